@@ -25,7 +25,7 @@ import onnx.parser
 import nnadapter as nna
 from benchmarks.harness import Results
 from nnadapter.drivers.faulty import Fault, Script
-from nnadapter.running import resting
+from nnadapter.running import plan_devices
 from tests.c_compiler import acme_among_devices
 
 DEVICES = ("fake_npu", "acme_c", "openvino")
@@ -77,11 +77,11 @@ def chaos(count: int, *, threads: int = 1, chance: float = 0.05, seed: int = 0, 
         seed: of the faults.
         rests: whether devices rest after a failure.
     """
-    first_pause, resting.FIRST_PAUSE = resting.FIRST_PAUSE, resting.FIRST_PAUSE if rests else 0.0
+    first_pause, plan_devices.FIRST_PAUSE = plan_devices.FIRST_PAUSE, plan_devices.FIRST_PAUSE if rests else 0.0
     try:
         return _chaos(count, threads, chance, seed)
     finally:
-        resting.FIRST_PAUSE = first_pause
+        plan_devices.FIRST_PAUSE = first_pause
 
 
 def _chaos(count: int, threads: int, chance: float, seed: int) -> dict[str, Any]:

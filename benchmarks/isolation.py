@@ -34,9 +34,10 @@ import onnx.parser
 import nnadapter as nna
 from benchmarks.fault_matrix import forget_process
 from benchmarks.harness import ROOT, Results, seconds_of
-from nnadapter.drivers import isolated, registry
-from nnadapter.drivers.isolation.child import Child
-from nnadapter.running import resting
+from nnadapter.drivers import registry
+from nnadapter.drivers.isolation import isolated_device
+from nnadapter.drivers.isolation.child_process import Child
+from nnadapter.running import plan_devices
 from tests.c_compiler import acme_among_devices
 
 DEVICES = ("fake_npu", "acme_c", "openvino", "qnn")
@@ -120,8 +121,8 @@ def _in_turns(calls: list[Callable[[], object]], count: int) -> list[list[float]
 def _losses(count: int, results: Results) -> None:
     """Inject faults in any phase until the count or an interrupt, and count right results and what remains."""
     chance, made, wrong = random.Random(0), Counter[str](), 0
-    isolated._FREE_LOSSES = count  # sessions follow each other, each with a device that works at first
-    resting.FIRST_PAUSE = 0.0
+    isolated_device._FREE_LOSSES = count  # sessions follow each other, each with a device that works at first
+    plan_devices.FIRST_PAUSE = 0.0
     fed = feed(640)
     expected = right(CHAIN, fed)
     with (

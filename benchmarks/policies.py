@@ -41,9 +41,9 @@ import nnadapter as nna
 from benchmarks.harness import Results, random_feed, select
 from benchmarks.models.generated_networks import generated_networks
 from benchmarks.models.networks import networks, other_networks
-from nnadapter.costs.calibrating import calibrate
-from nnadapter.costs.calibration_files import keep_calibration
-from nnadapter.costs.stopwatch import Stopwatch
+from nnadapter.costs.calibration import keep_calibration
+from nnadapter.costs.calibrator import calibrate
+from nnadapter.costs.timing import Stopwatch
 
 _DEVICE = "openvino:CPU"
 _PEERS = {"cpu": "ONNX Runtime", "openvino": "OpenVINO"}

@@ -263,7 +263,7 @@ def measure_killed(rows: int, made: Any, others: Any, results: Results) -> None:
 
 def by_hand(path: str, row: tuple[int, ...], runs: int, start: Any, ready: Any, queue: Any) -> None:
     """Run batches in a process with a session, as an actor does, without Ray."""
-    from nnadapter.ray.sessions import session_options
+    from nnadapter.ray.actors import session_options
 
     session = nna.InferenceSession(path, sess_options=session_options(1))
     batches = [numbers(np.arange(BATCH) + place * BATCH, row) for place in range(min(CYCLE, runs))]

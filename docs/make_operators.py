@@ -23,18 +23,16 @@ from onnx import numpy_helper, parser
 import nnadapter.converters
 import nnadapter.ir.reference.onnx_ops
 from nnadapter.converters.convert import Conversion, convert_graph
-from nnadapter.converters.registry import converted
-from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
+from nnadapter.converters.registry import NO_CONVERTER, UNCONVERTED, converted
 from nnadapter.drivers.fake_npu.limits import LIMITS
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.function_ops import has_body
-from nnadapter.onnx.further_schemas import MICROSOFT
+from nnadapter.onnx.body import has_body
 from nnadapter.onnx.preparation.prepare import specialize
-from nnadapter.onnx.schemas import is_further
+from nnadapter.onnx.schemas import MICROSOFT, is_further
 
 PAGE = Path(__file__).with_name("operators.md")
 TABLE = Path(nnadapter.ir.reference.onnx_ops.__file__)

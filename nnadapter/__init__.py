@@ -12,28 +12,25 @@ from nnadapter.process.lazily import lazily
 if TYPE_CHECKING:
     from nnadapter import backend, errors, ort, paddle, ray, torch
     from nnadapter.drivers.capability import DeviceInfo
-    from nnadapter.drivers.kernel import Kernel, KernelType
-    from nnadapter.eager.fallback import set_eager_fallback
+    from nnadapter.eager.execution import set_eager_fallback
     from nnadapter.eager.place import Place
     from nnadapter.eager.tensor import Tensor, tensor
     from nnadapter.include import get_include
-    from nnadapter.inference.bench_report import BenchReport
-    from nnadapter.inference.benching import bench
-    from nnadapter.inference.comparing import CompareReport, compare
-    from nnadapter.inference.compiling import compile  # noqa: A004
+    from nnadapter.inference.ahead_of_time import compile  # noqa: A004
+    from nnadapter.inference.bench import BenchReport, bench
+    from nnadapter.inference.comparison import CompareReport, compare
     from nnadapter.inference.defaults import devices, get_device, set_device
-    from nnadapter.inference.reporting import partition_report
+    from nnadapter.inference.partition_report import partition_report
     from nnadapter.inference.session import InferenceSession
     from nnadapter.ir.builder import ModelBuilder
+    from nnadapter.kernels.kernel import Kernel, KernelType
     from nnadapter.kernels.registry import kernel, register_kernel, unregister_kernel
     from nnadapter.options import Options
     from nnadapter.reports.report import PartitionReport
     from nnadapter.rules import Ban, Limits, Pin, Rules
     from nnadapter.running.device_value import DeviceValue
-    from nnadapter.runtime.compilation import Compilation
-    from nnadapter.runtime.context import Context
-    from nnadapter.runtime.device import Device
-    from nnadapter.runtime.execution import Execution
+    from nnadapter.runtime.compilation import Compilation, Execution
+    from nnadapter.runtime.device import Context, Device
     from nnadapter.whatif.report import WhatIf
     from nnadapter.whatif.what_if import what_if
 
@@ -41,17 +38,17 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Ban": "nnadapter.rules",
-    "BenchReport": "nnadapter.inference.bench_report",
-    "CompareReport": "nnadapter.inference.comparing",
+    "BenchReport": "nnadapter.inference.bench",
+    "CompareReport": "nnadapter.inference.comparison",
     "Compilation": "nnadapter.runtime.compilation",
-    "Context": "nnadapter.runtime.context",
+    "Context": "nnadapter.runtime.device",
     "Device": "nnadapter.runtime.device",
     "DeviceInfo": "nnadapter.drivers.capability",
     "DeviceValue": "nnadapter.running.device_value",
-    "Execution": "nnadapter.runtime.execution",
+    "Execution": "nnadapter.runtime.compilation",
     "InferenceSession": "nnadapter.inference.session",
-    "Kernel": "nnadapter.drivers.kernel",
-    "KernelType": "nnadapter.drivers.kernel",
+    "Kernel": "nnadapter.kernels.kernel",
+    "KernelType": "nnadapter.kernels.kernel",
     "Limits": "nnadapter.rules",
     "ModelBuilder": "nnadapter.ir.builder",
     "Options": "nnadapter.options",
@@ -62,9 +59,9 @@ _HOMES = {
     "Tensor": "nnadapter.eager.tensor",
     "WhatIf": "nnadapter.whatif.report",
     "backend": "",
-    "bench": "nnadapter.inference.benching",
-    "compare": "nnadapter.inference.comparing",
-    "compile": "nnadapter.inference.compiling",
+    "bench": "nnadapter.inference.bench",
+    "compare": "nnadapter.inference.comparison",
+    "compile": "nnadapter.inference.ahead_of_time",
     "devices": "nnadapter.inference.defaults",
     "errors": "",
     "get_device": "nnadapter.inference.defaults",
@@ -72,11 +69,11 @@ _HOMES = {
     "kernel": "nnadapter.kernels.registry",
     "ort": "",
     "paddle": "",
-    "partition_report": "nnadapter.inference.reporting",
+    "partition_report": "nnadapter.inference.partition_report",
     "ray": "",
     "register_kernel": "nnadapter.kernels.registry",
     "set_device": "nnadapter.inference.defaults",
-    "set_eager_fallback": "nnadapter.eager.fallback",
+    "set_eager_fallback": "nnadapter.eager.execution",
     "tensor": "nnadapter.eager.tensor",
     "torch": "",
     "unregister_kernel": "nnadapter.kernels.registry",

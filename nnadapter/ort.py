@@ -25,7 +25,7 @@ from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.inference.binding import IOBinding as _IOBinding
 from nnadapter.inference.session import InferenceSession as _InferenceSession
-from nnadapter.onnx.overriding import Overrides
+from nnadapter.onnx.overrides import Overrides
 from nnadapter.options import Options as _Options
 from nnadapter.options import options_from
 from nnadapter.process.forking import new_lock

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from partition.graph import Graph, GraphError, Node, Value
-    from partition.placement import place_by_priority
     from partition.plan import Plan, Step, make_plan
-    from partition.segments import Cut, Segment, check_order, cut, halve
+    from partition.segments import Cut, Segment, check_order, cut, halve, place_by_priority
     from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
 _HOMES = {
@@ -34,7 +33,7 @@ _HOMES = {
     "cut": "partition.segments",
     "halve": "partition.segments",
     "make_plan": "partition.plan",
-    "place_by_priority": "partition.placement",
+    "place_by_priority": "partition.segments",
 }
 """Where each public name lives."""
 

@@ -1,4 +1,10 @@
-"""Segments: placement -> the fewest parts that run one after the other, each on one device."""
+"""Segments: placement by priority, device schedules, and the cut into the fewest single-device parts.
+
+A turn of a label runs every atom of that label that can run, until nothing of it is ready. A schedule is therefore
+told by its labels alone. Running more in a turn never harms: a state in which more atoms are done can follow every
+sequence that a state with fewer can. So the fewest turns are found by a breadth-first search over such states, and
+a state whose atoms are a subset of another's of the same length can be dropped.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,182 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from partition.graph import Graph, GraphError
+from partition.verdict import Verdict
+
+Turn = tuple[str, tuple[int, ...]]
+"""A label and the atoms that run in its turn, ascending."""
+
+_WORK = 64_000_000
+"""Atoms that the search may touch, copies of a state included: a few tenths of a second at most."""
+_WIDEST = 128
+"""States kept per length at most: dropping subsets is quadratic in it."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What is done after some turns; changed only by `_drain`, on a copy."""
+
+    done: int
+    """One bit per atom."""
+    pending: list[int]
+    """For every atom, how many of its predecessors are not done."""
+    ready: dict[str, list[int]]
+    """Per label, the atoms that could run now."""
+    turns: tuple[str, ...]
+
+
+def schedule(
+    predecessors: Sequence[Sequence[int]], placement: Sequence[str], *, work: int = _WORK
+) -> tuple[list[Turn], bool]:
+    """Return turns that run every atom, and whether their number is the smallest possible.
+
+    1. The greedy schedule, always the label with most ready atoms, is linear and bounds the number of turns.
+    2. Where the graph is small enough for `work`, a search keeps the best states of every length, as many as `work`
+       allows. If it never had to drop a state that could have been better, its answer is exact.
+    3. Else the answer is the better of the two and may be one turn or more above the minimum.
+
+    Args:
+        predecessors: for every atom, the atoms it reads from, all of them before it, each once.
+        placement: the label of every atom.
+        work: atoms that the search may touch.
+    """
+    successors = _successors(predecessors)
+    greedy = _greedy(_start(predecessors, placement), successors, placement)
+    labels = len(set(placement))
+    width = min(_WIDEST, work // max(1, len(greedy) * labels * len(placement)))
+    if width < 2:
+        return greedy, len(greedy) <= labels
+    turn_labels, exact = _search(_start(predecessors, placement), successors, placement, width, len(greedy))
+    return greedy if turn_labels is None else _follow(turn_labels, predecessors, successors, placement), exact
+
+
+def _successors(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
+    successors: list[list[int]] = [[] for _ in predecessors]
+    for atom, atom_predecessors in enumerate(predecessors):
+        for predecessor in atom_predecessors:
+            successors[predecessor].append(atom)
+    return successors
+
+
+def _start(predecessors: Sequence[Sequence[int]], placement: Sequence[str]) -> _State:
+    ready: dict[str, list[int]] = {label: [] for label in placement}
+    for atom, atom_predecessors in enumerate(predecessors):
+        if not atom_predecessors:
+            ready[placement[atom]].append(atom)
+    return _State(0, [len(atom_predecessors) for atom_predecessors in predecessors], ready, ())
+
+
+def _drain(state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> list[int]:
+    """Run one turn of `label`, changing `state`; return the atoms in the order in which they ran."""
+    queue = state.ready[label]
+    state.ready[label] = []
+    for atom in queue:  # grows while it is walked
+        for successor in successors[atom]:
+            state.pending[successor] -= 1
+            if not state.pending[successor]:
+                (queue if placement[successor] == label else state.ready[placement[successor]]).append(successor)
+    return queue
+
+
+def _greedy(state: _State, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> list[Turn]:
+    turns: list[Turn] = []
+    while any(state.ready.values()):
+        label = max(state.ready, key=lambda name: len(state.ready[name]))
+        turns.append((label, tuple(sorted(_drain(state, label, successors, placement)))))
+    return turns
+
+
+def _search(
+    start: _State, successors: Sequence[Sequence[int]], placement: Sequence[str], width: int, bound: int
+) -> tuple[tuple[str, ...] | None, bool]:
+    """Return turns fewer than `bound` if some are found, and whether nothing better can exist."""
+    states, exact = [start], True
+    everything = (1 << len(placement)) - 1
+    for _ in range(bound - 1):
+        following = [
+            _after(state, label, successors, placement)
+            for state in states
+            for label, ready in state.ready.items()
+            if ready
+        ]
+        for state in following:
+            if state.done == everything:
+                return state.turns, exact
+        states = _undominated(following)
+        exact = exact and len(states) <= width
+        states = states[:width]
+    return None, exact
+
+
+def _after(state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> _State:
+    ready = {name: list(atoms) for name, atoms in state.ready.items()}
+    copy = _State(state.done, list(state.pending), ready, (*state.turns, label))
+    for atom in _drain(copy, label, successors, placement):
+        copy.done |= 1 << atom
+    return copy
+
+
+def _undominated(states: Sequence[_State]) -> list[_State]:
+    """Those states that no other one contains, fullest first; one of each equal set."""
+    maximal_states: list[_State] = []
+    for state in sorted(states, key=lambda state: -state.done.bit_count()):
+        if not any(state.done & other.done == state.done for other in maximal_states):
+            maximal_states.append(state)
+    return maximal_states
+
+
+def _follow(
+    turns: Sequence[str],
+    predecessors: Sequence[Sequence[int]],
+    successors: Sequence[Sequence[int]],
+    placement: Sequence[str],
+) -> list[Turn]:
+    state = _start(predecessors, placement)
+    return [(label, tuple(sorted(_drain(state, label, successors, placement)))) for label in turns]
+
+
+_NAMED = 5
+"""How many nodes an error message names before it only counts them."""
+
+
+def place_by_priority(
+    graph: Graph, devices: Sequence[str], verdicts: Mapping[str, Sequence[Verdict]]
+) -> tuple[str, ...]:
+    """Return, for every atom, the first of `devices` whose verdict is yes.
+
+    Args:
+        graph: the graph whose atoms are placed.
+        devices: labels in order of preference; the last one normally takes everything.
+        verdicts: per device, its verdict on every atom, in the order of `graph.atoms`.
+
+    Raises:
+        GraphError: no device takes some atom, or a device has not judged every atom.
+    """
+    for device in devices:
+        verdict_count = len(verdicts.get(device, ()))
+        if verdict_count != len(graph.atoms):
+            raise GraphError(
+                f"device {device!r} gave {verdict_count} verdicts for {len(graph.atoms)} atoms; every atom needs one"
+            )
+    placed = [next((device for device in devices if verdicts[device][atom]), None) for atom in range(len(graph.atoms))]
+    check_all_placeable(graph, devices, [atom for atom, device in enumerate(placed) if device is None])
+    return tuple(device for device in placed if device is not None)
+
+
+def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
+    """Do nothing if there are no atoms that none of `devices` takes.
+
+    Raises:
+        GraphError: there are; the message names the nodes of some of them.
+    """
+    if not atoms:
+        return
+    nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]
+    named = ", ".join(f"{node.name!r} ({node.op_type})" for node in nodes[:_NAMED])
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    raise GraphError(
+        f"none of the devices {list(devices)} takes {named}{more}; end the list with a device that takes everything"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +224,7 @@ def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> C
     needs n + 1 of those has at least 2 n + 1 segments in all, and the host's start has at most 2 n + 1. So it can tie
     and never win, and giving ties to the start with fewer segments of other labels minimizes both numbers at once.
 
-    Three and more labels: see `partition.sequences.schedule`; `exact` says whether the number is the minimum.
+    Three and more labels: see `partition.segments.schedule`; `exact` says whether the number is the minimum.
 
     Siblings that are not connected share a segment. The last step is `check_order`.
 
@@ -60,8 +242,6 @@ def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> C
         )
     labels = tuple(dict.fromkeys(placement))
     if len(labels) > 2:
-        from partition.sequences import schedule  # most placements have two
-
         turns, exact = schedule(graph.atom_predecessors, placement)
         segments = tuple(Segment(label, atoms) for label, atoms in turns)
     else:

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from nnadapter.costs.calibrating import calibrate
-from nnadapter.costs.calibration_files import contents_of, read_calibration
-from nnadapter.costs.stopwatch import Stopwatch
-from nnadapter.costs.stored import write_stored
+from nnadapter.costs.calibration import contents_of, read_calibration, write_stored
+from nnadapter.costs.calibrator import calibrate
+from nnadapter.costs.timing import Stopwatch
 from nnadapter.drivers import registry
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from tests import optional

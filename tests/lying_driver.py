@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from nnadapter.drivers import Compatibility, Context, Device, Driver, Execution, Option, Program
-from nnadapter.drivers.control import UNLIMITED
 from nnadapter.drivers.fake_npu import FakeNpuDriver
+from nnadapter.drivers.interface import UNLIMITED
 from nnadapter.errors import InvalidModelError
 
 ABOUT_BINDING = ("binds_nothing", "fails_to_bind", "binds_the_same")

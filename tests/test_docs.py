@@ -20,12 +20,12 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from onnx import parser
 
 import nnadapter as nna
-from nnadapter.cli.entry import main
+from nnadapter.cli.command import main
 from nnadapter.drivers import registry
 from nnadapter.ir import DataType
 from nnadapter.ir.passes import PASSES
 from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
-from nnadapter.plan_files.reading import read_plan
+from nnadapter.planning.plan_files import read_plan
 from nnadapter.rules import read_rules
 from tests import test_layers
 from tests.every import for_every
@@ -250,7 +250,7 @@ def test_the_driver_of_the_page_is_split_where_it_has_no_room(tiny_npu):
 
 
 def test_the_profile_of_the_page_is_right():
-    from nnadapter.drivers.profile import flaw
+    from nnadapter.drivers.capability import flaw
 
     (block,) = blocks(page("write-a-driver.md").split("## How fast it is")[1].split("\n## ")[0], "python")
     made = {}

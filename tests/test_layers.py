@@ -15,18 +15,18 @@ from tests.every import for_every
 ROOT = Path(__file__).parent.parent
 RANKS = [
     ("partition.verdict", "partition.dtypes", "partition.graph"),
-    ("partition.placement", "partition.sequences", "partition.topology"),
+    ("partition.segments", "partition.segments", "partition.by_cost.pricing"),
     ("partition.segments",),
     ("partition.plan", "partition.by_cost"),
     ("partition",),
     ("nnadapter.errors", "nnadapter.include", "nnadapter.limits", "nnadapter.policies"),
     ("nnadapter.process", "nnadapter.files"),
     ("nnadapter.ir", "nnadapter.traces"),
-    ("nnadapter.memory", "nnadapter.onnx", "nnadapter.torch_models"),
+    ("nnadapter.drivers.shared_memory", "nnadapter.onnx", "nnadapter.torch_models"),
     ("nnadapter.converters", "nnadapter.exporting", "nnadapter.drivers"),
     ("nnadapter.rules", "nnadapter.kernels"),
     ("nnadapter.options", "nnadapter.runtime"),
-    ("nnadapter.eager", "nnadapter.plan_files", "nnadapter.caching"),
+    ("nnadapter.eager", "nnadapter.planning.plan_files", "nnadapter.caching"),
     ("nnadapter.offering",),
     ("nnadapter.costs", "nnadapter.paddle_models"),
     ("nnadapter.planning",),
@@ -60,7 +60,7 @@ ONNX = (
     "nnadapter.drivers.reference_operators",
     "nnadapter.backend",
     "nnadapter.testing.onnx_cases",
-    "nnadapter.testing.onnx_models",
+    "nnadapter.testing.onnx_cases",
     "nnadapter.testing.operator_tests",
 )
 ONNXRUNTIME = (
@@ -69,13 +69,13 @@ ONNXRUNTIME = (
     "nnadapter.onnx.preparation.folding",
     "nnadapter.drivers.onnxruntime",
     "nnadapter.drivers.execution_providers",
-    "nnadapter.ray.sessions",
+    "nnadapter.ray.actors",
     "nnadapter.running.host",
     "nnadapter.ort",
     "nnadapter.inference.session",
     "nnadapter.inference.binding",
     "nnadapter.paddle.predictor",
-    "nnadapter.paddle_models.checking",
+    "nnadapter.paddle_models.comparison",
     "nnadapter.cli",
 )
 
@@ -140,7 +140,7 @@ def test_imports_go_one_way(name):
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
 TORCH = ("nnadapter.torch", "nnadapter.torch_models")
-PADDLE = ("nnadapter.paddle_models.checking", "nnadapter.paddle_models.worker")
+PADDLE = ("nnadapter.paddle_models.comparison", "nnadapter.paddle_models.worker")
 XLA = ("nnadapter.drivers.xla",)
 RAY = ("nnadapter.ray",)
 

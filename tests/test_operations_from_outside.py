@@ -16,8 +16,8 @@ import pytest
 import nnadapter as nna
 from nnadapter.ir import OperationSchema, Role
 from nnadapter.ir.operations import BROUGHT as OPERATIONS
-from nnadapter.onnx.brought_converters import BROUGHT as CONVERTERS
-from nnadapter.process.plug_ins import PlugIn
+from nnadapter.onnx.external_converters import BROUGHT as CONVERTERS
+from nnadapter.process.packages import PlugIn
 from tests.optional import is_installed, needs, skip_without
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +30,7 @@ import nnadapter as nna
 from nnadapter.drivers.registry import open_device
 from nnadapter.ir import ModelBuilder, OperandType, to_text
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.protobuf.files import load, save
+from nnadapter.ir.protobuf.serialization import load, save
 
 x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
 positive = np.maximum(x, 0)
@@ -72,7 +72,7 @@ LOOKED_AT = """
 import numpy as np, onnx, sys
 import nnadapter as nna
 from nnadapter.ir.operations import BROUGHT
-from nnadapter.onnx.brought_converters import BROUGHT as CONVERTERS
+from nnadapter.onnx.external_converters import BROUGHT as CONVERTERS
 text = '<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
 with nna.InferenceSession(onnx.parser.parse_model(text), devices="fake_npu") as session:
     session.run(None, {"x": np.ones(2, np.float32)})
@@ -128,7 +128,7 @@ def test_the_commands_say_what_the_page_says(folder):
     """All but the doctor in one process; he is asked where something is broken."""
     words = [shlex.split(command)[1:] for command in COMMANDS[3:]]
     calls = "".join(f"main({each!r}, standalone_mode=False); print('NEXT')\n" for each in words)
-    done = run(folder, "-c", f"from nnadapter.cli.entry import main\n{calls}")
+    done = run(folder, "-c", f"from nnadapter.cli.command import main\n{calls}")
     ops, described, report, ran, conformance, _ = done.stdout.split("NEXT\n")
     assert re.search(r"ACME_SWISH +0-64 +float32", ops)
     assert "ACME_SWISH(input; beta = 1) -> output" in described and "return x / (1 + np.exp(-beta * x))" in described

@@ -16,8 +16,8 @@ from benchmarks.models.language_models import Sizes, cache_names, group_query_mo
 from benchmarks.models.optimized_models import optimized
 from benchmarks.models.writer import Writer
 from benchmarks.written_models import optimized_row
-from nnadapter.compiled_models.reading import CompiledFile
-from nnadapter.planning.looking_through import is_full
+from nnadapter.compiled_models.compiled_file import CompiledFile
+from nnadapter.planning.opening import is_full
 from tests.models import numbers
 from tests.watching import watched
 

@@ -19,8 +19,8 @@ from nnadapter.cli import main
 from nnadapter.files.source_kind import MAGIC
 from nnadapter.ir import protobuf
 from nnadapter.onnx.wire_format import varint_bytes
-from nnadapter.plan_files.reading import read_plan
-from nnadapter.reports.reading import read_report
+from nnadapter.planning.plan_files import read_plan
+from nnadapter.reports.report import read_report
 from nnadapter.rules import read_rules
 
 

@@ -25,7 +25,7 @@ from nnadapter.caching.outcome import warn_unwritten
 from nnadapter.drivers.capability import OptionValues
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.errors import NNAdapterError
-from nnadapter.files.replacing import replace_file
+from nnadapter.files.atomic_files import replace_file
 from nnadapter.ir.canonical import NotCanonicalError
 from nnadapter.process.forking import new_lock
 

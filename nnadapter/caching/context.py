@@ -1,4 +1,4 @@
-"""A driver's context that looks into a cache before it compiles.
+"""Driver context with a cache: programs, verdicts and admissions are looked up before the driver is asked.
 
 Nothing of the driver changes. Compiled files and the cache are one mechanism: a program is written by
 `Program.serialize`, its driver is asked by `check_blob` whether it fits, and reads it by `deserialize_view`.
@@ -8,6 +8,8 @@ Drivers that take ONNX ask an engine, and some of them compile to know: what the
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,23 +18,62 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from nnadapter.caching.answers import mentions, read_admission, read_verdicts, write_admission, write_verdicts
-from nnadapter.caching.digests import digest_of
-from nnadapter.caching.entry import Entry
 from nnadapter.caching.fingerprints import surroundings
-from nnadapter.caching.folder import Folder, Miss
-from nnadapter.caching.forms import form_of
+from nnadapter.caching.folder import Entry, Folder, Miss, folder_of
+from nnadapter.caching.forms import digest_of, form_of
 from nnadapter.caching.key import Key, KeyPart, text_part
 from nnadapter.caching.outcome import Outcome, warn_unwritten
-from nnadapter.drivers.border import ask_admission, bind, checked_program
-from nnadapter.drivers.capability import ModelForm, OptionValues
-from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.boundary import ask_admission, bind, checked_program
+from nnadapter.drivers.capability import ModelForm, OptionValues, Profile
+from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
-from nnadapter.drivers.profile import Profile
 from nnadapter.errors import FAILURES, CompilationError, NNAdapterError, describe
 from nnadapter.ir.canonical import Canonical, Contents, NotCanonicalError
 from nnadapter.kernels.context import KernelContext
-from partition.verdict import Unsupported, Verdict
+from nnadapter.options import Options
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+_TOKEN = re.compile(r"[^\s'\"(),;:]+")
+
+
+def write_verdicts(verdicts: Sequence[Verdict]) -> bytes:
+    """Return verdicts as bytes."""
+    return json.dumps([_plain(verdict) for verdict in verdicts]).encode()
+
+
+def read_verdicts(data: memoryview) -> Sequence[Verdict]:
+    """Return what `write_verdicts` wrote; raises ValueError, KeyError or TypeError for anything else."""
+    return [_verdict(plain) for plain in json.loads(bytes(data))]
+
+
+def write_admission(admission: Admission) -> bytes:
+    """Return an admission as bytes; raises TypeError where a fact of it has no form in them."""
+    verdict, facts = _plain(admission.verdict), dict(admission.facts)
+    return json.dumps({"verdict": verdict, "runs_as": list(admission.runs_as), "facts": facts}).encode()
+
+
+def read_admission(data: memoryview) -> Admission:
+    """Return what `write_admission` wrote; raises ValueError, KeyError or TypeError for anything else."""
+    told = json.loads(bytes(data))
+    return Admission(verdict=_verdict(told["verdict"]), runs_as=tuple(told["runs_as"]), facts=told["facts"])
+
+
+def mentions(verdicts: Sequence[Verdict], names: set[str]) -> bool:
+    """Whether a refusal speaks of one of some names, so that it says nothing of a model with others."""
+    details = {verdict.detail for verdict in verdicts if isinstance(verdict, Unsupported)}
+    return any(not names.isdisjoint(_TOKEN.findall(detail)) for detail in details)
+
+
+def _plain(verdict: Verdict) -> Any:
+    return [verdict.reason.value, verdict.detail] if isinstance(verdict, Unsupported) else None
+
+
+def _verdict(plain: Any) -> Verdict:
+    if plain is None:
+        return SUPPORTED
+    reason, detail = plain
+    return Unsupported(Reason(reason), str(detail))
+
 
 PROGRAM, VERDICTS, ADMISSION, CHECKED = "program", "verdicts", "admission", "checked"
 """Kinds of entries."""
@@ -299,3 +340,18 @@ def _written_admission(admission: Admission, model: SegmentModel) -> bytes | Non
 def _names(model: Any) -> set[str]:
     """Names of nodes and values of an ONNX model."""
     return {name for node in model.graph.node for name in (node.name, *node.input, *node.output)} - {""}
+
+
+def cached_context(
+    context: Context, device: str, form: ModelForm, options: OptionValues, session: Options
+) -> CachedContext:
+    """Return a context with the cache of a session around it, which has one.
+
+    Args:
+        context: the driver's own, maybe with kernels around it.
+        device: its name.
+        form: of the models that it takes.
+        options: of the context, all of them.
+        session: options of the session.
+    """
+    return CachedContext(context, device, form, options, folder_of(session))

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import nnadapter
 from nnadapter.caching.key import KeyPart, text_part
-from nnadapter.drivers.driver_files import driver_files
 from nnadapter.drivers.interface import INTERFACE_VERSION
-from nnadapter.drivers.registry import device_info
+from nnadapter.drivers.registry import device_info, driver_files
 from nnadapter.process.cache import remembered
+from nnadapter.process.packages import installed_builds, own_version
 from nnadapter.process.processors import machine_name, usable
-from nnadapter.process.versions import installed_builds, own_version
 
 _MAKING = ("drivers", "ir", "kernels", "onnx")
 """Rooms of this package whose code makes programs."""

@@ -1,4 +1,4 @@
-"""A folder of entries, which many processes read and write at once.
+"""Cache folders shared by many processes, and the format of an entry.
 
 1. An entry is written under another name and renamed, so it is complete or not there. Nobody changes one.
 2. Names hold the key, so one is found without an index, and the nearest one by listing names.
@@ -8,19 +8,125 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE, S_IWGRP, S_IWOTH
 from typing import BinaryIO, NamedTuple
 
-from nnadapter.caching.entry import MADE, Entry, UnusableError, read_entry, write_entry
-from nnadapter.caching.key import Key, differences, nearest, short_parts
+from nnadapter.caching.key import PARTS, Key, KeyPart, differences, nearest, short_parts
 from nnadapter.caching.outcome import warn_once
-from nnadapter.files.container.writing import ContainerWriter
-from nnadapter.files.replacing import replace_file
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.atomic_files import replace_file
+from nnadapter.files.cache_folder import cache_folder
+from nnadapter.files.container.format import Container, ContainerWriter, Part
+from nnadapter.options import Options
+
+FORMAT = 1
+"""Raised whenever entries change their meaning; others are not used."""
+_KEY, MADE = "cache.key", "cache.made"
+"""Kinds of parts."""
+
+
+class UnusableError(Exception):
+    """An entry is not used, for this reason. Nobody outside of this room sees it."""
+
+
+class Entry(NamedTuple):
+    """A file that was opened, whose key was read."""
+
+    container: Container
+    kind: str
+    parts: Mapping[str, KeyPart]
+    seconds: float
+    """What it took to make."""
+
+    @property
+    def row(self) -> Part:
+        """What the table says of what was made: its length and SHA-256, unchecked."""
+        return self.container.parts[1]
+
+    @property
+    def made(self) -> memoryview:
+        """What was made, read-only, where the file is mapped.
+
+        Raises:
+            UnusableError: it is not what it was.
+        """
+        try:
+            return self.container.contents(1, MADE)
+        except CompiledModelError as error:
+            raise _damaged(error) from error
+
+    def verify(self) -> None:
+        """Read every byte, and raise UnusableError where one is another."""
+        try:
+            self.container.verify()
+        except CompiledModelError as error:
+            raise _damaged(error) from error
+
+    def is_for(self, key: Key) -> bool:
+        """Whether all of a key is that of the entry."""
+        digests = {name: part.digest for name, part in key.parts.items()}
+        return self.kind == key.kind and {name: part.digest for name, part in self.parts.items()} == digests
+
+
+def write_entry(file: BinaryIO, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> None:
+    """Write an entry of parts that `fill` adds into a file, which is empty."""
+    parts = {name: {"digest": part.digest, "words": dict(part.words)} for name, part in key.parts.items()}
+    told = {"format": FORMAT, "kind": key.kind, "seconds": seconds, "parts": parts}
+    writer = ContainerWriter(file)
+    writer.add(_KEY, json.dumps(told).encode())
+    fill(writer)
+    writer.finish()
+
+
+def read_entry(path: Path) -> Entry:
+    """Open an entry, and read its key.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        UnusableError: it is damaged, of another version, or not ours.
+    """
+    try:
+        container = Container.open(path, _check_writers)
+        told = json.loads(bytes(container.contents(0, _KEY)))
+        if told["format"] != FORMAT:
+            raise UnusableError(f"it has format {told['format']!r}, expected {FORMAT}")
+        parts = {name: _part(told["parts"][name]) for name in PARTS}
+        return Entry(container, str(told["kind"]), parts, float(told["seconds"]))
+    except CompiledModelError as error:
+        if isinstance(error.__cause__, OSError):  # such as one that another process dropped just now
+            raise error.__cause__ from None
+        raise _damaged(error) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnusableError(f"its key cannot be read ({type(error).__name__})") from error
+
+
+def _part(told: Mapping[str, object]) -> KeyPart:
+    words = told["words"]
+    if not isinstance(told["digest"], str) or not isinstance(words, dict):
+        raise TypeError
+    return KeyPart(told["digest"], {str(name): str(value) for name, value in words.items()})
+
+
+def _check_writers(status: os.stat_result) -> None:
+    """Refuse a file into which somebody else may have written anything; root may write anything anyway."""
+    if not hasattr(os, "geteuid"):
+        return
+    if status.st_uid not in (os.geteuid(), 0):
+        raise UnusableError(f"it belongs to another user (number {status.st_uid})")
+    if status.st_mode & S_IWOTH:
+        raise UnusableError("anybody may write into it")
+
+
+def _damaged(error: CompiledModelError) -> UnusableError:
+    """The same in the words of a cache: which file it is, and what to do, is said elsewhere."""
+    return UnusableError(f"it is damaged: {str(error).partition(' is damaged: ')[2].partition(';')[0] or error}")
+
 
 _ABANDONED_SECONDS = 3600
 """A file that is being written for longer was left behind by a process that ended."""
@@ -233,3 +339,15 @@ def _removed(path: Path) -> bool:
         path.unlink(missing_ok=True)
         return True
     return False
+
+
+def folder_of(options: Options) -> Folder:
+    """Return the folder of a session's cache; `cache_dir` is a path, or True for the usual one."""
+    chosen = options.cache_dir
+    path = usual_folder() if chosen is None or isinstance(chosen, bool) else Path(chosen)
+    return Folder(path.absolute(), options.max_cache_bytes)
+
+
+def usual_folder() -> Path:
+    """The folder of programs that are kept where a person names none."""
+    return cache_folder() / "programs"

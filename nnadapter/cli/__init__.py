@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter.cli.entry import main
+    from nnadapter.cli.command import main
     from nnadapter.cli.report import report as partition_report
 
 __all__ = ["main", "partition_report"]
 
-__getattr__ = lazily(__name__, {"main": "nnadapter.cli.entry", "partition_report": "nnadapter.cli.report:report"})
+__getattr__ = lazily(__name__, {"main": "nnadapter.cli.command", "partition_report": "nnadapter.cli.report:report"})

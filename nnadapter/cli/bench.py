@@ -10,6 +10,7 @@ import click
 import nnadapter
 from nnadapter.cli.command import NO, ModelCommand
 from nnadapter.cli.inputs import converted, feed_of
+from nnadapter.cli.output import progress, to_json
 from nnadapter.cli.parameters import (
     OneOf,
     Shapes,
@@ -20,12 +21,9 @@ from nnadapter.cli.parameters import (
     takes_model,
     takes_placing,
 )
-from nnadapter.cli.progress import progress
-from nnadapter.cli.run_costs import run_costs
-from nnadapter.cli.writing import to_json
+from nnadapter.cli.run import run_costs
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.inference.benching import ROUNDS
-from nnadapter.inference.peers import PEERS
+from nnadapter.inference.bench import PEERS, ROUNDS
 from nnadapter.process.standard_output import prints_to_stderr
 
 

@@ -13,19 +13,17 @@ import click
 
 import nnadapter
 from nnadapter.caching.bans import clear_bans, stored_bans
-from nnadapter.caching.entry import UnusableError, read_entry
-from nnadapter.caching.folder import Folder, Listed
-from nnadapter.caching.usual import usual_folder
+from nnadapter.caching.folder import Folder, Listed, UnusableError, read_entry, usual_folder
 from nnadapter.cli.command import NO, Command, ModelCommand
 from nnadapter.cli.inputs import converted
+from nnadapter.cli.output import to_json
 from nnadapter.cli.parameters import Shapes, requests, takes_model
-from nnadapter.cli.writing import to_json
 from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.kept_plans.key import PLAN
 from nnadapter.kept_plans.looking import look
-from nnadapter.kept_plans.settings import PLAN
 from nnadapter.options import Options
 from nnadapter.process.standard_output import prints_to_stderr
-from nnadapter.reports.units import count
+from nnadapter.reports.formatting import count
 
 _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,

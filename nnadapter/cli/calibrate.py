@@ -9,16 +9,14 @@ from pathlib import Path
 import click
 
 from nnadapter.cli.command import Command
+from nnadapter.cli.output import progress, to_json, write_output
 from nnadapter.cli.parameters import device_options, requests
-from nnadapter.cli.progress import progress
-from nnadapter.cli.writing import to_json, write_output
-from nnadapter.costs.calibrating import ROUNDS
-from nnadapter.costs.calibrating import calibrate as measure
-from nnadapter.costs.calibration import Calibration
-from nnadapter.costs.calibration_files import contents_of, is_calibrated, keep_calibration
+from nnadapter.costs.calibration import Calibration, contents_of, is_calibrated, keep_calibration
+from nnadapter.costs.calibrator import ROUNDS
+from nnadapter.costs.calibrator import calibrate as measure
 from nnadapter.drivers.selection import CPU, HOSTS
+from nnadapter.files.atomic_files import check_writable
 from nnadapter.files.cache_folder import cache_folder
-from nnadapter.files.replacing import check_writable
 from nnadapter.process.standard_output import prints_to_stderr
 
 

@@ -10,10 +10,9 @@ import click
 import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.inputs import converted, feed_of
+from nnadapter.cli.output import progress, to_json
 from nnadapter.cli.parameters import Shapes, placing, requests, takes_inputs, takes_model, takes_placing
-from nnadapter.cli.progress import progress
-from nnadapter.cli.writing import to_json
-from nnadapter.inference.comparing import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
+from nnadapter.inference.comparison import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 from nnadapter.process.standard_output import prints_to_stderr
 
 

@@ -10,19 +10,13 @@ from typing import BinaryIO
 import click
 
 from nnadapter.cli.command import NO, Failure, ModelCommand
+from nnadapter.cli.output import progress, to_json, write_output
 from nnadapter.cli.parameters import OneOf, device_options, requests
-from nnadapter.cli.progress import progress
-from nnadapter.cli.writing import to_json, write_output
-from nnadapter.drivers.isolated import TIME_LIMIT_S
-from nnadapter.testing.bench import Bench, Settings
-from nnadapter.testing.case import Case
-from nnadapter.testing.failures import keep_failure
-from nnadapter.testing.kit import cases_of, run_cases
-from nnadapter.testing.outcomes import FailedOutcome, Outcome
-from nnadapter.testing.score import ScoreCard
-from nnadapter.testing.score_markdown import to_markdown
-from nnadapter.testing.score_text import score_to_text
-from nnadapter.testing.tolerances import Precision
+from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S
+from nnadapter.testing.bench import Bench, Case, Settings
+from nnadapter.testing.kit import ScoreCard, cases_of, run_cases
+from nnadapter.testing.results import keep_failure, score_to_text, to_markdown
+from nnadapter.testing.subjects import FailedOutcome, Outcome, Precision
 
 _FORMATS: Mapping[str, Callable[[ScoreCard], str]] = {
     "text": score_to_text,

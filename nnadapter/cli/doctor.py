@@ -10,10 +10,10 @@ import click
 
 import nnadapter
 from nnadapter.cli.command import NO, Command
-from nnadapter.cli.health import Health, check_health
-from nnadapter.cli.writing import to_json
-from nnadapter.converters.brought import problems_of_packages
-from nnadapter.process.extras import has_extra, missing_extra
+from nnadapter.cli.devices import Health, check_health
+from nnadapter.cli.output import to_json
+from nnadapter.converters.registry import problems_of_packages
+from nnadapter.process.packages import has_extra, missing_extra
 from nnadapter.process.standard_output import prints_to_stderr
 
 _PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")

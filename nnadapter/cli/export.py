@@ -20,7 +20,7 @@ def export(model: str, output: str) -> None:
     """
     from nnadapter.exporting import to_onnx  # the help needs neither
     from nnadapter.ir.protobuf import load
-    from nnadapter.onnx.saving import save_model
+    from nnadapter.onnx.files import save_model
 
     if Path(output).resolve() == Path(model).resolve():
         raise click.UsageError(f"{output!r} is the model itself; give the ONNX file another name")

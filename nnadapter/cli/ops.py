@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from nnadapter.cli.command import Command
-from nnadapter.cli.writing import to_json
+from nnadapter.cli.output import to_json
 from nnadapter.drivers.capability import Capability, OperationSupport
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, REFERENCE

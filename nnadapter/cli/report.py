@@ -1,28 +1,139 @@
-"""`nnadapter report`, also installed as `partition-report`: what would run where, and why."""
+"""`nnadapter report`, also installed as `partition-report`: placement of a model and its reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import Any, TypeVar
 
 import click
 
 import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.gate_options import takes_gates
 from nnadapter.cli.inputs import converted, values_of
+from nnadapter.cli.output import progress, write_output
 from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_models, takes_placing
-from nnadapter.cli.progress import progress
-from nnadapter.cli.what_if_report import refuse_together, what_if_text
-from nnadapter.cli.writing import write_output
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.errors import NNAdapterError
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.paddle_models.finding import structures_in
+from nnadapter.options import Options
+from nnadapter.paddle_models.model_files import structures_in
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.gates import Gates, broken_gates
-from nnadapter.reports.reading import read_report
-from nnadapter.reports.rendering.renderers import FORMATS, formats_of
+from nnadapter.reports.report import FORMATS, formats_of, read_report
+from nnadapter.whatif.report import RENDERERS
+from nnadapter.whatif.sources import model_sources
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def takes_gates(command: Decorated) -> Decorated:
+    """Add --min-coverage, --max-segments and --max-latency: `min_coverage`, `max_segments`, `max_latency`."""
+    for decorator in reversed(_DECORATORS):
+        command = decorator(command)
+    return command
+
+
+def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """0.95 and 95% are the same."""
+    if value is None:
+        return None
+    percent = value.strip().endswith("%")
+    number = _number(value.strip().removesuffix("%"))
+    share = number / 100 if percent else number
+    if not 0 <= share <= 1:
+        raise click.BadParameter(f"{value!r} is no share of nodes; write 0.95 or 95%")
+    return share
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    milliseconds = _number(value)
+    if not milliseconds > 0 or math.isinf(milliseconds):
+        raise click.BadParameter(f"{value!r} is no time; write milliseconds, such as 12.5")
+    return milliseconds / 1e3
+
+
+def _number(text: str) -> float:
+    """Not a number where `text` is none, which every comparison refuses."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+_DECORATORS = (
+    click.option(
+        "--min-coverage", metavar="X", callback=_share,
+        help="Exit with 1 if less than this share of the nodes runs off the CPU: 0.95 or 95%.",
+    ),
+    click.option(
+        "--max-segments", type=click.IntRange(min=0), metavar="N",
+        help="Exit with 1 if the plan has more segments, the CPU's counted.",
+    ),
+    click.option(
+        "--max-latency", metavar="MS", callback=_seconds,
+        help="Exit with 1 if the cost, by policy measured a timed one and else a predicted one, is above this many "
+        "milliseconds; an error where no costs are known.",
+    ),
+)  # fmt: skip
+
+
+_OF_ONE_PLAN: Mapping[str, str] = {
+    "plan": "--plan",
+    "sources": "--input",
+    "save_plan": "--save-plan",
+    "segments": "--segments",
+    "old": "--diff",
+    "min_coverage": "--min-coverage",
+    "max_segments": "--max-segments",
+    "max_latency": "--max-latency",
+}
+"""Options that are of one plan, by parameter."""
+
+
+def refuse_together(parameters: Mapping[str, object], form: str) -> None:
+    """Refuse what goes with a report and not with what-if.
+
+    Args:
+        parameters: the command's parameters.
+        form: the format.
+
+    Raises:
+        UsageError: an option of one plan is given.
+        BadParameter: the format is not one of what-if's.
+    """
+    for name, flag in _OF_ONE_PLAN.items():
+        if parameters[name] not in (None, {}):
+            raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
+    if form not in RENDERERS:
+        hint = "'--output'" if parameters["form"] is None else "'--format'"
+        raise click.BadParameter(f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint=hint)
+
+
+def what_if_text(
+    models: Sequence[str], devices: Sequence[DeviceRequest], shapes: Shapes, options: Options, form: str
+) -> str:
+    """Return what-if in a format; models that fail are told on stderr.
+
+    Raises:
+        NNAdapterError: see `nnadapter.what_if`.
+    """
+    number = len(model_sources(models))
+    with prints_to_stderr(), progress("models", number) as advance:
+
+        def seen(name: str, error: NNAdapterError | None) -> None:
+            if error is not None and number > 1:
+                click.echo(f"Error: {' '.join(f'{name}: {error}'.split())}", err=True)
+            advance()
+
+        feature_report = nnadapter.what_if(models, devices, shapes, options, seen=seen)
+    return RENDERERS[form](feature_report).rstrip("\n")
+
 
 _ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
 

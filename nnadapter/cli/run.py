@@ -1,27 +1,347 @@
-"""`nnadapter run`: run a model, and say what came out, how long it took and where it ran."""
+"""`nnadapter run`: results of a model, their statistics, run times and devices."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from math import isclose
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
+import numpy as np
 
 import nnadapter
-from nnadapter.cli.command import ModelCommand
+from nnadapter.cli.command import Failure, ModelCommand
 from nnadapter.cli.inputs import Feed, converted, feed_of
-from nnadapter.cli.outputs import describe_output, save_outputs
+from nnadapter.cli.output import progress, to_json, write_output
 from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_model, takes_placing
-from nnadapter.cli.progress import progress
-from nnadapter.cli.run_costs import RunCosts, run_costs
-from nnadapter.cli.run_text import RunFacts, Times, to_text
-from nnadapter.cli.writing import to_json
-from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.ir.operand import Array, DataType
 from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.reports.facts import CandidateFacts
+from nnadapter.reports.formatting import duration
+from nnadapter.reports.rendering.sections import cost_sentence, cpu_words, run_words, sources_words
+from nnadapter.reports.report import PartitionReport
 from nnadapter.running.provenance import Provenance
+
+TOP = 5
+_NUMBERS = frozenset(dtype.value for dtype in DataType)
+_LONGEST_NAME = 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFacts:
+    """One output in a few numbers; they are None where there are none, as for strings and sequences."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    minimum: float | None = None
+    """Of the finite elements, as are the next two."""
+    mean: float | None = None
+    maximum: float | None = None
+    not_finite: int = 0
+    """Elements that are infinite or not a number."""
+    top: tuple[tuple[int, float], ...] = ()
+    """Of an output [1, N] of numbers: index and value of the largest elements that are numbers, largest first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def dtype_name(array: Array) -> str:
+    """The data type as ONNX calls it."""
+    return "string" if array.dtype.kind in "OUS" else array.dtype.name
+
+
+def describe_output(name: str, value: object) -> OutputFacts:
+    """Return the facts of one output."""
+    if not isinstance(value, np.ndarray):
+        size = f" of {len(value)}" if isinstance(value, (list, dict)) else ""
+        return OutputFacts(name=name, dtype=f"{type(value).__name__}{size}", shape=None)
+    if value.dtype.name not in _NUMBERS:
+        return OutputFacts(name=name, dtype=dtype_name(value), shape=value.shape)
+    numbers = value.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    return OutputFacts(
+        name=name,
+        dtype=value.dtype.name,
+        shape=value.shape,
+        minimum=float(finite.min()) if finite.size else None,
+        mean=float(finite.mean()) if finite.size else None,
+        maximum=float(finite.max()) if finite.size else None,
+        not_finite=numbers.size - finite.size,
+        top=_top(numbers[0]) if value.ndim == 2 and len(value) == 1 and value.dtype != bool else (),
+    )
+
+
+def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
+    """Write every output to `folder`, made if need be, as NAME.npy; return the paths.
+
+    Characters of a name that a file name may not have become underscores; elements of a sequence are numbered.
+
+    Raises:
+        Failure: a file cannot be written, or an output has no such form.
+    """
+    arrays = [pair for name, value in outputs.items() for pair in _arrays(name, value)]
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"folder {folder!r} cannot be made: {error.strerror}; give another --save") from error
+    paths = []
+    for stem, (_, array) in zip(_file_names(name for name, _ in arrays), arrays, strict=True):
+        paths.append(Path(folder) / f"{stem}.npy")
+        write_output(paths[-1], partial(np.save, arr=array, allow_pickle=False))
+    return paths
+
+
+def _top(numbers: Array) -> tuple[tuple[int, float], ...]:
+    valid_indices = np.flatnonzero(~np.isnan(numbers))
+    largest = valid_indices[np.argsort(-numbers[valid_indices], kind="stable")[:TOP]]
+    return tuple((int(index), float(numbers[index])) for index in largest)
+
+
+def _arrays(name: str, value: object) -> list[tuple[str, Array]]:
+    if isinstance(value, np.ndarray):
+        return [(name, value.astype(str) if value.dtype.kind == "O" else value)]
+    if isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value):
+        return [pair for index, item in enumerate(value) for pair in _arrays(f"{name}.{index}", item)]
+    raise Failure(f"output {name!r} is {type(value).__name__}, which has no .npy form; run without --save")
+
+
+def _file_names(names: Iterable[str]) -> list[str]:
+    """A file name for each, none like another even where capitals do not count."""
+    assigned_stems: set[str] = set()
+    file_names = []
+    for name in names:
+        plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("._")[:_LONGEST_NAME] or "output"
+        stem, number = plain, 1
+        while stem.lower() in assigned_stems:
+            number += 1
+            stem = f"{plain}_{number}"
+        assigned_stems.add(stem.lower())
+        file_names.append(stem)
+    return file_names
+
+
+_SIMULATED = "simulated_us"
+"""What a device with a simulated clock calls the microseconds of a segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCosts:
+    """Of the plan that ran."""
+
+    seconds: float | None = None
+    """None where costs are not known."""
+    words: tuple[str, ...] = ()
+    """What to know, a sentence each: cost, bound and source; that the CPU alone is better; that the run was far off."""
+    chosen: str = ""
+    """The candidate that ran, where several were weighed."""
+    weighed: int = 0
+    """How many were."""
+    simulated_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Device -> what its segments take by its simulated clock, launches and transfers included."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, by the names of the fields."""
+        return {
+            "seconds": self.seconds,
+            "words": list(self.words),
+            "chosen": self.chosen,
+            "weighed": self.weighed,
+            "simulated_seconds": dict(self.simulated_seconds),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """As text."""
+        for words in self.words:
+            yield f"cost      {words}"
+        if self.chosen:
+            yield f"chosen    {self.chosen}, of {self.weighed} plans that were weighed"
+        for device, seconds in self.simulated_seconds.items():
+            yield f"simulated {device}: {duration(seconds)} of its own clock"
+
+
+def run_costs(report: PartitionReport, best_seconds: float | None = None) -> RunCosts:
+    """Return what the report of a session says of costs; `best_seconds` as for `run_words`.
+
+    Of a session on the host alone nothing is said: there was nothing to choose.
+    """
+    if HOSTS.issuperset(report.devices):
+        return RunCosts()
+    cost, simulated = report.cost, _simulated(report)
+    if cost is None:
+        return RunCosts(simulated_seconds=simulated)
+    summary = f"{cost_sentence(cost)} ({sources_words(cost)})"
+    weighed = [candidate for candidate in cost.candidates if candidate.weighed]
+    return RunCosts(
+        seconds=cost.seconds,
+        words=tuple(filter(None, (summary, cpu_words(report, cost), run_words(report, best_seconds)))),
+        chosen=_chosen(weighed, cost.seconds),
+        weighed=len(weighed),
+        simulated_seconds=simulated,
+    )
+
+
+def _chosen(weighed: Sequence[CandidateFacts], seconds: float) -> str:
+    """The name of the candidate that the plan is; empty where it is the only one, or devices changed it."""
+    first = weighed[0] if len(weighed) > 1 else None  # the plan stands first
+    return first.name if first is not None and isclose(_seconds(first), seconds) else ""
+
+
+def _seconds(candidate: CandidateFacts) -> float:
+    seconds = candidate.seconds if candidate.measured_seconds is None else candidate.measured_seconds
+    return float("inf") if seconds is None else seconds
+
+
+def _simulated(report: PartitionReport) -> dict[str, float]:
+    seconds_by_device: dict[str, float] = {}
+    for segment in report.segments:
+        microseconds = segment.facts.get(_SIMULATED)
+        if isinstance(microseconds, (int, float)):
+            seconds_by_device[segment.device] = seconds_by_device.get(segment.device, 0.0) + microseconds / 1e6
+    return seconds_by_device
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Durations, in seconds."""
+
+    load: float
+    """Reading, preparing and, where the model fixes its shapes, compiling."""
+    first: float
+    """The first run, with compiling where it was not done before."""
+    repeats: tuple[float, ...]
+    """The runs after it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; median and minimum are null where nothing was repeated."""
+        return {
+            "load": self.load,
+            "first": self.first,
+            "repeats": list(self.repeats),
+            "median": median(self.repeats) if self.repeats else None,
+            "minimum": min(self.repeats, default=None),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Everything that is printed."""
+
+    model: str
+    devices: tuple[str, ...]
+    feed: Feed
+    outputs: tuple[OutputFacts, ...]
+    times: Times
+    provenance: Provenance
+    """Of the last run."""
+    costs: RunCosts
+    saved: tuple[str, ...]
+    profile: str | None = None
+    """The file of the trace, if one was written."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data.
+
+        `model`, `devices`; `inputs`: name, dtype, shape, source; `outputs`: see `OutputFacts`; `seconds`: see `Times`;
+        `steps` of the last run: segment, device, seconds, failure; `fell_back`; `cost`: see `RunCosts`; `saved`:
+        paths; `profile`: a path, or null.
+        """
+        feed = self.feed
+        return {
+            "model": self.model,
+            "devices": list(self.devices),
+            "inputs": [
+                {"name": name, "dtype": dtype_name(array), "shape": list(array.shape), "source": feed.sources[name]}
+                for name, array in feed.arrays.items()
+            ],
+            "outputs": [output.to_dict() for output in self.outputs],
+            "seconds": self.times.to_dict(),
+            "steps": [
+                {"segment": step.segment, "device": step.device, "seconds": step.seconds, "failure": step.failure}
+                for step in self.provenance.steps
+            ],
+            "fell_back": self.provenance.fell_back,
+            "cost": self.costs.to_dict(),
+            "saved": list(self.saved),
+            "profile": self.profile,
+        }
+
+
+def to_text(facts: RunFacts) -> str:
+    """Return the facts as lines of text."""
+    return "\n".join(line for part in _PARTS for line in part(facts))
+
+
+def _head(facts: RunFacts) -> Iterator[str]:
+    yield f"model     {facts.model}"
+    yield f"devices   {', '.join(facts.devices)}"
+    for name, array in facts.feed.arrays.items():
+        yield f"input     {name}  {dtype_name(array)}{list(array.shape)}  {facts.feed.sources[name]}"
+
+
+def _outputs(facts: RunFacts) -> Iterator[str]:
+    for output in facts.outputs:
+        shape = "" if output.shape is None else list(output.shape)
+        yield f"output    {output.name}  {output.dtype}{shape}{_statistics(output)}"
+        for index, value in output.top:
+            yield f"            {index:>6}  {value:.6g}"
+
+
+def _statistics(output: OutputFacts) -> str:
+    strange = f"  {output.not_finite} not finite" if output.not_finite else ""
+    if output.minimum is None or output.mean is None or output.maximum is None:
+        return strange
+    return f"  min {output.minimum:.6g}  mean {output.mean:.6g}  max {output.maximum:.6g}{strange}"
+
+
+def _times(facts: RunFacts) -> Iterator[str]:
+    times = facts.times
+    runs = len(times.repeats)
+    yield f"load      {duration(times.load)}"
+    yield f"first     {duration(times.first)} (compiling included where shapes were open)"
+    if runs:
+        counted = f"{runs} runs" if runs > 1 else "1 run"
+        middle, least = duration(median(times.repeats)), duration(min(times.repeats))
+        yield f"then      median {middle}, min {least} of {counted}"
+
+
+def _where(facts: RunFacts) -> Iterator[str]:
+    steps = facts.provenance.steps
+    for device in dict.fromkeys(step.device for step in steps):
+        seconds = [step.seconds for step in steps if step.device == device]
+        counted = f"{len(seconds)} segments" if len(seconds) > 1 else "1 segment"
+        yield f"ran on    {device}: {counted}, {duration(sum(seconds))} in the last run"
+    if not steps:
+        yield "ran on    no device: each output is an input or was known before the run"
+    for step in steps:
+        if step.failure:
+            yield f"fell back segment {step.segment} ran on {step.device}: {step.failure}"
+
+
+def _costs(facts: RunFacts) -> Iterator[str]:
+    yield from facts.costs.lines()
+
+
+def _saved(facts: RunFacts) -> Iterator[str]:
+    yield from (f"saved     {path}" for path in facts.saved)
+
+
+def _profile(facts: RunFacts) -> Iterator[str]:
+    if facts.profile is not None:
+        yield f"profile   {facts.profile}; open it in https://ui.perfetto.dev or chrome://tracing"
+
+
+_PARTS = (_head, _outputs, _times, _where, _costs, _saved, _profile)
 
 
 @dataclass(frozen=True, slots=True)

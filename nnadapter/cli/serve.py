@@ -14,6 +14,7 @@ import click
 
 from nnadapter.cli.command import ModelCommand
 from nnadapter.cli.inputs import converted
+from nnadapter.cli.output import progress
 from nnadapter.cli.parameters import (
     Shapes,
     placing,
@@ -22,10 +23,9 @@ from nnadapter.cli.parameters import (
     takes_placing,
     takes_settings_of_many,
 )
-from nnadapter.cli.progress import progress
 from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.process.signals import StopRequested, report
 from nnadapter.process.standard_output import prints_to_stderr
-from nnadapter.process.stopping import StopRequested, report
 
 
 @click.command(cls=ModelCommand)
@@ -79,7 +79,7 @@ def serve(
     Prints the model's address when it answers. A signal closes the port, and requests under way are answered; a second
     one ends it at once. Needs the extra ray.
     """
-    from nnadapter.ray.serving.starting import serve_until_stopped
+    from nnadapter.ray.serving.local_server import serve_until_stopped
 
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
     chosen = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nnadapter.compiled_models.devices import FileDevice, FileDevices, open_devices
-from nnadapter.compiled_models.fitting import reason_against
-from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.parts import PROGRAM
-from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.compiled_file import CompiledFile
+from nnadapter.compiled_models.devices import FileDevice, FileDevices, open_devices, reason_against
+from nnadapter.compiled_models.messages import PROGRAM, Message
 from nnadapter.compiled_models.words import plans_held
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import NNAdapterError, describe

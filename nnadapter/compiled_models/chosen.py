@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.compiled_models.forks import choice_in_words, fork_of
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array
-from nnadapter.running.chosen import array_for, measured
+from nnadapter.running.choices import array_for, measured
 
 
 def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:

@@ -1,36 +1,39 @@
-"""The devices of a compiled model, opened; and those that are not there."""
+"""Devices of a compiled model, and its programs on them: deserialized, or compiled again from the segment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.values import read_options
-from nnadapter.drivers.border import has_of, open_context
+from nnadapter.compiled_models.messages import PROGRAM, Message, read_options
+from nnadapter.drivers.boundary import ask_compatibility, bind, checked_program, has_of, open_context
 from nnadapter.drivers.capability import Capability
-from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import Context
+from nnadapter.drivers.failures import named_call
+from nnadapter.drivers.interface import Compatibility, Context, Program, is_streaming
 from nnadapter.drivers.registry import device_info
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, Isolate, named_requests, select_one
-from nnadapter.drivers.streams import is_streaming
 from nnadapter.errors import (
+    FAILURES,
     DeviceNotFoundError,
     DeviceUnavailableError,
     InvalidOptionError,
     NNAdapterError,
     describe,
 )
-from nnadapter.kernels.around import calling_kernels
+from nnadapter.files.container.format import Container
+from nnadapter.kernels import calling_kernels
 from nnadapter.options import Fallback, fallback_at
 from nnadapter.planning.absent import Absents
-from nnadapter.process.closing import close_all
+from nnadapter.process.resources import close_all
+from nnadapter.running.by_trace import making
 from nnadapter.traces.trace import Trace
+from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     import onnxruntime
+
 
 Requests = DeviceRequest | Sequence[DeviceRequest]
 
@@ -185,3 +188,67 @@ def _absent(name: str, error: NNAdapterError) -> NNAdapterError:
         f"the model was compiled for device {name!r}, which cannot be used here: {describe(error)}; use it where the "
         "device is, or have the CPU take its place with Options(fallback='allow')"
     )
+
+
+_FITTING = frozenset((Compatibility.SAME, Compatibility.COMPATIBLE))
+_WHY = {
+    Compatibility.NO: "its program is another device's, or another version of its driver wrote it",
+    Compatibility.RECOMPILE: "driver, device or options are others",
+}
+
+
+def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> str:
+    """Return why a device would not run a program as it is, by what its driver says of the header; empty if it would.
+
+    Where the driver does not tell, the host compares versions and devices.
+
+    Args:
+        device: of the file.
+        blob: the program.
+        about: the segment, and names of its nodes.
+    """
+    says = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
+    if isinstance(says, Unsupported):
+        return says.detail
+    if says is None:
+        says = Compatibility.SAME if device.is_as_kept else Compatibility.RECOMPILE
+    return "" if says in _FITTING else _WHY[says]
+
+
+@dataclass(frozen=True, eq=False)
+class Programs:
+    """Asks drivers for programs."""
+
+    container: Container
+    """The file."""
+    trace: Trace
+
+    def deserialized(
+        self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
+    ) -> Program | None:
+        """The program that the driver wrote; None where it does not fit."""
+        blob = self.container.contents(part, PROGRAM)
+        why = reason_against(device, blob, about)
+        if not why:
+            try:
+                with making(self.trace, device.name, "deserialize", *about):
+                    deserialize = named_call(device.name, "deserialize", *about)
+                    return checked_program(deserialize(device.context.deserialize_view, blob))
+            except FAILURES as error:
+                why = describe(error)
+        notes.append(f"segment {about[0]} was compiled again for {device.name}: {why}")
+        return None
+
+    def compiled(
+        self, device: FileDevice, model: Any, twin: Program | None, alone: bool, about: tuple[int, Sequence[str]]
+    ) -> Program:
+        """The program of a kept segment."""
+        if twin is not None:
+            with making(self.trace, device.name, "bind", *about):
+                bound = named_call(device.name, "bind", *about)(bind, device.context, twin, model)
+            if bound is not None:
+                return checked_program(bound)
+        call = "compile_whole" if alone else "compile"
+        with making(self.trace, device.name, "compile", *about):
+            compiled = named_call(device.name, call, *about)(getattr(device.context, call), model)
+            return checked_program(compiled)

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.compiled_models.devices import Requests, open_devices
 from nnadapter.compiled_models.loading import FilePlan, Loader
-from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.reading import CompiledFile
-from nnadapter.compiled_models.values import read_array
+from nnadapter.compiled_models.messages import Message, read_array
 from nnadapter.errors import InvalidInputError, InvalidOptionError, NNAdapterError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.compiled_models.open_plans import OpenFilePlans
-    from nnadapter.onnx.preparation.choice import Truths
+    from nnadapter.onnx.preparation.branch_decisions import Truths
     from nnadapter.running.deciding import Fork
     from nnadapter.running.observed import KeptReport, Observed
     from nnadapter.running.repeating import Fits, Serves

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.parts import ONNX
-from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.compiled_file import CompiledFile
+from nnadapter.compiled_models.messages import ONNX, Message
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import NNAdapterError, describe
-from nnadapter.files.container.writing import ContainerWriter
-from nnadapter.onnx.preparation.choice import Conditions, Taken, Truths, in_words
+from nnadapter.files.container.format import ContainerWriter
+from nnadapter.onnx.preparation.branch_decisions import Conditions, Taken, Truths, in_words
 from nnadapter.running.deciding import Fork
 
 

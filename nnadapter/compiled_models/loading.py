@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from nnadapter.compiled_models.devices import FileDevices
-from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.programs import Programs
-from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.compiled_file import CompiledFile
+from nnadapter.compiled_models.devices import FileDevices, Programs
+from nnadapter.compiled_models.messages import Message, read_array, read_check, values_by_name
 from nnadapter.compiled_models.segments import Segments, loadable_part
-from nnadapter.compiled_models.values import read_array, read_check, values_by_name
+from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.capability import Threading
-from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import (
@@ -28,17 +27,16 @@ from nnadapter.errors import (
     NNAdapterError,
     describe,
 )
-from nnadapter.memory.arenas import Arenas
 from nnadapter.options import Fallback, fallback_at
 from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
-from nnadapter.process.closing import close_all
+from nnadapter.process.resources import close_all
 from nnadapter.running.binder import Bindable, Binder
 from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back, run_failure
 from nnadapter.running.incidents import Incident, Incidents
-from nnadapter.running.plan_memory import Holding
-from nnadapter.running.site import PlanDevices, evict_nothing
+from nnadapter.running.plan_devices import PlanDevices, evict_nothing
+from nnadapter.running.plans import Holding
 from nnadapter.traces.trace import Trace
 from partition.graph import Graph, Node
 from partition.plan import Plan, Step, make_plan
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.compiled_models.open_sizes import HeldSizes
-    from nnadapter.running.promise import Watch
+    from nnadapter.running.compiled import Watch
     from nnadapter.running.whole import Whole
 
 
@@ -131,7 +129,7 @@ class Loader:
         """Give back what the CPU's segments needed for their runs, and memory between steps."""
         self.arenas.close()
         if self._uses_host:
-            from nnadapter.drivers.onnxruntime.arena import shrink_arena
+            from nnadapter.drivers.onnxruntime.sessions import shrink_arena
 
             shrink_arena()
 
@@ -247,7 +245,7 @@ class Loader:
         return Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
 
     def _host_program(self, segment: Message, step: Message, alone: bool) -> Program:
-        from nnadapter.drivers.onnxruntime.loading import load_program  # many files leave the CPU nothing
+        from nnadapter.drivers.onnxruntime.program import load_program  # many files leave the CPU nothing
 
         self._uses_host = True
         model = loadable_part(segment, self.segments, self.session_options)

@@ -6,17 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.messages import Message, read_array, read_sizes, write_array, write_shape
 from nnadapter.compiled_models.segments import Segments, write_ir
 from nnadapter.compiled_models.traces import read_trace, traced_numbers, write_trace
-from nnadapter.compiled_models.values import read_array, read_sizes, write_array, write_shape
-from nnadapter.files.container.reading import Container
-from nnadapter.files.container.writing import ContainerWriter
-from nnadapter.ir.given import Given, TableComputation
+from nnadapter.files.container.format import Container, ContainerWriter
+from nnadapter.ir.guarded_shapes import Given, GuardedShapes, SymbolicArray, TableComputation
 from nnadapter.ir.operand import Array
-from nnadapter.ir.size_arrays import SymbolicArray
-from nnadapter.ir.size_class import GuardedShapes
-from nnadapter.ir.tracing import Trace, Traced
+from nnadapter.ir.symbolic_numbers import Trace, Traced
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
 

@@ -1,4 +1,4 @@
-"""Writes what was compiled as one file.
+"""Writer of compiled files and of cache entries that hold plans.
 
 1. The model's inputs, outputs and metadata; the devices with their options and versions.
 2. Every plan: what is known of the values at its borders, its steps, its constants, and its report.
@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nnadapter.compiled_models.forks import write_fork
-from nnadapter.compiled_models.messages import MESSAGES, VERSION, Message
-from nnadapter.compiled_models.open_sizes import write_open_sizes, write_shape_derived_values
-from nnadapter.compiled_models.parts import MODEL, PROGRAM, REPORT
-from nnadapter.compiled_models.segments import write_ir, write_onnx
-from nnadapter.compiled_models.target import Target
-from nnadapter.compiled_models.traces import write_number
-from nnadapter.compiled_models.values import (
+from nnadapter.compiled_models.messages import (
+    MESSAGES,
+    MODEL,
+    PROGRAM,
+    REPORT,
+    VERSION,
+    Message,
     write_array,
     write_check,
     write_metadata,
@@ -32,31 +32,50 @@ from nnadapter.compiled_models.values import (
     write_shape,
     write_value,
 )
-from nnadapter.drivers.border import checked_bytes
-from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.onnxruntime.gains import threads_gain
-from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
+from nnadapter.compiled_models.open_sizes import write_open_sizes, write_shape_derived_values
+from nnadapter.compiled_models.segments import write_ir, write_onnx
+from nnadapter.compiled_models.traces import write_number
+from nnadapter.drivers.boundary import checked_bytes
+from nnadapter.drivers.failures import named_call
+from nnadapter.drivers.onnxruntime.driver import threads_gain
+from nnadapter.drivers.onnxruntime.failures import wrong_optimizers
 from nnadapter.drivers.registry import device_info
 from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
-from nnadapter.files.container.writing import ContainerWriter, write_container
+from nnadapter.files.container.format import ContainerWriter, write_container
 from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import onnx_part
 from nnadapter.onnx.onnxruntime_limits import loadable
-from nnadapter.onnx.preparation.choice import decision_values
+from nnadapter.onnx.preparation.branch_decisions import decision_values
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
-from nnadapter.reports.building import report_of
-from nnadapter.reports.circumstances import machine, versions_of
+from nnadapter.reports.builder import machine, report_of, versions_of
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.filled import SpecializedPlans
+from nnadapter.running.filling import SpecializedPlans
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.planned import PlannedEngine
 from partition.plan import Step
+
+
+def _nowhere(bound: BoundStep) -> int | None:
+    """Every program is written."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where plans are written to."""
+
+    writer: ContainerWriter
+    kept: Callable[[BoundStep], int | None] = _nowhere
+    """The part that a step's program is already, which is not written again; None where it is none."""
+    stands_alone: bool = True
+    """It is to run without the model: it holds what programs were compiled from, and what the CPU runs where a device
+    fails."""
 
 
 def save(path: str | os.PathLike[str], engine: PlannedEngine, setting: Setting, *, keeps_model: bool) -> None:

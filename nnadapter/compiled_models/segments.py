@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.parts import CONSTANT, IR, ONNX
-from nnadapter.compiled_models.values import read_array, write_tensor
+from nnadapter.compiled_models.messages import CONSTANT, IR, ONNX, Message, read_array, write_tensor
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError, InvalidModelError
 from nnadapter.ir.operand import Array
@@ -17,12 +15,11 @@ from nnadapter.ir.operand import Array
 if TYPE_CHECKING:
     import onnx
 
-    from nnadapter.drivers.onnxruntime.weights import Loadable
-    from nnadapter.files.container.reading import Container
-    from nnadapter.files.container.writing import ContainerWriter
+    from nnadapter.drivers.onnxruntime.sessions import Loadable
+    from nnadapter.files.container.format import Container, ContainerWriter
     from nnadapter.ir.model import Model
-    from nnadapter.ir.tracing import Trace
-    from nnadapter.onnx.separating import SeparateTensor
+    from nnadapter.ir.symbolic_numbers import Trace
+    from nnadapter.onnx.separate_constants import SeparateTensor
 
 
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
@@ -33,9 +30,9 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
     Raises:
         InvalidModelError: it holds what files have no form for.
     """
-    from nnadapter.ir.protobuf.serialized import read_model, to_parts
+    from nnadapter.ir.protobuf.serialization import read_model, to_parts
     from nnadapter.ir.structure import numbers, with_numbers
-    from nnadapter.ir.tracing import Traced, current
+    from nnadapter.ir.symbolic_numbers import Traced, current
 
     all_numbers = numbers(model)
     now = with_numbers(model, list(map(current, all_numbers))) if model.is_open else model
@@ -57,7 +54,7 @@ def write_onnx(
     message: Message, model: onnx.ModelProto, inputs: Sequence[str], without: Sequence[str], writer: ContainerWriter
 ) -> None:
     """Write a segment in ONNX, from which its constants are taken, and fill a Segment message."""
-    from nnadapter.onnx.separating import separated
+    from nnadapter.onnx.separate_constants import separated
 
     contents, constants = separated(model)
     for tensor in constants:
@@ -84,7 +81,7 @@ class Segments:
         """
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
-            from nnadapter.onnx.separating import joined
+            from nnadapter.onnx.separate_constants import joined
 
             return joined(contents, [_tensor(name, array) for name, array in constants.items()])
         if message.form == ModelForm.IR.value:
@@ -112,8 +109,8 @@ class Segments:
             raise self.container.damaged("a segment has open sizes, and its plan or its form has not")
         from nnadapter.compiled_models.traces import traced_numbers  # segments of fixed sizes have none
         from nnadapter.ir.structure import numbers, with_numbers
-        from nnadapter.ir.tracing import current
-        from nnadapter.ir.verifying import verify
+        from nnadapter.ir.symbolic_numbers import current
+        from nnadapter.ir.verification import verify
 
         model = self._ir(message)
         plain = numbers(model)
@@ -128,7 +125,7 @@ class Segments:
         return open_model
 
     def _ir(self, message: Message) -> Model:
-        from nnadapter.ir.protobuf.serialized import read_model
+        from nnadapter.ir.protobuf.serialization import read_model
 
         contents = bytes(self.container.contents(message.part, IR))
         try:
@@ -145,7 +142,7 @@ class Segments:
 
 
 def _tensor(name: str, array: Array) -> SeparateTensor:
-    from nnadapter.onnx.separating import SeparateTensor
+    from nnadapter.onnx.separate_constants import SeparateTensor
 
     return SeparateTensor(name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8))
 
@@ -155,8 +152,8 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
 
     Those would keep the weights for other sessions.
     """
-    from nnadapter.drivers.onnxruntime.weights import Loadable
-    from nnadapter.onnx.separating import joined_bytes
+    from nnadapter.drivers.onnxruntime.sessions import Loadable
+    from nnadapter.onnx.separate_constants import joined_bytes
 
     contents, constants = segments.onnx(message)
     return Loadable(contents, constants) if session_options is None else Loadable(joined_bytes(contents, constants))

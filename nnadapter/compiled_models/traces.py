@@ -13,10 +13,9 @@ from typing import Any
 
 from nnadapter.compiled_models.messages import Message
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container.reading import Container
-from nnadapter.ir.replaying import Constant, Step
+from nnadapter.files.container.format import Container
 from nnadapter.ir.size_arithmetic import BINARY, UNARY
-from nnadapter.ir.tracing import Trace, Traced
+from nnadapter.ir.symbolic_numbers import Constant, Step, Trace, Traced
 
 _NONE = -1
 _NAMES: Mapping[Callable[..., Any], str] = MappingProxyType(

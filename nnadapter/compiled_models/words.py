@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.compiled_models.forks import choice_in_words
 from nnadapter.compiled_models.open_sizes import HeldSizes, read_open_sizes
-from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.segments import Segments
 from nnadapter.drivers.selection import CPU
-from nnadapter.ir.tracing import Traced
+from nnadapter.ir.symbolic_numbers import Traced
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
 from nnadapter.running.plans import PLAN_FOR_EACH

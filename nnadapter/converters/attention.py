@@ -1,18 +1,44 @@
-"""Attention, and rotary embeddings, which it is given."""
+"""Converters of attention, rotary embeddings, linear attention and causal convolution."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.heads import join_heads, split_heads
+from nnadapter.converters.movement import parts_with_elements
 from nnadapter.converters.registry import converter
-from nnadapter.converters.slicing import parts_with_elements
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
+
+_EXCHANGED = (0, 2, 1, 3)
+
+
+def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: int) -> int:
+    """Return `[B, S, heads * depth]` as `[B, heads, S, depth]`.
+
+    Raises:
+        Refusal: the last axis cannot be taken apart so.
+    """
+    dimensions = context.dimensions(name)
+    if heads < 1 or len(dimensions) != 3 or dimensions[2] % heads:
+        raise Refusal(
+            Reason.INVALID_NODE, f"value {name!r} of {node.op_type} has shape {list(dimensions)} for {heads} heads"
+        )
+    shape = (*dimensions[:2], heads, dimensions[2] // heads)
+    (apart,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
+    return context.add("TRANSPOSE", (apart,), {"perm": _EXCHANGED})[0]
+
+
+def join_heads(context: ConversionContext, operand: int, outputs: Sequence[str]) -> None:
+    """Give `[B, heads, S, depth]` as `[B, S, heads * depth]`, under the name in `outputs`."""
+    batch, heads, steps, depth = context.type_of(operand).dimensions
+    (exchanged,) = context.add("TRANSPOSE", (operand,), {"perm": _EXCHANGED})
+    context.add("RESHAPE", (exchanged,), {"shape": (batch, steps, heads * depth)}, outputs)
+
 
 _STAGES = ("product", "capped", "masked", "softmax")
 """What the attribute `qk_matmul_output_mode` means, by number."""
@@ -153,3 +179,33 @@ def _looked_up(context: ConversionContext, node: OnnxNode, position: int) -> int
     if not node.input(3):
         return cache
     return context.add("GATHER", (cache, context.operand(node.input(3))), {"axis": 0})[0]
+
+
+def _operands(context: ConversionContext, node: OnnxNode) -> list[int]:
+    inputs = [context.optional_operand(name) for name in node.inputs]
+    while inputs and inputs[-1] == ABSENT:
+        inputs.pop()
+    return inputs
+
+
+@converter("LinearAttention", 27)
+def convert_linear_attention(context: ConversionContext, node: OnnxNode) -> None:
+    """LinearAttention; `chunk_size` says how to compute, not what. Source: ONNX LinearAttention-27."""
+    heads = node.integer("q_num_heads")
+    width = (0, *context.dimensions(node.input(0)))[-1]
+    depth = width // heads if heads > 0 else 0
+    attributes: dict[str, AttributeValue] = {
+        "query_heads": heads,
+        "key_value_heads": node.integer("kv_num_heads"),
+        "scale": node.number("scale", 0.0) or (1 / sqrt(depth) if depth else 1.0),
+        "update_rule": node.text("update_rule", "gated_delta"),
+    }
+    context.add("LINEAR_ATTENTION", _operands(context, node), attributes, node.outputs)
+
+
+@converter("CausalConvWithState", 27)
+def convert_causal_convolution(context: ConversionContext, node: OnnxNode) -> None:
+    """CausalConvWithState; `silu` is another name of `swish`. Source: ONNX CausalConvWithState-27."""
+    activation = node.text("activation", "none")
+    attributes = {"activation": "swish" if activation == "silu" else activation}
+    context.add("CAUSAL_CONV", _operands(context, node), attributes, node.outputs)

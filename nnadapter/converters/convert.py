@@ -1,30 +1,33 @@
-"""A whole ONNX graph to one adapter IR model, with a verdict for every node.
+"""Conversion of a whole ONNX graph or of single nodes, with a verdict for every node.
 
 The graph is converted once. What a node that cannot be converted makes is a model input (a hole), so that every other
 node has its place in one and the same model, of which segments are cut later (`ir.extract`).
+
+onnx's schemas know which attributes and types an op has, and not which values of them mean anything. Converters do:
+they refuse what contradicts the specification as invalid, whatever a device can do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
-from nnadapter.converters.calls import KernelCalls, convert_call
+import numpy as np
+
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.groups import Group
-from nnadapter.converters.quantized_groups import convert_quantized_group
-from nnadapter.converters.registry import Converter, converted, lookup
-from nnadapter.converters.unconverted import ANOTHER_GRAPH, NO_CONVERTER, UNCONVERTED
-from nnadapter.ir.extract import submodel
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
+from nnadapter.converters.custom import KernelCalls, convert_call
+from nnadapter.converters.quantized_groups import Group, convert_quantized_group
+from nnadapter.converters.registry import ANOTHER_GRAPH, NO_CONVERTER, UNCONVERTED, Converter, converted, lookup
+from nnadapter.ir.model import Model, submodel
+from nnadapter.ir.operand import Array, OperandType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.structure import SymbolicModel
-from nnadapter.ir.tracing import current
-from nnadapter.onnx.brought_converters import BROUGHT, external_name, external_versions
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.ir.symbolic_numbers import current
+from nnadapter.onnx.external_converters import BROUGHT, external_name, external_versions
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
 from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict
@@ -341,3 +344,105 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
             raise Refusal(
                 Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {made}; the graph says {declared}"
             )
+
+
+def contradiction(
+    node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array] = MappingProxyType({})
+) -> Unsupported | None:
+    """Return what is wrong with a node, None if nothing is known to be.
+
+    Args:
+        node: the node.
+        values: what is known of the values that it reads and makes.
+        constants: the contents of those that are known.
+    """
+    if node.contradiction:
+        return Unsupported(Reason.INVALID_NODE, node.contradiction)
+    convert = lookup(node.domain, node.op_type, node.since_version) if node.since_version else None
+    if convert is None:
+        return None
+    context = ConversionContext(values, constants)
+    context.begin(node)
+    try:
+        convert(context, node)
+    except Refusal as refusal:
+        return refusal.verdict if refusal.verdict.reason is Reason.INVALID_NODE else None
+    return None
+
+
+def output_types(
+    node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]
+) -> Mapping[str, OperandType] | None:
+    """Return the types of a node's outputs by name, None where it has no converter or is refused.
+
+    Args:
+        node: the node.
+        values: what is known of the values that it reads.
+        constants: the contents of those that are known.
+    """
+    convert = lookup(node.domain, node.op_type, node.since_version)
+    if convert is None:
+        return None
+    context = ConversionContext(values, constants)
+    context.begin(node)
+    try:
+        convert(context, node)
+    except Refusal:
+        return None
+    made = context.operand_of
+    return {name: context.type_of(made[name]) for name in node.outputs if name in made}
+
+
+_TELLING = 64
+"""Elements of a constant that may decide what a node becomes: axes, sizes, exponents. Weights do not."""
+
+
+def convert_per_node(
+    members: Sequence[int],
+    nodes: Sequence[OnnxNode],
+    values: Mapping[str, Value],
+    constants: Mapping[str, Array],
+    read: Collection[str],
+) -> Alone:
+    """Convert nodes each by itself. Of those that are alike but for names and weights one is converted.
+
+    Args:
+        members: positions of the nodes in question.
+        nodes: the whole graph's.
+        values: what is known of each value.
+        constants: contents of what is known.
+        read: values that something reads.
+    """
+    first: dict[Hashable, int] = {}
+    like = []
+    for member in members:
+        kind = tuple(_kind(nodes[member], values, constants, read))
+        like.append(first.setdefault(kind, len(first)))
+    taken = dict(reversed(list(zip(like, members, strict=True))))
+    chosen = [nodes[taken[position]] for position in range(len(first))]
+    made = [name for node in chosen for name in node.outputs if name in read]
+    conversion = convert_graph(chosen, values, constants, made)
+    return Alone(nodes=tuple(members), conversion=conversion, like=tuple(like))
+
+
+def _kind(
+    node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array], read: Collection[str]
+) -> Iterator[Hashable]:
+    """What decides which operations a node becomes, and how much work they are."""
+    yield node.domain, node.op_type, node.since_version
+    for name, attribute in sorted(node.attributes.items()):
+        yield name, _hashable(attribute)
+    for name in node.inputs:
+        value, constant = values.get(name), constants.get(name) if name else None
+        yield (value.dtype, value.shape) if value is not None else (name == "",)
+        if constant is not None:
+            yield constant.dtype.str, constant.shape, constant.tobytes() if constant.size <= _TELLING else b""
+    for name in node.outputs:
+        value = values.get(name)
+        yield name in read, value and value.dtype, value and value.shape
+
+
+def _hashable(attribute: object) -> Hashable:
+    if isinstance(attribute, np.ndarray):
+        return attribute.dtype.str, attribute.shape, attribute.tobytes()
+    return attribute if isinstance(attribute, Hashable) else id(attribute)

@@ -1,23 +1,179 @@
-"""Convolutions of sequences, pictures and volumes."""
+"""Converters of convolutions, and the window attributes that pooling shares with them.
+
+A sequence `[N, C, L]` is taken as a picture of height 1: what it lacks is put before what it has.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.registry import converter
-from nnadapter.converters.windows import (
-    Windows,
-    add_on_picture,
-    as_picture,
-    operation_type,
-    read_windows,
-    resolve_pads,
-    spatial_sizes,
-    split_pads,
-)
-from nnadapter.ir.tracing import greatest
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.symbolic_numbers import greatest
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
+
+AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+"""What the attribute `auto_pad` may say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """How a window moves over `rank` spatial axes; every list has that many values."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    auto_pad: str
+    pads: tuple[int, ...]
+    """As in the node, begin of every axis and then end of every axis; zeros if `auto_pad` is set."""
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Elements from a window's first to its last."""
+        return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
+
+    def attributes(self, pads: Sequence[int]) -> dict[str, AttributeValue]:
+        """Strides, dilations and the resolved pads as attributes of an operation on pictures or volumes."""
+        return {
+            "strides": as_picture(self.strides, 1),
+            "dilations": as_picture(self.dilations, 1),
+            "pads": picture_pads(pads),
+        }
+
+
+def read_windows(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
+    """Read and check strides, dilations, auto_pad and pads.
+
+    Args:
+        node: the node.
+        kernel: size of the window; its length is the number of spatial axes.
+
+    Raises:
+        Refusal: a list has the wrong length, or auto_pad is unknown.
+    """
+    rank = len(kernel)
+    auto_pad = node.text("auto_pad", "NOTSET") or "NOTSET"
+    if auto_pad not in AUTO_PADS:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'auto_pad' of {node.op_type} is {auto_pad!r}; expected one of {', '.join(AUTO_PADS)}",
+        )
+    return Windows(
+        kernel=kernel,
+        strides=_positive(node, "strides", _list(node, "strides", (1,) * rank)),
+        dilations=_positive(node, "dilations", _list(node, "dilations", (1,) * rank)),
+        auto_pad=auto_pad,
+        pads=_list(node, "pads", (0,) * (2 * rank)) if auto_pad == "NOTSET" else (0,) * (2 * rank),
+    )
+
+
+def _list(node: OnnxNode, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    values = node.integers(name)
+    if values is None:
+        return default
+    if len(values) != len(default):
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute {name!r} of {node.op_type} is {list(values)}; expected {len(default)} values",
+        )
+    return values
+
+
+def _positive(node: OnnxNode, name: str, values: tuple[int, ...]) -> tuple[int, ...]:
+    if min(values) < 1:
+        raise Refusal(
+            Reason.INVALID_NODE, f"attribute {name!r} of {node.op_type} is {list(values)}; expected 1 or more each"
+        )
+    return values
+
+
+def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return pads with which a window fits ceil(size / stride) times, the odd one where `auto_pad` says.
+
+    Source: ONNX Conv-11, auto_pad SAME_UPPER and SAME_LOWER.
+    """
+    totals = [
+        greatest(0, (-(-size // stride) - 1) * stride + extent - size)
+        for size, stride, extent in zip(sizes, windows.strides, windows.extents, strict=True)
+    ]
+    return split_pads(totals, more_at_end=windows.auto_pad == "SAME_UPPER")
+
+
+def split_pads(totals: Sequence[int], *, more_at_end: bool) -> tuple[int, ...]:
+    """Split the padding of every axis into begins and ends; `more_at_end` says where the odd one goes."""
+    smaller = tuple(total // 2 for total in totals)
+    larger = tuple(total - total // 2 for total in totals)
+    return smaller + larger if more_at_end else larger + smaller
+
+
+def resolve_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return explicit pads: begin of every axis, then end of every axis."""
+    return same_pads(windows, sizes) if windows.auto_pad.startswith("SAME") else windows.pads
+
+
+def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
+    """Return the spatial dimensions of a node's first input: one to three.
+
+    Raises:
+        Refusal: there are more, or none.
+    """
+    dimensions = context.dimensions(node.input(0))
+    if not 3 <= len(dimensions) <= 5:
+        raise Refusal(
+            Reason.UNSUPPORTED_RANK,
+            f"input of {node.op_type} has rank {len(dimensions)}; expected [N, C, L], [N, C, H, W] or [N, C, D, H, W]",
+        )
+    return dimensions[2:]
+
+
+def as_picture(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
+    """Return one value per axis of a picture or volume, `filler` standing for the height that a sequence lacks."""
+    return (filler,) * (2 - len(values)) + values
+
+
+def picture_pads(pads: Sequence[int]) -> tuple[int, ...]:
+    """Return pads of a picture, (top, left, bottom, right), or of a volume."""
+    rank = len(pads) // 2
+    return as_picture(tuple(pads[:rank]), 0) + as_picture(tuple(pads[rank:]), 0)
+
+
+def operation_type(family: str, sizes: Sequence[int], suffix: str = "") -> str:
+    """The operation of a family for so many spatial sizes: `CONV_2D` for sequences and pictures, `CONV_3D` for volumes.
+
+    Args:
+        family: such as `CONV`.
+        sizes: the spatial sizes.
+        suffix: what follows in the name.
+    """
+    return f"{family}_{max(2, len(sizes))}D{suffix}"
+
+
+def add_on_picture(
+    context: ConversionContext,
+    node: OnnxNode,
+    type_: str,
+    inputs: Sequence[int],
+    attributes: dict[str, AttributeValue],
+) -> None:
+    """Add an operation on pictures or volumes; a first input that is a sequence `[N, C, L]` is reshaped there and back.
+
+    Every output of the operation is one of the node's.
+    """
+    dimensions = context.type_of(inputs[0]).dimensions
+    outputs = len(schema_of(type_).outputs)
+    if len(dimensions) > 3:
+        context.add(type_, inputs, attributes, node.outputs[:outputs])
+        return
+    (picture,) = context.add("RESHAPE", inputs[:1], {"shape": (*dimensions[:2], 1, *dimensions[2:])})
+    results = context.add(type_, (picture, *inputs[1:]), attributes, makes_result=True)
+    for result, output in zip(results, node.outputs, strict=False):
+        batch, channels, _, length = context.type_of(result).dimensions
+        context.add("RESHAPE", (result,), {"shape": (batch, channels, length)}, (output,))
 
 
 @converter("Conv", 1, 11, 22)

@@ -1,15 +1,17 @@
-"""Elementwise operations of one input: functions, activations, copies."""
+"""Converters of elementwise ops: arithmetic, comparisons, functions, activations, casts and bits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.registry import Converter, converter
 from nnadapter.ir.operand import Array, DataType
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
@@ -160,3 +162,226 @@ def _copy_with_mask(context: ConversionContext, node: OnnxNode, filled_with: int
         mask = context.declared(node.output(1)).dtype
         value = context.add_constant(np.full((), filled_with, np.dtype(mask)))
         context.add("EXPAND", (value,), {"shape": context.dimensions(node.input(0))}, node.outputs[1:2])
+
+
+_BINARY: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "Add": ("ADD", (7, 13, 14)),
+    "And": ("AND", (7,)),
+    "Div": ("DIV", (7, 13, 14)),
+    "Equal": ("EQUAL", (7, 11, 13, 19)),
+    "Greater": ("GREATER", (7, 9, 13)),
+    "GreaterOrEqual": ("GREATER_EQUAL", (12, 16)),
+    "Less": ("LESS", (7, 9, 13)),
+    "LessOrEqual": ("LESS_EQUAL", (12, 16)),
+    "Mul": ("MUL", (7, 13, 14)),
+    "Or": ("OR", (7,)),
+    "PRelu": ("PRELU", (7, 9, 16)),
+    "Pow": ("POW", (7, 12, 13, 15)),
+    "Sub": ("SUB", (7, 13, 14)),
+    "Xor": ("XOR", (7,)),
+}
+"""Ops of two inputs without attributes whose versions differ in data types alone."""
+
+
+def _binary(type_: str) -> Converter:
+    def convert_binary(context: ConversionContext, node: OnnxNode) -> None:
+        context.add(type_, (context.operand(node.input(0)), context.operand(node.input(1))), outputs=node.outputs)
+
+    return convert_binary
+
+
+for _op_type, (_type, _versions) in _BINARY.items():
+    converter(_op_type, *_versions)(_binary(_type))
+
+
+@converter("Mod", 10, 13, 28)
+def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
+    """Mod; floored on floating-point numbers since version 28 alone, spelled out. Source: ONNX Mod-28."""
+    fmod = bool(node.integer("fmod", 0))
+    floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
+    if floored and node.since_version < 28:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1 before version 28",
+        )
+    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
+    if floored:
+        _add_floored_remainder(context, node, *inputs)
+    else:
+        context.add("MOD", inputs, {"fmod": fmod}, node.outputs)
+
+
+def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y: int) -> None:
+    """The remainder with the sign of the dividend, and y more where that is not the sign of y."""
+    (remainder,) = context.add("MOD", (x, y), {"fmod": True})
+    zero = context.add_constant(np.zeros((), np.dtype(context.type_of(x).dtype)))
+    signs = (context.add("LESS", (operand, zero))[0] for operand in (remainder, y))
+    (differs,) = context.add("XOR", tuple(signs))
+    (there,) = context.add("NOT", context.add("EQUAL", (remainder, zero)))
+    (moved,) = context.add("ADD", (remainder, y))
+    context.add("WHERE", (*context.add("AND", (differs, there)), moved, remainder), outputs=node.outputs)
+
+
+@converter("Where", 9, 16)
+def convert_where(context: ConversionContext, node: OnnxNode) -> None:
+    """Where. Source: ONNX Where-16."""
+    inputs = tuple(context.operand(node.input(position)) for position in range(3))
+    context.add("WHERE", inputs, outputs=node.outputs)
+
+
+def _extreme(type_: str, context: ConversionContext, node: OnnxNode) -> None:
+    """One input is copied, more are compared pair by pair."""
+    operands = _operands(context, node)
+    if len(operands) == 1:
+        context.add("ASSIGN", operands, outputs=node.outputs)
+        return
+    result = operands[0]
+    for position, operand in enumerate(operands[1:], 2):
+        last = position == len(operands)
+        (result,) = context.add(type_, (result, operand), outputs=node.outputs if last else ())
+
+
+def _sum(context: ConversionContext, node: OnnxNode) -> None:
+    operands = _operands(context, node)
+    context.add("SUM" if len(operands) > 1 else "ASSIGN", operands, outputs=node.outputs)
+
+
+def _mean(context: ConversionContext, node: OnnxNode) -> None:
+    operands = _operands(context, node)
+    if len(operands) == 1:
+        context.add("ASSIGN", operands, outputs=node.outputs)
+        return
+    (total,) = context.add("SUM", operands)
+    count = context.add_constant(np.array(len(operands), np.dtype(context.type_of(total).dtype)))
+    context.add("DIV", (total, count), outputs=node.outputs)
+
+
+def _operands(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
+    if not node.inputs:
+        raise Refusal(Reason.INVALID_NODE, f"{node.op_type} has no inputs; expected one or more")
+    return tuple(map(context.operand, node.inputs))
+
+
+_VARIADIC: Mapping[str, tuple[Converter, tuple[int, ...]]] = {
+    "Max": (partial(_extreme, "MAX"), (8, 12, 13)),
+    "Mean": (_mean, (8, 13)),
+    "Min": (partial(_extreme, "MIN"), (8, 12, 13)),
+    "Sum": (_sum, (8, 13)),
+}
+"""Since version 8 these broadcast; in version 6 all inputs must have one shape."""
+
+
+def _of_one_shape(convert: Converter) -> Converter:
+    def convert_of_one_shape(context: ConversionContext, node: OnnxNode) -> None:
+        shapes = {context.dimensions(name) for name in node.inputs if name}
+        if len(shapes) > 1:
+            shapes_text = " and ".join(str(list(shape)) for shape in sorted(shapes))
+            raise Refusal(
+                Reason.INVALID_NODE, f"inputs of {node.op_type}-6 have shapes {shapes_text}; expected one shape"
+            )
+        convert(context, node)
+
+    return convert_of_one_shape
+
+
+for _op_type, (_convert, _versions) in _VARIADIC.items():
+    converter(_op_type, *_versions)(_convert)
+    converter(_op_type, 6)(_of_one_shape(_convert))
+
+
+_FUNCTIONS: Mapping[str, tuple[str, tuple[int, ...], Mapping[str, float]]] = {
+    "Acos": ("ACOS", (7, 22), {}),
+    "Acosh": ("ACOSH", (9, 22), {}),
+    "Asin": ("ASIN", (7, 22), {}),
+    "Asinh": ("ASINH", (9, 22), {}),
+    "Atan": ("ATAN", (7, 22), {}),
+    "Atanh": ("ATANH", (9, 22), {}),
+    "Celu": ("CELU", (12, 28), {"alpha": 1.0}),
+    "Cosh": ("COSH", (9, 22), {}),
+    "IsNaN": ("IS_NAN", (9, 13, 20), {}),
+    "Shrink": ("SHRINK", (9,), {"bias": 0.0, "lambd": 0.5}),
+    "Sinh": ("SINH", (9, 22), {}),
+    "SwiGLU": ("SWIGLU", (28,), {"alpha": 1.0}),
+    "Tan": ("TAN", (7, 22), {}),
+    "ThresholdedRelu": ("THRESHOLDED_RELU", (10, 22), {"alpha": 1.0}),
+}
+"""Ops whose versions differ in data types alone, and the defaults of their numbers, of the same name on both sides."""
+
+
+def _function(type_: str, count: int, defaults: Mapping[str, float]) -> Converter:
+    def convert_function(context: ConversionContext, node: OnnxNode) -> None:
+        attributes: dict[str, AttributeValue] = {name: node.number(name, value) for name, value in defaults.items()}
+        inputs = [context.operand(node.input(position)) for position in range(count)]
+        context.add(type_, inputs, attributes, node.outputs)
+
+    return convert_function
+
+
+for _function_op, (_function_type, _function_versions, _function_defaults) in _FUNCTIONS.items():
+    converter(_function_op, *_function_versions)(
+        _function(_function_type, 2 if _function_type == "SWIGLU" else 1, _function_defaults)
+    )
+
+
+@converter("IsInf", 10, 20)
+def convert_is_inf(context: ConversionContext, node: OnnxNode) -> None:
+    """IsInf, of either sign or both. Source: ONNX IsInf-20."""
+    signs = ("detect_negative", "detect_positive")
+    attributes: dict[str, AttributeValue] = {name: bool(node.integer(name, 1)) for name in signs}
+    context.add("IS_INF", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+@converter("CastLike", 15, 19, 21, 23, 24, 25)
+def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
+    """CastLike: a cast to the data type of the second input, of which nothing else is read.
+
+    Source: ONNX CastLike-25, with the limits of Cast.
+    """
+    target = context.type_of(node.input(1)).dtype.value
+    check_saturation(node, target)
+    context.add("CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
+
+
+_BITWISE: Mapping[str, tuple[str, int]] = {
+    "BitwiseAnd": ("BITWISE_AND", 2),
+    "BitwiseNot": ("BITWISE_NOT", 1),
+    "BitwiseOr": ("BITWISE_OR", 2),
+    "BitwiseXor": ("BITWISE_XOR", 2),
+}
+"""How each is called in the adapter IR, and how many inputs it has."""
+
+
+def _bitwise(type_: str, count: int) -> Converter:
+    def convert_bitwise(context: ConversionContext, node: OnnxNode) -> None:
+        inputs = [context.operand(node.input(position)) for position in range(count)]
+        context.add(type_, inputs, outputs=node.outputs)
+
+    return convert_bitwise
+
+
+for _bitwise_op, (_bitwise_type, _count) in _BITWISE.items():
+    converter(_bitwise_op, 18)(_bitwise(_bitwise_type, _count))
+
+
+@converter("BitShift", 11, 28)
+def convert_bit_shift(context: ConversionContext, node: OnnxNode) -> None:
+    """BitShift; version 28 adds signed integers, and says what a shift beyond the bits gives.
+
+    Source: ONNX BitShift-28.
+    """
+    direction = node.text("direction", "")
+    if direction not in ("LEFT", "RIGHT"):
+        raise Refusal(
+            Reason.INVALID_NODE, f"attribute 'direction' of BitShift is {direction!r}; expected 'LEFT' or 'RIGHT'"
+        )
+    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
+    context.add("BIT_SHIFT", inputs, {"direction": direction.lower()}, node.outputs)
+
+
+@converter("BitCast", 26)
+def convert_bit_cast(context: ConversionContext, node: OnnxNode) -> None:
+    """BitCast: the same bits as another data type of equal width. Source: ONNX BitCast-26."""
+    target = data_type_name(node.integer("to"))
+    if target not in DataType.__members__.values():
+        raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute 'to' of BitCast is {target}, which no operand can have")
+    context.add("BIT_CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)

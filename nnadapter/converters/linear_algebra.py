@@ -1,15 +1,105 @@
-"""Small linear algebra: triangles, determinants, sums of products by an equation."""
+"""Converters of linear algebra: matrix products, Einsum, determinants and triangles."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.converters.axes import constant_integers
-from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.context import ConversionContext, constant_integers
 from nnadapter.converters.registry import converter
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.operand import DataType
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
+
+
+@converter("MatMul", 1, 9, 13)
+def convert_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
+    """MatMul. Source: ONNX MatMul-13."""
+    context.add("MAT_MUL", (context.operand(node.input(0)), context.operand(node.input(1))), outputs=node.outputs)
+
+
+@converter("Gemm", 7, 9, 11, 13)
+def convert_gemm(context: ConversionContext, node: OnnxNode) -> None:
+    """Gemm: alpha * A' * B' + beta * C. Source: ONNX Gemm-13.
+
+    1. FULLY_CONNECTED where it is exactly that: floating-point, A as it is, B transposed, alpha 1, and no C or one
+       that is a bias. B is never copied, so that weights stay where they are.
+    2. MAT_MUL otherwise, with MUL by alpha where it is not 1 and ADD of beta * C where there is a C.
+    """
+    if _is_fully_connected(context, node):
+        inputs = [context.operand(node.input(0)), context.operand(node.input(1))]
+        bias = _bias(context, node)
+        context.add("FULLY_CONNECTED", inputs if bias == ABSENT else [*inputs, bias], outputs=node.outputs)
+        return
+    _add_products(context, node)
+
+
+def _is_fully_connected(context: ConversionContext, node: OnnxNode) -> bool:
+    first = context.type_of(node.input(0))
+    return (
+        (first.dtype.is_floating or first.quantization is not None)
+        and not node.integer("transA", 0)
+        and node.integer("transB", 0) != 0
+        and node.number("alpha", 1.0) == 1
+        and (not _adds(node) or _is_bias(context, node))
+    )
+
+
+def _adds(node: OnnxNode) -> bool:
+    return bool(node.input(2)) and node.number("beta", 1.0) != 0
+
+
+def _is_bias(context: ConversionContext, node: OnnxNode) -> bool:
+    """Whether C is the same for every row, and can be a vector before the run."""
+    dimensions, units = context.dimensions(node.input(2)), _units(context, node)
+    if context.is_constant(node.input(2)):
+        return dimensions[:-1] in ((), (1,))
+    return dimensions == (units,) and node.number("beta", 1.0) == 1
+
+
+def _units(context: ConversionContext, node: OnnxNode) -> int:
+    """How many rows the weight [units, K] of a fully connected layer has."""
+    return context.dimensions(node.input(1))[0]
+
+
+def _bias(context: ConversionContext, node: OnnxNode) -> int:
+    if not _adds(node):
+        return ABSENT
+    units = _units(context, node)
+    beta = node.number("beta", 1.0)
+    if context.dimensions(node.input(2)) == (units,) and beta == 1:
+        return context.operand(node.input(2))
+    bias = context.constant(node.input(2))
+    vector = np.broadcast_to(bias.reshape(-1), (units,)) * np.asarray(beta, bias.dtype)
+    return context.add_constant(vector.astype(bias.dtype, copy=False))
+
+
+def _add_products(context: ConversionContext, node: OnnxNode) -> None:
+    transposed = {"transpose_x": bool(node.integer("transA", 0)), "transpose_y": bool(node.integer("transB", 0))}
+    alpha = node.number("alpha", 1.0)
+    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
+    last = node.outputs if not _adds(node) else ()
+    (result,) = context.add("MAT_MUL", inputs, transposed, last if alpha == 1 else ())
+    if alpha != 1:
+        (result,) = context.add("MUL", (result, _factor(context, node, "alpha", alpha)), outputs=last)
+    if not _adds(node):
+        return
+    addend = context.operand(node.input(2))
+    beta = node.number("beta", 1.0)
+    if beta != 1:
+        (addend,) = context.add("MUL", (addend, _factor(context, node, "beta", beta)))
+    context.add("ADD", (result, addend), outputs=node.outputs)
+
+
+def _factor(context: ConversionContext, node: OnnxNode, name: str, value: float) -> int:
+    data_type: DataType = context.type_of(node.input(0)).dtype
+    if not data_type.is_floating and not value.is_integer():
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"attribute {name!r} of Gemm on {data_type.value} is {value}; expected a whole number",
+        )
+    return context.add_constant(np.array(value).astype(np.dtype(data_type)))
 
 
 @converter("Trilu", 14)

@@ -1,16 +1,31 @@
-"""Operations that move elements and keep them all: new shapes, new orders, repetition."""
+"""Converters of ops that move, join, cut, pad or generate elements.
+
+Preparation folds most of them. What is converted here is what it leaves: results that are too large to be folded, and
+EyeLike of a tensor that is known only when the model runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from math import prod
+from math import ceil, isfinite, prod
 
-from nnadapter.converters.axes import constant_integers, normalize_axes, normalize_axis, required_integers
-from nnadapter.converters.context import ConversionContext
+import numpy as np
+
+from nnadapter.converters.context import (
+    ConversionContext,
+    constant_integers,
+    normalize_axes,
+    normalize_axis,
+    required_integers,
+)
 from nnadapter.converters.registry import converter
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.ir.operand import Array, DataType
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.symbolic_numbers import current, greatest, least
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
 
@@ -170,3 +185,311 @@ def convert_space_to_depth_with_mode(context: ConversionContext, node: OnnxNode)
     by_block = context.add("RESHAPE", result, {"shape": (batch, block * block, channels // block**2, height, width)})
     by_channel = context.add("TRANSPOSE", by_block, {"perm": (0, 2, 1, 3, 4)})
     context.add("RESHAPE", by_channel, {"shape": (batch, channels, height, width)}, node.outputs)
+
+
+@converter("Concat", 4, 11, 13)
+def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
+    """Concat; parts without elements (a cache at its start) are left out. Source: ONNX Concat-13."""
+    axis = normalize_axis(node, node.integer("axis"), len(context.dimensions(node.input(0))))
+    parts = parts_with_elements(context, node.inputs, axis) or node.inputs
+    context.add("CONCAT", tuple(map(context.operand, parts)), {"axis": axis}, node.outputs)
+
+
+def parts_with_elements(context: ConversionContext, names: Sequence[str], axis: int) -> list[str]:
+    """Return those of the parts of a concatenation that have elements along its axis."""
+    return [name for name in names if context.dimensions(name)[axis] != 0]
+
+
+@converter("Split", 2, 11)
+def convert_split_attribute(context: ConversionContext, node: OnnxNode) -> None:
+    """Split with its sizes in an attribute. Source: ONNX Split-11."""
+    _split(context, node, node.integers("split"))
+
+
+@converter("Split", 13)
+def convert_split(context: ConversionContext, node: OnnxNode) -> None:
+    """Split with its sizes in an optional, constant input. Source: ONNX Split-13."""
+    _split(context, node, constant_integers(context, node, 1))
+
+
+@converter("Split", 18)
+def convert_split_with_count(context: ConversionContext, node: OnnxNode) -> None:
+    """Split by sizes or into `num_outputs` parts, of which the last may be smaller. Source: ONNX Split-18."""
+    sizes = constant_integers(context, node, 1)
+    count = node.integer("num_outputs", len(node.outputs))
+    if count < 1:
+        raise Refusal(Reason.INVALID_NODE, f"attribute 'num_outputs' of Split is {count}; expected 1 or more")
+    if sizes is None:
+        size = _split_size(context, node)
+        part = -(-size // count)
+        sizes = (part,) * (count - 1) + (size - part * (count - 1),)
+    _split(context, node, sizes)
+
+
+def _split_size(context: ConversionContext, node: OnnxNode) -> int:
+    dimensions = context.dimensions(node.input(0))
+    return dimensions[normalize_axis(node, node.integer("axis", 0), len(dimensions))]
+
+
+def _split(context: ConversionContext, node: OnnxNode, sizes: tuple[int, ...] | None) -> None:
+    """Without sizes the parts are equal."""
+    count, size = len(node.outputs), _split_size(context, node)
+    if sizes is None:
+        if size % count:
+            raise Refusal(Reason.INVALID_NODE, f"Split cuts {size} elements into {count} equal parts; they do not fit")
+        sizes = (size // count,) * count
+    if len(sizes) != count:
+        raise Refusal(Reason.INVALID_NODE, f"Split has sizes {list(sizes)} for {count} outputs; expected as many")
+    axis = normalize_axis(node, node.integer("axis", 0), len(context.dimensions(node.input(0))))
+    context.add("SPLIT", (context.operand(node.input(0)),), {"axis": axis, "split": sizes}, node.outputs)
+
+
+@converter("Slice", 1)
+def convert_slice_attributes(context: ConversionContext, node: OnnxNode) -> None:
+    """Slice with everything in attributes, and no steps. Source: ONNX Slice-1."""
+    starts, ends = node.integers("starts"), node.integers("ends")
+    if starts is None or ends is None:
+        raise Refusal(Reason.INVALID_NODE, "attributes 'starts' and 'ends' of Slice must both be there")
+    _slice(context, node, starts, ends, node.integers("axes"), None)
+
+
+@converter("Slice", 10, 11, 13)
+def convert_slice(context: ConversionContext, node: OnnxNode) -> None:
+    """Slice with everything in constant inputs. Source: ONNX Slice-13."""
+    starts, ends = required_integers(context, node, 1), required_integers(context, node, 2)
+    _slice(context, node, starts, ends, constant_integers(context, node, 3), constant_integers(context, node, 4))
+
+
+def _slice(
+    context: ConversionContext,
+    node: OnnxNode,
+    starts: tuple[int, ...],
+    ends: tuple[int, ...],
+    axes: tuple[int, ...] | None,
+    steps: tuple[int, ...] | None,
+) -> None:
+    dimensions = context.dimensions(node.input(0))
+    axes = normalize_axes(node, range(len(starts)) if axes is None else axes, len(dimensions))
+    steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"Slice has starts {list(starts)}, ends {list(ends)}, axes {list(axes)}, steps {list(steps)}; "
+            "expected lists of one length and no step of 0",
+        )
+    spans = [
+        resolve_slice(dimensions[axis], start, end, step)
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
+    ]
+    attributes: dict[str, AttributeValue] = {
+        "starts": tuple(start for start, _ in spans),
+        "ends": tuple(end for _, end in spans),
+        "axes": axes,
+        "steps": steps,
+    }
+    context.add("SLICE", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """Return a start and an end for which Python's slice of an axis of `size` elements is what ONNX means.
+
+    1. Negative values count from the end of the axis.
+    2. What lies outside the axis is moved to its nearer border; backwards that border may lie before the first
+       element, which is written as `-(size + 1)`.
+
+    Source: ONNX Slice-13.
+    """
+    start, end = (value + size if value < 0 else value for value in (start, end))
+    if step > 0:
+        return least(greatest(start, 0), size), least(greatest(end, 0), size)
+    if size == 0:
+        return 0, 0
+    end = least(greatest(end, -1), size - 1)
+    return least(greatest(start, 0), size - 1), -(size + 1) if end == -1 else end
+
+
+@converter("Pad", 2)
+def convert_pad_attributes(context: ConversionContext, node: OnnxNode) -> None:
+    """Pad with everything in attributes. Source: ONNX Pad-2."""
+    _pad(context, node, node.integers("pads") or (), node.number("value", 0.0))
+
+
+@converter("Pad", 11, 13, 18, 19, 21, 23, 24, 25)
+def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
+    """Pad with everything in constant inputs; axes exist since version 18, mode wrap since 19. Source: ONNX Pad-19."""
+    rank = len(context.dimensions(node.input(0)))
+    pads, axes = required_integers(context, node, 1), constant_integers(context, node, 3)
+    if axes is not None:
+        pads = _spread_pads(node, pads, normalize_axes(node, axes, rank), rank)
+    _pad(context, node, pads, _fill(context.optional_constant(node, 2)))
+
+
+def _spread_pads(node: OnnxNode, pads: Sequence[int], axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return pads of all axes from those of some; pads = [begin of every axis…, end of every axis…]."""
+    if len(pads) != 2 * len(axes):
+        raise Refusal(Reason.INVALID_NODE, f"Pad has pads {list(pads)} for axes {list(axes)}; expected two per axis")
+    complete = [0] * (2 * rank)
+    for position, axis in enumerate(axes):
+        complete[axis], complete[rank + axis] = pads[position], pads[len(axes) + position]
+    return tuple(complete)
+
+
+def _fill(value: Array | None) -> float:
+    if value is None or value.size == 0:
+        return 0.0
+    fill = float(value.reshape(-1)[0])
+    if value.dtype.kind in "iu" and int(fill) != int(value.reshape(-1)[0]):
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"input 'constant_value' of Pad is {value}; expected one that float64 can hold",
+        )
+    return fill
+
+
+def _pad(context: ConversionContext, node: OnnxNode, pads: tuple[int, ...], value: float) -> None:
+    attributes: dict[str, AttributeValue] = {"mode": node.text("mode", "constant"), "pads": pads, "value": value}
+    context.add("PAD", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+@converter("CenterCropPad", 18)
+def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
+    """CenterCropPad to a constant shape, as one PAD of which negative pads crop. Source: ONNX CenterCropPad-18.
+
+    Of an odd number of elements, the larger half is cropped or padded at the end.
+    """
+    dimensions = context.dimensions(node.input(0))
+    rank, axes_attribute = len(dimensions), node.integers("axes")
+    axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
+    wanted = required_integers(context, node, 1)
+    if len(wanted) != len(axes):
+        raise Refusal(
+            Reason.INVALID_NODE, f"CenterCropPad has shape {list(wanted)} for axes {list(axes)}; expected one per axis"
+        )
+    pads = [0] * (2 * rank)
+    for axis, size in zip(axes, wanted, strict=True):
+        more, less = greatest(size - dimensions[axis], 0), least(size - dimensions[axis], 0)
+        begin = more // 2 - (-less) // 2
+        pads[axis], pads[rank + axis] = begin, more + less - begin
+    context.add("PAD", (context.operand(node.input(0)),), {"mode": "constant", "pads": tuple(pads)}, node.outputs)
+
+
+_READERS: Mapping[str, Callable[[OnnxNode], Array]] = {
+    "value_float": lambda node: np.array(node.number("value_float"), np.float32),
+    "value_floats": lambda node: np.array(node.numbers("value_floats"), np.float32),
+    "value_int": lambda node: np.array(node.integer("value_int"), np.int64),
+    "value_ints": lambda node: np.array(node.integers("value_ints"), np.int64),
+}
+
+
+@converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
+def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
+    """Constant: a constant operand; strings and sparse tensors are refused. Source: ONNX Constant-25."""
+    if len(node.attributes) != 1:
+        raise Refusal(Reason.INVALID_NODE, f"Constant has attributes {list(node.attributes)}; expected exactly one")
+    ((name, value),) = node.attributes.items()
+    if name in _READERS:
+        add_result(context, node, _READERS[name](node))
+    elif name == "value" and isinstance(value, np.ndarray):
+        add_result(context, node, value)
+    else:
+        raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute {name!r} of Constant is no dense tensor of numbers")
+
+
+def add_result(context: ConversionContext, node: OnnxNode, value: Array) -> None:
+    """Let a constant be the first output of the node.
+
+    Raises:
+        Refusal: its data type is none that an operand can have.
+    """
+    context.add("ASSIGN", (_constant(context, node, value),), outputs=node.outputs[:1])
+
+
+def _constant(context: ConversionContext, node: OnnxNode, value: Array) -> int:
+    if value.dtype.name not in DataType.__members__.values():
+        raise Refusal(Reason.UNSUPPORTED_TYPE, f"{node.op_type} makes {value.dtype.name}, which no operand can have")
+    return context.add_constant(value)
+
+
+@converter("Shape", 1, 13, 15, 19, 21, 23, 24, 25)
+def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
+    """Shape of a value of known dimensions, or of some of its axes since version 15. Source: ONNX Shape-25."""
+    dimensions = context.dimensions(node.input(0))
+    ends = node.integer("end", len(dimensions))
+    taken = dimensions[node.integer("start", 0) : ends]
+    add_result(context, node, np.array([int(size) for size in taken], np.int64))
+
+
+@converter("Size", 1, 13, 19, 21, 23, 24, 25)
+def convert_size(context: ConversionContext, node: OnnxNode) -> None:
+    """Size of a value of known dimensions. Source: ONNX Size-25."""
+    add_result(context, node, np.array(int(prod(context.dimensions(node.input(0)))), np.int64))
+
+
+@converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
+def convert_constant_of_shape(context: ConversionContext, node: OnnxNode) -> None:
+    """ConstantOfShape with a known shape; float32 zeros where no value is given. Source: ONNX ConstantOfShape-25."""
+    shape = required_integers(context, node, 0)
+    value = node.attributes.get("value", np.zeros(1, np.float32))
+    if not isinstance(value, np.ndarray) or value.size != 1:
+        raise Refusal(Reason.INVALID_NODE, "attribute 'value' of ConstantOfShape is not a tensor of one element")
+    context.add("FILL", (_constant(context, node, value.reshape(())),), {"shape": shape}, node.outputs)
+
+
+@converter("EyeLike", 9, 22)
+def convert_eye_like(context: ConversionContext, node: OnnxNode) -> None:
+    """EyeLike; without `dtype` the result has the input's. Source: ONNX EyeLike-22."""
+    source = context.operand(node.input(0))
+    target = context.type_of(source).dtype.value
+    if "dtype" in node.attributes:
+        target = data_type_name(node.integer("dtype"))
+    if target not in DataType.__members__.values():
+        raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute 'dtype' of EyeLike is {target}, which no operand can have")
+    context.add("EYE_LIKE", (source,), {"to": target, "k": node.integer("k", 0)}, node.outputs)
+
+
+@converter("Range", 11, 27)
+def convert_range(context: ConversionContext, node: OnnxNode) -> None:
+    """Range between known numbers, computed when the model runs.
+
+    1. `stash_type` of version 27 says how float16 and bfloat16 accumulate: nothing accumulates here, each element is
+       made from its index.
+
+    Source: ONNX Range-27.
+    """
+    delta = _single(context, node, 2)
+    if delta == 0:
+        raise Refusal(Reason.INVALID_NODE, "input 2 of Range, the step, is 0; expected another number")
+    if delta.dtype.kind in "iu":
+        start = _operand_of_one(context, node.input(0))
+        count = -(-(_integer(context, node, 1) - _integer(context, node, 0)) // int(delta))
+    else:
+        first, limit = _single(context, node, 0), context.real(node.input(1))
+        start = context.add_constant(first)
+        if limit is None or not isfinite(current(limit)):
+            raise Refusal(Reason.INVALID_NODE, "input 1 of Range is no single finite number")
+        steps = (limit - float(first)) / float(delta)
+        count = ceil(steps) if isfinite(current(steps)) else -1
+    context.add("RANGE", (start, context.add_constant(delta)), {"count": greatest(count, 0)}, node.outputs)
+
+
+def _integer(context: ConversionContext, node: OnnxNode, position: int) -> int:
+    """An integer, traced where it follows from shapes."""
+    values = required_integers(context, node, position)
+    if len(values) != 1:
+        raise Refusal(Reason.INVALID_NODE, f"input {position} of Range has {len(values)} elements; expected one")
+    return values[0]
+
+
+def _operand_of_one(context: ConversionContext, name: str) -> int:
+    """The operand of a single number, of no dimensions."""
+    operand = context.operand(name)
+    if not context.type_of(operand).dimensions:
+        return operand
+    return context.add("RESHAPE", (operand,), {"shape": ()})[0]
+
+
+def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:
+    value = context.constant(node.input(position))
+    if value.size != 1 or not np.isfinite(value.astype(np.float64)).all():
+        raise Refusal(Reason.INVALID_NODE, f"input {position} of Range is no single finite number")
+    return value.reshape(())

@@ -1,15 +1,17 @@
-"""Normalizations."""
+"""Converters of normalizations, softmax, and losses of classifications."""
 
 from __future__ import annotations
 
+from functools import partial
+from math import prod
+
 import numpy as np
 
-from nnadapter.converters.axes import normalize_axis
-from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.registry import converter
+from nnadapter.converters.context import ConversionContext, normalize_axes, normalize_axis
+from nnadapter.converters.registry import Converter, converter
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
@@ -161,3 +163,96 @@ def convert_lrn(context: ConversionContext, node: OnnxNode) -> None:
         "bias": node.number("bias", 1.0),
     }
     context.add("LOCAL_RESPONSE_NORMALIZATION", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+@converter("RMSNormalization", 23)
+def convert_rms_normalization(context: ConversionContext, node: OnnxNode) -> None:
+    """RMSNormalization. Source: ONNX RMSNormalization-23.
+
+    `stash_type` asks for a precision of the first stage; a device computes it at least as precisely as its results.
+    """
+    rank = len(context.dimensions(node.input(0)))
+    attributes: dict[str, AttributeValue] = {
+        "axis": normalize_axis(node, node.integer("axis", -1), rank),
+        "epsilon": node.number("epsilon", 1e-5),
+    }
+    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
+    context.add("RMS_NORMALIZATION", inputs, attributes, node.outputs)
+
+
+@converter("LpNormalization", 1, 22)
+def convert_lp_normalization(context: ConversionContext, node: OnnxNode) -> None:
+    """LpNormalization of order 1 or 2. Source: ONNX LpNormalization-22."""
+    axis = normalize_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
+    inputs = (context.operand(node.input(0)),)
+    context.add("LP_NORMALIZATION", inputs, {"axis": axis, "p": node.integer("p", 2)}, node.outputs)
+
+
+@converter("MeanVarianceNormalization", 9, 13)
+def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNode) -> None:
+    """MeanVarianceNormalization. Source: ONNX MeanVarianceNormalization-13, whose function adds 1e-9 to deviations."""
+    axes_attribute = node.integers("axes")
+    axes = normalize_axes(
+        node, (0, 2, 3) if axes_attribute is None else axes_attribute, len(context.dimensions(node.input(0)))
+    )
+    inputs = (context.operand(node.input(0)),)
+    context.add("MEAN_VARIANCE_NORMALIZATION", inputs, {"axes": tuple(sorted(axes))}, node.outputs)
+
+
+def along_axis(type_: str, context: ConversionContext, node: OnnxNode) -> None:
+    """Convert as version 13 means it: the axis is the attribute's, the last one by default."""
+    axis = normalize_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
+    context.add(type_, (context.operand(node.input(0)),), {"axis": axis}, node.outputs)
+
+
+def over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
+    """Convert as versions 1 and 11 mean it: over all axes from the attribute's on together, 1 by default.
+
+    1. If all of them but one have a single element, that one is the axis.
+    2. Otherwise the tensor is reshaped to the matrix and back.
+    """
+    dimensions = context.dimensions(node.input(0))
+    rank, axis = len(dimensions), node.integer("axis", 1)
+    axis = rank if axis == rank else normalize_axis(node, axis, rank)
+    inputs = (context.operand(node.input(0)),)
+    wide = [index for index in range(axis, rank) if dimensions[index] != 1]
+    if len(wide) <= 1 and rank:
+        context.add(type_, inputs, {"axis": wide[0] if wide else rank - 1}, node.outputs)
+        return
+    shape = (prod(dimensions[:axis]), prod(dimensions[axis:]))
+    matrix = context.add("RESHAPE", inputs, {"shape": shape})
+    result = context.add(type_, matrix, {"axis": 1})
+    context.add("RESHAPE", result, {"shape": dimensions}, node.outputs)
+
+
+def _register(op_type: str, type_: str) -> None:
+    of_axis: Converter = partial(along_axis, type_)
+    of_matrix: Converter = partial(over_matrix, type_)
+    converter(op_type, 13)(of_axis)
+    converter(op_type, 1, 11)(of_matrix)
+
+
+_register("Softmax", "SOFTMAX")
+_register("LogSoftmax", "LOG_SOFTMAX")
+
+
+@converter("NegativeLogLikelihoodLoss", 12, 13, 22)
+def convert_likelihood_loss(context: ConversionContext, node: OnnxNode) -> None:
+    """NegativeLogLikelihoodLoss. Source: ONNX NegativeLogLikelihoodLoss-22."""
+    context.add("NEGATIVE_LOG_LIKELIHOOD_LOSS", _inputs(context, node), _attributes(node), node.outputs)
+
+
+@converter("SoftmaxCrossEntropyLoss", 12, 13)
+def convert_cross_entropy_loss(context: ConversionContext, node: OnnxNode) -> None:
+    """SoftmaxCrossEntropyLoss, with log-probabilities or without. Source: ONNX SoftmaxCrossEntropyLoss-13."""
+    context.add("SOFTMAX_CROSS_ENTROPY_LOSS", _inputs(context, node), _attributes(node), node.outputs)
+
+
+def _inputs(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
+    weight = (context.operand(node.input(2)),) if node.input(2) else ()
+    return context.operand(node.input(0)), context.operand(node.input(1)), *weight
+
+
+def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
+    """Without `ignore_index` no target is ignored: -1 is none that a target may be."""
+    return {"reduction": node.text("reduction", "mean"), "ignore_index": node.integer("ignore_index", -1)}

@@ -1,21 +1,51 @@
-"""Quantized operands: what converters of quantized ops and of groups of nodes share.
+"""Converters of quantization ops, and what all quantized operands share.
 
 Each `add_quantized_…` takes operands whose types say how they are quantized, and the type of the result; `parameters`
 and `as_quantized` make these of the inputs of a node.
+
+With constant scales and zero points they become QUANTIZE and DEQUANTIZE. With others, or in blocks, they become the
+arithmetic of their definition, in float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.context import ConversionContext, Dequantized
+from nnadapter.converters.registry import converter
+from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import INTEGER, Array, DataType, Quantization, QuantizedType
+from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
+
+
+def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
+    """The operand in another data type; itself if it has that, a constant if it is one."""
+    if context.type_of(operand).dtype is dtype:
+        return operand
+    value = context.value_of(operand)
+    if value is not None:
+        return context.add_constant(value.astype(np.dtype(dtype)))
+    return context.add("CAST", (operand,), {"to": dtype.value})[0]
+
+
+def reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
+    """The operand in other dimensions; itself if it has those, a constant if it is one."""
+    if context.type_of(operand).dimensions == shape:
+        return operand
+    value = context.value_of(operand)
+    if value is not None:
+        return context.add_constant(value.reshape(shape))
+    return context.add("RESHAPE", (operand,), {"shape": shape})[0]
+
 
 _INTEGERS: Mapping[str, DataType] = {data_type.value: data_type for data_type in INTEGER}
 
@@ -169,3 +199,259 @@ def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) 
         return context.add_constant(value.reshape(shape), type_.quantization)
     (made,) = context.add("RESHAPE", (operand,), {"shape": shape})
     return made if type_.quantization is None else add_storage_cast(context, made, type_.quantization)
+
+
+_REAL = DataType.FLOAT32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Linear:
+    """What both ops have: a value, its scale and zero point, and how these run along its axes."""
+
+    context: ConversionContext
+    node: OnnxNode
+    dtype: DataType
+    """Of the integers."""
+
+    @property
+    def axis(self) -> int:
+        """The axis that scales run along, 0 or more; 0 where one scale is for all."""
+        if not (self.block or self._has_many_scales):
+            return 0  # the value may be one inside of a group, of which nothing else is known
+        rank = len(self.context.dimensions(self.node.input(0)))
+        axis = self.node.integer("axis", 1)
+        if rank and not -rank <= axis < rank and self._has_many_scales:
+            raise Refusal(
+                Reason.INVALID_NODE,
+                f"attribute 'axis' of {self.node.op_type} is {axis}; expected one of {-rank} to {rank - 1}",
+            )
+        return axis % rank if rank else 0
+
+    @property
+    def _has_many_scales(self) -> bool:
+        return any(size != 1 for size in self.context.dimensions(self.node.input(1)))
+
+    @property
+    def block(self) -> int:
+        """How many elements along the axis share a scale; 0 if there are no blocks."""
+        block = self.node.integer("block_size", 0)
+        if block < 0:
+            raise Refusal(
+                Reason.INVALID_NODE, f"attribute 'block_size' of {self.node.op_type} is {block}; expected 0 or more"
+            )
+        return block
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether QUANTIZE or DEQUANTIZE can say it: known positive scales, known zero points, no blocks."""
+        names = [name for name in self.node.inputs[1:3] if name]
+        if self.block or not all(map(self.context.is_constant, names)):
+            return False
+        scale = self.context.constant(self.node.input(1)).astype(np.float32)
+        return scale.size > 0 and bool((np.isfinite(scale) & (scale > 0)).all())
+
+    def result(self) -> QuantizedType:
+        """Data type and quantization that the constants give."""
+        scale, zero_point = (self.context.optional_constant(self.node, position) for position in (1, 2))
+        assert scale is not None
+        return QuantizedType(self.dtype, parameters(self.node, scale, zero_point, self.axis))
+
+    def spread(self, name: str, dtype: DataType) -> int:
+        """Scales or zero points in another data type, so that they broadcast to the value."""
+        context = self.context
+        operand = cast(context, context.operand(name), dtype)
+        dimensions, rank = context.type_of(operand).dimensions, len(context.dimensions(self.node.input(0)))
+        if self.block:
+            return self._in_blocks(operand)
+        if all(size == 1 for size in dimensions):
+            return reshaped(context, operand, ())
+        if len(dimensions) != 1:
+            raise Refusal(
+                Reason.INVALID_NODE, f"{name!r} has dimensions {list(dimensions)}; expected one value or a vector"
+            )
+        return reshaped(context, operand, (*dimensions, *[1] * (rank - 1 - self.axis)))
+
+    def _in_blocks(self, operand: int) -> int:
+        """Each element as often as a block is long, cut where the last block is."""
+        context, axis, block = self.context, self.axis, self.block
+        wanted = context.dimensions(self.node.input(0))
+        size = context.type_of(operand).dimensions
+        if len(size) != len(wanted) or size[axis] != -(-wanted[axis] // block):
+            raise Refusal(
+                Reason.INVALID_NODE,
+                f"scales of {self.node.op_type} have dimensions {list(size)}; "
+                f"expected one for each block of {block} of {list(wanted)} along axis {axis}",
+            )
+        apart = reshaped(context, operand, (*size[: axis + 1], 1, *size[axis + 1 :]))
+        repeated = (*size[: axis + 1], block, *size[axis + 1 :])
+        (many,) = context.add("EXPAND", (apart,), {"shape": repeated})
+        whole = reshaped(context, many, (*size[:axis], size[axis] * block, *size[axis + 1 :]))
+        if size[axis] * block == wanted[axis]:
+            return whole
+        cut = {"axes": (axis,), "starts": (0,), "ends": (wanted[axis],), "steps": (1,)}
+        return context.add("SLICE", (whole,), cut)[0]
+
+
+def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType | None:
+    """What the result of a QuantizeLinear, or the input of a DequantizeLinear, is; None if no constants say it.
+
+    Raises:
+        Refusal: it is not of integers, or scales and zero points do not belong together.
+    """
+    quantizes = node.op_type == "QuantizeLinear"
+    integer_dtype = (
+        _result_type(context, node) if quantizes else _integer_type(node, context.type_of(node.input(0)).dtype.value)
+    )
+    linear = _Linear(context=context, node=node, dtype=integer_dtype)
+    return linear.result() if linear.is_constant else None
+
+
+@converter("QuantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
+def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
+    """QuantizeLinear to integers; floating-point results are refused. Source: ONNX QuantizeLinear-25."""
+    linear = _Linear(context=context, node=node, dtype=_result_type(context, node))
+    _check_precision(context, node)
+    x = context.operand(node.input(0))
+    if not context.type_of(x).dtype.is_floating:
+        x = cast(context, x, _REAL)
+    if linear.is_constant:
+        context.add("QUANTIZE", (x,), outputs=node.outputs, quantized=(linear.result(),))
+        return
+    scale = linear.spread(node.input(1), _REAL)
+    zero_point = linear.spread(node.input(2), _REAL) if node.input(2) else None
+    add_quantizing(context, cast(context, x, _REAL), scale, zero_point, linear.dtype, node.outputs)
+
+
+def _result_type(context: ConversionContext, node: OnnxNode) -> DataType:
+    """The data type of the zero point, or what the attribute says, or uint8."""
+    code = node.integer("output_dtype", 0)
+    named = data_type_name(code) if code else "uint8"
+    type_name = context.type_of(node.input(2)).dtype.value if node.input(2) else named
+    return _integer_type(node, type_name)
+
+
+def _integer_type(node: OnnxNode, name: str) -> DataType:
+    integer_dtype = next((dtype for dtype in INTEGER if dtype.value == name), None)
+    if integer_dtype is None:
+        raise Refusal(
+            Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has quantized values of type {name}; expected integers"
+        )
+    return integer_dtype
+
+
+def _check_precision(context: ConversionContext, node: OnnxNode) -> None:
+    """The division is done in float32, which is what `precision` may ask for, or in which types of fewer bits fit."""
+    code = node.integer("precision", 0)
+    if code and data_type_name(code) != _REAL.value:
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"attribute 'precision' of {node.op_type} asks for {data_type_name(code)}; expected float32",
+        )
+
+
+def add_quantizing(
+    context: ConversionContext,
+    x: int,
+    scale: int,
+    zero_point: int | None,
+    dtype: DataType,
+    outputs: tuple[str, ...] = (),
+) -> int:
+    """The definition of QuantizeLinear: round(x / scale), half to even, plus zero point, saturated.
+
+    Args:
+        context: what it is added to.
+        x: float32.
+        scale: float32, of dimensions that broadcast to those of `x`.
+        zero_point: float32, likewise; None for 0.
+        dtype: of the result.
+        outputs: names of the ONNX values that the result is.
+    """
+    (quotient,) = context.add("DIV", (x, scale))
+    return add_rounding(context, quotient, zero_point, dtype, outputs)
+
+
+def add_rounding(
+    context: ConversionContext, x: int, zero_point: int | None, dtype: DataType, outputs: tuple[str, ...] = ()
+) -> int:
+    """Float32 numbers rounded half to even, moved by a float32 zero point, and saturated to integers."""
+    (rounded,) = context.add("ROUND", (x,))
+    if zero_point is not None:
+        (rounded,) = context.add("ADD", (rounded, zero_point))
+    smallest, largest = map(float, integer_range(dtype))
+    (clipped,) = context.add("CLIP", (rounded,), {"min": smallest, "max": largest})
+    return context.add("CAST", (clipped,), {"to": dtype.value}, outputs)[0]
+
+
+@converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
+def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> None:
+    """DequantizeLinear of integers; of floating-point types it is refused. Source: ONNX DequantizeLinear-25."""
+    dtype = _integer_type(node, context.type_of(node.input(0)).dtype.value)
+    code = node.integer("output_dtype", 0)
+    wanted = DataType(data_type_name(code)) if code else context.type_of(node.input(1)).dtype
+    linear = _Linear(context=context, node=node, dtype=dtype)
+    if linear.is_constant:
+        quantization = linear.result().quantization
+        x = as_quantized(context, node.input(0), quantization)
+        context.add("DEQUANTIZE", (x,), {"to": wanted.value}, node.outputs)
+        value = context.value_of(x)
+        if value is not None:
+            reals = partial(derived, _dequantized, value, quantization=quantization, dtype=wanted.value)
+            context.know(node.output(0), reals, Dequantized(value, quantization))
+        return
+    difference = cast(context, context.operand(node.input(0)), DataType.INT32)
+    if node.input(2):
+        zero_point = linear.spread(node.input(2), DataType.INT32)
+        (difference,) = context.add("SUB", (difference, zero_point))
+    inputs = (cast(context, difference, _REAL), linear.spread(node.input(1), _REAL))
+    if wanted is _REAL:
+        context.add("MUL", inputs, outputs=node.outputs)
+        return
+    (product,) = context.add("MUL", inputs)
+    context.add("CAST", (product,), {"to": wanted.value}, node.outputs)
+
+
+def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
+    """What DEQUANTIZE makes of a constant."""
+    shape = [1] * x.ndim
+    if quantization.axis is not None:
+        shape[quantization.axis] = -1
+    scale, zero_point = (np.array(values).reshape(shape) for values in (quantization.scale, quantization.zero_point))
+    difference = (x.astype(np.int64) - zero_point).astype(np.float32)
+    with np.errstate(over="ignore"):  # infinity, as on a device
+        reals: Array = (difference * scale.astype(np.float32)).astype(np.dtype(dtype)).reshape(x.shape)
+    return reals
+
+
+@converter("DynamicQuantizeLinear", 11)
+def convert_dynamic_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
+    """DynamicQuantizeLinear: the range of the input with 0 in it, in 255 steps. Source: ONNX DynamicQuantizeLinear-11.
+
+    Where the input is 0 everywhere, the scale is 1, as ONNX Runtime has it.
+    """
+    x = context.operand(node.input(0))
+    zero, one, steps = (_number(context, value) for value in (0, 1, 255))
+    (low,) = context.add("MIN", (_extreme(context, "REDUCE_MIN", x), zero))
+    (high,) = context.add("MAX", (_extreme(context, "REDUCE_MAX", x), zero))
+    (width,) = context.add("SUB", (high, low))
+    (step,) = context.add("DIV", (width, steps))
+    (is_empty,) = context.add("EQUAL", (width, zero))
+    (scale,) = context.add("WHERE", (is_empty, one, step), outputs=(node.output(1),))
+    (below,) = context.add("DIV", (low, scale))
+    (point,) = context.add("SUB", (zero, below))
+    (clipped,) = context.add("CLIP", (point,), {"min": 0.0, "max": 255.0})
+    (rounded,) = context.add("ROUND", (clipped,))
+    context.add("CAST", (rounded,), {"to": "uint8"}, (node.output(2),))
+    add_quantizing(context, x, scale, rounded, DataType.UINT8, node.outputs[:1])
+
+
+def _number(context: ConversionContext, value: float) -> int:
+    array: Array = np.array(value, np.float32)
+    return context.add_constant(array)
+
+
+def _extreme(context: ConversionContext, type_: str, operand: int) -> int:
+    rank = context.type_of(operand).rank
+    if not rank:
+        return operand
+    return context.add(type_, (operand,), {"axes": tuple(range(rank)), "keepdims": False})[0]

@@ -11,22 +11,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nnadapter.converters.casting import cast, reshaped
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.convolution import kernel_of
+from nnadapter.converters.convolution import kernel_of, read_windows, resolve_pads, spatial_sizes
 from nnadapter.converters.quantization import (
     add_quantized_convolution,
     add_quantized_product,
+    add_rounding,
     as_quantized,
+    cast,
     integer_type,
     parameters,
+    reshaped,
 )
-from nnadapter.converters.quantize_linear import add_rounding
 from nnadapter.converters.registry import converter
-from nnadapter.converters.windows import read_windows, resolve_pads, spatial_sizes
 from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 

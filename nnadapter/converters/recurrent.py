@@ -10,7 +10,7 @@ from nnadapter.converters.registry import converter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 

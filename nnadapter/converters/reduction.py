@@ -1,4 +1,4 @@
-"""Reductions over axes, which are an attribute in old versions and an input in new ones."""
+"""Converters of reductions, running products and Hardmax."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from functools import partial
 
 import numpy as np
 
-from nnadapter.converters.axes import constant_integers, normalize_axes
-from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.context import (
+    ConversionContext,
+    constant_integers,
+    normalize_axes,
+    normalize_axis,
+    required_integers,
+)
+from nnadapter.converters.normalization import along_axis, over_matrix
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from partition.verdict import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,3 +160,26 @@ def _convert(rule: _Rule, context: ConversionContext, node: OnnxNode, axes: tupl
 for _op_type, (_rule, _attribute_versions, _input_versions) in _RULES.items():
     converter(_op_type, *_attribute_versions)(partial(_with_attribute, _rule))
     converter(_op_type, *_input_versions)(partial(_with_input, _rule))
+
+
+@converter("CumProd", 26)
+def convert_cum_prod(context: ConversionContext, node: OnnxNode) -> None:
+    """CumProd along a constant axis. Source: ONNX CumProd-26."""
+    axes = required_integers(context, node, 1)
+    if len(axes) != 1:
+        raise Refusal(Reason.INVALID_NODE, f"input 1 of CumProd has {len(axes)} elements; expected one axis")
+    axis = normalize_axis(node, axes[0], len(context.dimensions(node.input(0))))
+    flags = {name: bool(node.integer(name, 0)) for name in ("exclusive", "reverse")}
+    context.add("CUM_PROD", (context.operand(node.input(0)),), {"axis": axis, **flags}, node.outputs)
+
+
+@converter("Hardmax", 13)
+def convert_hardmax(context: ConversionContext, node: OnnxNode) -> None:
+    """Hardmax along one axis, the last by default. Source: ONNX Hardmax-13."""
+    along_axis("HARDMAX", context, node)
+
+
+@converter("Hardmax", 1, 11)
+def convert_hardmax_of_matrix(context: ConversionContext, node: OnnxNode) -> None:
+    """Hardmax over all axes from one on together, the second by default. Source: ONNX Hardmax-11."""
+    over_matrix("HARDMAX", context, node)

@@ -1,4 +1,4 @@
-"""Which function converts which schema version of which op.
+"""Registry of converters by exact schema version, and the ONNX ops without one.
 
 Converters are registered by exact (domain, op type, since_version). A version that nobody has read is not converted:
 there is no nearest one.
@@ -13,10 +13,40 @@ from types import MappingProxyType
 from typing import Any
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.onnx.brought_converters import BROUGHT, ONNX_DOMAIN, external_name
-from nnadapter.onnx.further_schemas import MICROSOFT
-from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.schemas import is_further
+from nnadapter.ir.operations import BROUGHT as OPERATIONS
+from nnadapter.onnx.external_converters import BROUGHT, GROUP, ONNX_DOMAIN, external_name, key_of
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.schemas import MICROSOFT, is_further
+from partition.verdict import Reason
+
+_CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, and the adapter IR holds dense tensors alone"
+_STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, and the adapter IR holds numbers and booleans alone"
+_RANDOM = Reason.UNSUPPORTED_OPERATION, "draws random numbers, and every device would draw others"
+_UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "makes as many elements as the contents of a tensor decide"
+_FILE = Reason.UNSUPPORTED_OPERATION, "reads compressed pictures, which takes a library of its own"
+
+ANOTHER_GRAPH = Reason.CONTROL_FLOW, "runs another graph, which the adapter IR cannot hold"
+"""What is said of any other op with a graph among its attributes, as BeamSearch of com.microsoft."""
+NO_CONVERTER = Reason.UNSUPPORTED_OPERATION, "has no converter"
+"""What is said of any other op."""
+
+UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
+    {
+        op_type: why
+        for why, names in {
+            ANOTHER_GRAPH: "If Loop Scan SequenceMap",
+            _CONTAINER: "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt "
+            "SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence",
+            _STRINGS: "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
+            _RANDOM: "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+            _UNKNOWN_SIZE: "Compress NonMaxSuppression NonZero Unique",
+            _FILE: "ImageDecoder",
+        }.items()
+        for op_type in names.split()
+    }
+)
+"""Op type -> the code and the sentence, which goes on from the op's name."""
+
 
 Converter = Callable[[ConversionContext, OnnxNode], None]
 """Adds a node's operations to the context, or raises Refusal."""
@@ -85,3 +115,19 @@ def converted() -> Mapping[tuple[str, str], tuple[int, ...]]:
     for domain in _FURTHER:
         _import_further(domain)
     return MappingProxyType(_VERSIONS)
+
+
+def problems_of_packages() -> list[str]:
+    """Return why operations and converters from outside are not used, a sentence each; empty if all are."""
+    problems = [problem for group in (OPERATIONS, BROUGHT) for name in group.all if (problem := group.problem_of(name))]
+    return [*problems, *_hidden()]
+
+
+def _hidden() -> list[str]:
+    own = {(*op, version) for op, versions in converted().items() for version in versions}
+    return [
+        f"{name!r} of {plug_in.distribution} ({GROUP}) is not used: nnadapter converts this op itself; its vendor must "
+        "take another domain"
+        for name, plug_in in BROUGHT.all.items()
+        if not plug_in.problem and key_of(name) in own
+    ]

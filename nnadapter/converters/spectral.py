@@ -1,13 +1,23 @@
-"""Fourier transforms."""
+"""Converters of Fourier transforms, window functions and mel filters.
+
+Preparation folds them where the numbers are known. A table that is too large to be folded is made here, as a constant.
+"""
 
 from __future__ import annotations
 
-from nnadapter.converters.axes import constant_integers, normalize_axis, required_integers
-from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.registry import converter
+from collections.abc import Mapping
+
+import numpy as np
+
+from nnadapter import limits
+from nnadapter.converters.context import ConversionContext, constant_integers, normalize_axis, required_integers
+from nnadapter.converters.movement import add_result
+from nnadapter.converters.registry import Converter, converter
+from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
 
@@ -68,3 +78,83 @@ def _single(node: OnnxNode, position: int, values: tuple[int, ...]) -> int:
     if len(values) != 1:
         raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} is {list(values)}; expected one number")
     return values[0]
+
+
+_WINDOWS: Mapping[str, tuple[float, ...]] = {
+    "BlackmanWindow": (0.42, -0.5, 0.08),
+    "HammingWindow": (25 / 46, -21 / 46),
+    "HannWindow": (0.5, -0.5),
+}
+"""Weights of cos(0), cos(t), cos(2t), where t goes once around the circle. Source: ONNX HannWindow-17 and so on."""
+
+
+def _window(weights: tuple[float, ...]) -> Converter:
+    def convert_window(context: ConversionContext, node: OnnxNode) -> None:
+        size = int(_number(context, node, 0))
+        _check_size(node, size)
+        # A window of one element has nowhere to go: a symmetric one of it stays at the circle's start.
+        period = max(size if node.integer("periodic", 1) else size - 1, 1)
+        angles = np.arange(max(size, 0)) * (2 * np.pi / period)
+        _add_table(context, node, sum(weight * np.cos(order * angles) for order, weight in enumerate(weights)))
+
+    return convert_window
+
+
+for _op_type, _weights in _WINDOWS.items():
+    converter(_op_type, 17)(_window(_weights))
+
+
+@converter("MelWeightMatrix", 17)
+def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> None:
+    """MelWeightMatrix with known numbers: a triangle per mel bin. Source: ONNX MelWeightMatrix-17.
+
+    1. The edges of the triangles lie evenly on the mel scale, and are rounded down to bins of the spectrogram.
+    2. A triangle rises from its left edge to 1 at its center and falls to its right edge; one whose left edge is its
+       center starts there with 1.
+    """
+    bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
+    if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
+        raise Refusal(Reason.INVALID_NODE, f"inputs of MelWeightMatrix are {bins, length, rate, lowest, highest}")
+    _check_size(node, bins * length)
+    low, high = (2595 * np.log10(1 + edge / 700) for edge in (lowest, highest))
+    mels = low + np.arange(int(bins) + 2) * ((high - low) / (bins + 2))
+    edges = np.floor((length + 1) * 700 * (10 ** (mels / 2595) - 1) / rate)
+    _add_table(context, node, _triangles(edges, int(length) // 2 + 1))
+
+
+def _check_size(node: OnnxNode, size: float) -> None:
+    """A table is a constant in memory; a few bytes of a model may ask for any size."""
+    if size > limits.TABLE_ELEMENTS:
+        raise Refusal(
+            Reason.MEMORY_LIMIT,
+            f"{node.op_type} makes a table of {size:.0f} elements; at most {limits.TABLE_ELEMENTS} are made",
+        )
+
+
+def _triangles(edges: Array, rows: int) -> Array:
+    """[rows, bins], from the edges [bins + 2]."""
+    left, center, right = edges[:-2], edges[1:-1], edges[2:]
+    row = np.arange(rows)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rising = np.where(left == center, row == center, (row - left) / (center - left))
+        falling = (right - row) / (right - center)
+    rises = (left <= row) & (row <= center)
+    falls = (center <= row) & (row < right)
+    return np.where(falls, falling, np.where(rises, rising, 0.0))
+
+
+def _number(context: ConversionContext, node: OnnxNode, position: int) -> float:
+    value = context.constant(node.input(position))
+    if value.size != 1 or value.dtype.kind not in "iuf":
+        raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} is no single number")
+    return float(value.reshape(-1)[0])
+
+
+def _add_table(context: ConversionContext, node: OnnxNode, table: Array) -> None:
+    target = data_type_name(node.integer("output_datatype", 1))
+    if target not in DataType.__members__.values():
+        raise Refusal(
+            Reason.UNSUPPORTED_TYPE,
+            f"attribute 'output_datatype' of {node.op_type} is {target}, which no operand can have",
+        )
+    add_result(context, node, np.asarray(table).astype(np.dtype(target)))

@@ -1,9 +1,8 @@
 """What things cost, in seconds, and where the numbers come from; see docs/partitioning.md."""
 
-from nnadapter.costs.cost_model import CostTable, cost_table
+from nnadapter.costs.cost_model import CostTable, Fusion, Merged, cost_table, fused_groups, merged
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
-from nnadapter.costs.fusion import Fusion, Merged, fused_groups, merged
-from nnadapter.costs.weights import WeightBytes, weight_bytes
+from nnadapter.costs.work import WeightBytes, weight_bytes
 
 __all__ = [
     "CostTable",

@@ -8,16 +8,13 @@ from enum import StrEnum
 
 import numpy as np
 
-from nnadapter.costs.calibration import Calibration, MeasuredNetwork
-from nnadapter.costs.calibration_files import find_calibration
+from nnadapter.costs.calibration import Calibration, MeasuredNetwork, find_calibration
 from nnadapter.costs.classes import CLASSES, OperationClass
-from nnadapter.costs.roofline import Line, Numbers, roofline
-from nnadapter.costs.work import UnitWork
-from nnadapter.drivers.border import ask_profile
-from nnadapter.drivers.capability import Capability, OptionValues
-from nnadapter.drivers.crashes import named_call
+from nnadapter.costs.work import Line, Numbers, UnitWork, roofline
+from nnadapter.drivers.boundary import ask_profile
+from nnadapter.drivers.capability import Capability, OptionValues, Profile
+from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Context
-from nnadapter.drivers.profile import Profile
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.process.processors import usable
 from partition.verdict import Unsupported
@@ -59,7 +56,7 @@ class DeviceCosts:
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured, by class; the roofline of the profile for all others."""
     riding: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
-    """Measured of operations that come behind others, by the class of these; see `nnadapter.costs.riding`."""
+    """Measured of operations that come behind others, by the class of these; see `nnadapter.costs.classes`."""
     alone_seconds: float | None = None
     """Of a launch of a segment that is all that runs; None where that is the profile's."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)

@@ -1,17 +1,25 @@
-"""Programs on one device, timed in turn through the border to drivers."""
+"""Timing in turns: a stopwatch for interleaved runs, and programs timed on one device.
+
+Threads of a pool look for more work for a while after a run (ONNX Runtime's some 25 ms, OpenBLAS's 100 ms) and take a
+processor from whoever comes next: on two cores OpenVINO took 1.7 times its own time right behind ONNX Runtime. So a
+turn waits until the process uses next to no processor time, as long as that may help. A turn is a few runs, of which
+the first does not count, and its figure is their median: a single lucky or unlucky run says nothing. What runs longer
+than a turn runs once.
+"""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 
 import numpy as np
 
-from nnadapter.costs.stopwatch import Stopwatch
-from nnadapter.drivers.border import (
+from nnadapter.drivers.boundary import (
     OutputCheck,
     ask_admission,
     ask_supported,
@@ -22,13 +30,64 @@ from nnadapter.drivers.border import (
 )
 from nnadapter.drivers.capability import Capability, ModelForm, Threading
 from nnadapter.drivers.interface import Context, Execution, Program
-from nnadapter.drivers.onnxruntime.pools import not_counting, pools_held
+from nnadapter.drivers.onnxruntime.program import not_counting, pools_held
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import describe
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
-from nnadapter.process.closing import close_all
+from nnadapter.process.processors import own_seconds
+from nnadapter.process.resources import close_all
 from partition.verdict import all_of
+
+_MOST_RUNS = 50
+_LOOK_SECONDS = 0.002
+"""For so long a look at the processor time lasts."""
+_QUIET = 6
+"""Looks in a row: of a thread that runs, systems count the processor time at their ticks, 4 to 10 ms apart."""
+_LOOKS = 75
+"""Looks at most: other threads of the program may never rest."""
+_RESTING = 0.25
+"""Processors in use by whom rests, the one that looks included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopwatch:
+    """Times turns. The first three are seconds of clocks, of which differences count."""
+
+    clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)
+    """That passes."""
+    busy: Callable[[], float] = field(default_factory=lambda: own_seconds)
+    """Of processors, that this process used, or a device in a process of its own."""
+    sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
+    turn_seconds: float = 0.02
+    """A turn of short runs takes about so long."""
+
+    def turn(self, run: Callable[[], object]) -> float:
+        """Return the seconds of one run, by a turn of it."""
+        self.rest()
+        first = self._seconds(run)
+        if first >= self.turn_seconds:
+            return first
+        samples = [self._seconds(run)]
+        while sum(samples) < self.turn_seconds and len(samples) < _MOST_RUNS:
+            samples.append(self._seconds(run))
+        return median(samples)
+
+    def rest(self) -> None:
+        """Wait until nothing in this process computes, as long as that may be expected."""
+        quiet = 0
+        for _ in range(_LOOKS):
+            start_busy, started = self.busy(), self.clock()
+            self.sleep(_LOOK_SECONDS)
+            quiet = quiet + 1 if self.busy() - start_busy <= _RESTING * (self.clock() - started) else 0
+            if quiet == _QUIET:
+                return
+
+    def _seconds(self, run: Callable[[], object]) -> float:
+        started = self.clock()
+        run()
+        return self.clock() - started
+
 
 _LEAST_ROUNDS = 3
 _LOOKED_AT_SECONDS = 0.05
@@ -157,7 +216,7 @@ class ProgramTimer:
     def _form(self, model: Model) -> object:
         if self._capability.form is ModelForm.IR:
             return model
-        from nnadapter.costs.onnx_programs import onnx_form
+        from nnadapter.costs.probes import onnx_form
 
         return onnx_form(model)
 

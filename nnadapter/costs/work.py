@@ -1,20 +1,138 @@
-"""How much work a graph is: FLOPs, bytes, class and data type of what runs as one."""
+"""Work of a graph in FLOPs and bytes, and its seconds by the roofline or by measured lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.costs.classes import CLASSES, OperationClass, channels_of, class_of
-from nnadapter.costs.riding import Reading, layout_changes, producers_of
-from nnadapter.costs.roofline import Numbers
+from nnadapter.costs.classes import (
+    CLASSES,
+    OperationClass,
+    Reading,
+    channels_of,
+    class_of,
+    layout_changes,
+    producers_of,
+)
+from nnadapter.drivers.capability import Profile
 from partition.graph import Graph, Value
+from partition.plan import Plan
+
+Numbers = NDArray[np.float64]
+
+
+Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+"""Not so many that sums of them lose their meaning."""
+
+
+class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Operations that were timed, and what they took over what the line says."""
+
+    flops: Annotated[float, Meta(ge=0)]
+    """Of one, channels counted in whole blocks."""
+    nbytes: Annotated[float, Meta(ge=0)]
+    """Of one."""
+    padding: Annotated[float, Meta(ge=1)]
+    """FLOPs over what they would be without whole blocks."""
+    quotient: Annotated[float, Meta(gt=0)]
+    """What one took over what the line says."""
+    trust: Annotated[float, Meta(ge=0, le=1)]
+    """How much it counts: less where it is little beside the noise of what it was measured in."""
+
+
+class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds of the operations of one kind, as measured: a, and flops x b and bytes x c at right angles.
+
+    Arithmetic and traffic overlap, though not wholly: where one is far longer it alone counts, as in a roofline, and
+    where both are alike they take 1.4 times one of them. An engine that computes channels in blocks computes whole
+    ones. What caches and kernels make of some sizes is no line: near sizes that were timed, what these took beside the
+    line counts (a weighted mean of logarithms, Nadaraya and Watson 1964).
+    """
+
+    seconds: Seconds
+    """a: of an operation with next to no work."""
+    seconds_per_flop: Seconds
+    """b."""
+    seconds_per_byte: Seconds
+    """c: of bytes read and written, weights included."""
+    error: Seconds
+    """The median of |line - measured| / measured."""
+    block: Annotated[int, Meta(ge=1)] = 1
+    """How many channels are computed at once."""
+    seen: tuple[MeasuredWork, ...] = ()
+    """What was timed."""
+
+    def per_operation(self, work: float) -> float:
+        """Seconds of an operation of so many FLOPs and as many bytes."""
+        return float(self.of(np.array([work]), np.array([work]))[0])
+
+    def of(self, flops: Numbers, nbytes: Numbers, channels: Numbers | None = None) -> Numbers:
+        """Seconds of operations, one by one.
+
+        Args:
+            flops: [operations].
+            nbytes: [operations].
+            channels: [operations, 2], read and made; 0 where there are none.
+        """
+        padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
+        padded_flops = flops * padding
+        seconds: Numbers = self.seconds + np.hypot(padded_flops * self.seconds_per_flop, nbytes * self.seconds_per_byte)
+        return seconds * self._beside(padded_flops, nbytes, padding) if self.seen else seconds
+
+    def _beside(self, flops: Numbers, nbytes: Numbers, padding: Numbers) -> Numbers:
+        """What was timed of sizes like these, over the line."""
+        places = np.log1p([[measurement.flops, measurement.nbytes, measurement.padding] for measurement in self.seen])
+        away = np.zeros((len(flops), len(places)))
+        for query, timed in zip((flops, nbytes, padding), places.T, strict=True):
+            away += np.square((np.log1p(query)[:, None] - timed) / _REACH)
+        near = np.exp(-0.5 * away) * [measurement.trust for measurement in self.seen]
+        log_correction: Numbers = (
+            near @ np.log([measurement.quotient for measurement in self.seen]) / (near.sum(axis=1) + _DOUBT)
+        )
+        return np.exp(log_correction)
+
+
+_REACH = np.log(2.0)
+"""The logarithm of how many times the size something may be that is told of it by what was timed."""
+_DOUBT = 0.25
+"""What the line itself counts, where what was timed in the very place counts 1."""
+
+
+def padding_of(channels: Numbers, block: int) -> Numbers:
+    """Return FLOPs of whole blocks over FLOPs [operations].
+
+    Args:
+        channels: [operations, 2]; 0 where there are none.
+        block: how many channels are computed at once.
+    """
+    some = np.maximum(channels, 1.0)
+    padded_channels = np.where(channels > 0, np.ceil(some / block) * block, 1.0)
+    padding: Numbers = (padded_channels / some).prod(axis=1)
+    return padding
+
+
+def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers | float | None = None) -> Numbers:
+    """Return the seconds of operations by the limits of a device, one by one.
+
+    Args:
+        profile: the device's.
+        flops: floating-point operations of each.
+        nbytes: bytes that each reads and writes, weights included.
+        peaks: FLOPs per second of each, where the data type counts; the profile's peak if None.
+
+    Source: Williams, Waterman, Patterson: Roofline (CACM 2009).
+    """
+    peak = profile.peak_flops if peaks is None else peaks
+    return profile.operation_seconds + np.maximum(flops / peak, nbytes / profile.bandwidth)
+
 
 Indices = NDArray[np.int64]
 
@@ -38,7 +156,7 @@ class UnitWork:
     dtypes: Indices
     """Positions in `GraphWork.dtypes`, of the first input of the unit's main operation."""
     behind: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Positions in `CLASSES` of what each comes behind, see `nnadapter.costs.riding`; -1 if it is by itself.
+    """Positions in `CLASSES` of what each comes behind, see `nnadapter.costs.classes`; -1 if it is by itself.
     Empty where nobody asked for it."""
     channels: Numbers | None = None
     """[units, 2] of the unit's main node, see `channels_of`; None where nobody asked for them."""
@@ -263,3 +381,28 @@ def _nbytes(value: Value | None) -> float:
     for dimension in (None,) if value.shape is None else value.shape:
         size *= UNKNOWN_DIMENSION if dimension is None or isinstance(dimension, str) else dimension
     return ceil(size * value.itemsize) if value.itemsize or value.dtype else size * _UNKNOWN_ITEM_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightBytes:
+    """Bytes of the constants that a plan's segments read."""
+
+    per_device: Mapping[str, int]
+    """A constant that two segments of a device read counts once."""
+    total: int
+    """Of all constants that are read, each once."""
+
+
+def weight_bytes(plan: Plan) -> WeightBytes:
+    """Return how many bytes of weights each device reads, and how many there are where nothing counts twice.
+
+    Weights are loaded when a segment is compiled, so that they cost a run nothing but reading them on the device.
+    """
+    nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
+    weights_by_device: dict[str, set[str]] = {}
+    for step in plan.steps:
+        weights_by_device.setdefault(step.device, set()).update(step.constants)
+    return WeightBytes(
+        per_device={device: sum(nbytes[name] for name in names) for device, names in weights_by_device.items()},
+        total=sum(nbytes.values()),
+    )

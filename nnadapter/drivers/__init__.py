@@ -19,28 +19,30 @@ if TYPE_CHECKING:
         OperationSupport,
         Option,
         OptionValues,
+        Profile,
         SizeBounds,
         Threading,
     )
-    from nnadapter.drivers.control import Control
-    from nnadapter.drivers.device_tensors import DeviceTensor, Memory
     from nnadapter.drivers.interface import (
         INTERFACE_VERSION,
         NO_OPERATION,
         Admission,
         Compatibility,
         Context,
+        Control,
         Device,
+        DeviceTensor,
         Driver,
+        Event,
         Execution,
+        Memory,
         Program,
         SegmentModel,
+        Stream,
     )
-    from nnadapter.drivers.kernel import Kernel, KernelType, Target
-    from nnadapter.drivers.profile import Profile
-    from nnadapter.drivers.streams import Event, Stream
-    from nnadapter.drivers.tables.driver import TableDriver
-    from nnadapter.drivers.tables.lowering import lowers
+    from nnadapter.drivers.table_driver import TableDriver
+    from nnadapter.drivers.table_lowering import lowers
+    from nnadapter.kernels.kernel import Kernel, KernelType, Target
     from nnadapter.traces.trace import Trace
     from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
@@ -49,18 +51,18 @@ _HOMES = {
     "Capability": "nnadapter.drivers.capability",
     "Compatibility": "nnadapter.drivers.interface",
     "Context": "nnadapter.drivers.interface",
-    "Control": "nnadapter.drivers.control",
+    "Control": "nnadapter.drivers.interface",
     "Device": "nnadapter.drivers.interface",
     "DeviceInfo": "nnadapter.drivers.capability",
-    "DeviceTensor": "nnadapter.drivers.device_tensors",
+    "DeviceTensor": "nnadapter.drivers.interface",
     "DeviceType": "nnadapter.drivers.capability",
     "Driver": "nnadapter.drivers.interface",
-    "Event": "nnadapter.drivers.streams",
+    "Event": "nnadapter.drivers.interface",
     "Execution": "nnadapter.drivers.interface",
     "INTERFACE_VERSION": "nnadapter.drivers.interface",
-    "Kernel": "nnadapter.drivers.kernel",
-    "KernelType": "nnadapter.drivers.kernel",
-    "Memory": "nnadapter.drivers.device_tensors",
+    "Kernel": "nnadapter.kernels.kernel",
+    "KernelType": "nnadapter.kernels.kernel",
+    "Memory": "nnadapter.drivers.interface",
     "MemoryStatistics": "nnadapter.drivers.capability",
     "ModelForm": "nnadapter.drivers.capability",
     "NO_OPERATION": "nnadapter.drivers.interface",
@@ -69,23 +71,23 @@ _HOMES = {
     "OperationSupport": "nnadapter.drivers.capability",
     "Option": "nnadapter.drivers.capability",
     "OptionValues": "nnadapter.drivers.capability",
-    "Profile": "nnadapter.drivers.profile",
+    "Profile": "nnadapter.drivers.capability",
     "Program": "nnadapter.drivers.interface",
     "Reason": "partition.verdict",
     "SUPPORTED": "partition.verdict",
     "SegmentModel": "nnadapter.drivers.interface",
     "SizeBounds": "nnadapter.drivers.capability",
-    "Stream": "nnadapter.drivers.streams",
+    "Stream": "nnadapter.drivers.interface",
     "Supported": "partition.verdict",
-    "TableDriver": "nnadapter.drivers.tables.driver",
-    "Target": "nnadapter.drivers.kernel",
+    "TableDriver": "nnadapter.drivers.table_driver",
+    "Target": "nnadapter.kernels.kernel",
     "Threading": "nnadapter.drivers.capability",
     "Trace": "nnadapter.traces.trace",
     "Unsupported": "partition.verdict",
     "Verdict": "partition.verdict",
     "all_of": "partition.verdict",
     "geometry": "",
-    "lowers": "nnadapter.drivers.tables.lowering",
+    "lowers": "nnadapter.drivers.table_lowering",
 }
 """Where each public name lives."""
 

@@ -1,4 +1,15 @@
-"""The driver interface: six things to write, everything else has a default.
+"""Driver interface: driver, device, context, program, execution, memory, streams and controls.
+
+A device with streams takes work and does it while the host goes on. Work of one stream is done in the order in which it
+came; work of two streams may be done at once, unless one waits for an event that the other recorded. A session gives
+each run a stream per device, enqueues the steps that follow each other there (`Execution.enqueue`), and waits once,
+where somebody else needs what they make.
+
+Work that fails says so where somebody waits. What comes behind it in its stream is done or left out, and nobody looks
+at it.
+
+Source: PaddleCustomDevice's streams and events (create, destroy, record, wait, synchronize, query); NNAPI's fenced
+compute, whose events tell of failures.
 
     1  Driver.open             open a device
     2  Device.create_context   create a context from validated options
@@ -12,8 +23,9 @@ every final segment, and only its yes obliges the driver to compile. A model arr
 capability names: adapter IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
 
 A device with `Capability.open_sizes` may be given a model that holds for many sizes. In adapter IR (`Model.is_open`),
-its dimensions and attributes hold traced numbers (`nnadapter.ir.tracing`), told by `Execution.at`. What `supported`,
-`admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model is compiled once more.
+its dimensions and attributes hold traced numbers (`nnadapter.ir.symbolic_numbers`), told by `Execution.at`. What
+`supported`, `admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model is compiled
+once more.
 
 Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
 `execute_program`), with verdicts instead of booleans and a separate execution.
@@ -22,23 +34,153 @@ Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
-from nnadapter.drivers.control import UNLIMITED, Control
-from nnadapter.drivers.device_tensors import DeviceTensor, Memory
-from nnadapter.drivers.profile import Profile
-from nnadapter.drivers.streams import Event, Stream
+import numpy as np
+
+from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues, Profile, Threading
 from nnadapter.errors import DriverError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Verdict
 
 if TYPE_CHECKING:
-    from nnadapter.drivers.kernel import Kernel
+    from nnadapter.kernels.kernel import Kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What a compilation or a computation is given along. Source: NNAdapterControl."""
+
+    deadline_seconds: float = 0.0
+    """After the call began; 0 for none."""
+    cancelled: Callable[[], bool] | None = None
+    """Asked by the driver, from any thread; must not raise. What the host gives says so at the deadline as well."""
+    progress: Callable[[float], None] | None = None
+    """Told by the driver how much is done, 0 to 1, from any thread; must not raise."""
+
+
+UNLIMITED = Control()
+"""No deadline, and nobody who cancels."""
+
+
+class Memory(ABC):
+    """Bytes on a device."""
+
+    nbytes: int
+
+    @abstractmethod
+    def copy_in(self, array: Array) -> None:
+        """Copy a contiguous array to the device, done on return."""
+
+    @abstractmethod
+    def copy_out(self, array: Array) -> None:
+        """Fill a contiguous, writable array from the device, done on return."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Free it; nothing happens the second time."""
+
+    def dlpack_device(self) -> tuple[int, int] | None:
+        """Where it is, as DLPack numbers devices; None where what lies there is given over in the host's memory."""
+        return None
+
+    def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
+        """A copy of the tensor that lies there as DLPack's capsule, asked for only where `dlpack_device` says where.
+
+        Args:
+            dtype: of its elements.
+            shape: its dimensions.
+            asked: `stream` and `dl_device` of `__dlpack__`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} gives nothing over by DLPack")
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class DeviceTensor:
+    """A tensor in memory of a device: row-major, without gaps, from the first byte on."""
+
+    memory: Memory
+    """At least as many bytes as the tensor has."""
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_given_up: bool = False
+    """Whoever computes with it may make results in its memory: nobody else reads it, and nothing need be left there."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+class Event(ABC):
+    """A point in the work of a stream. It may be recorded again; what counts is its last record."""
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether it has happened, or was never recorded; asks and does not wait."""
+
+    @property
+    def happened_ns(self) -> int | None:
+        """When it happened, by `time.perf_counter_ns`, for traces; None where that is not known."""
+        return None
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Have the host wait until it has happened; at once where it was never recorded.
+
+        Raises:
+            ExecutionError: work before it in its stream failed (or another error of the tree that says more), which
+                nobody had been told by `Stream.synchronize` when it was recorded. It says so at each call.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Destroy it; nothing happens the second time."""
+
+
+class Stream(ABC):
+    """Work that is done in the order in which it came. One thread at a time uses it."""
+
+    @abstractmethod
+    def record(self, event: Event) -> None:
+        """Let the event happen when the work that the stream has now is done, or has failed."""
+
+    @abstractmethod
+    def wait(self, event: Event) -> None:
+        """Let later work of the stream wait for what the event recorded last; the host goes on."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Have the host wait until all work is done.
+
+        Raises:
+            ExecutionError: some of it failed (or another error of the tree that says more): the first failure since the
+                last call, which is then forgotten.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Destroy it, after its work is done; nothing happens the second time."""
+
+
+def is_streaming(threading: Threading, *, has_memory: bool, has_streams: bool) -> bool:
+    """Return whether steps of a device are enqueued where that saves a wait.
+
+    Not those of one that does one thing at a time: streams of several runs would be under way there at once.
+
+    Args:
+        threading: of the device.
+        has_memory: it has memory of its own.
+        has_streams: it works while the host goes on.
+    """
+    return has_memory and has_streams and threading is not Threading.SERIAL
+
 
 INTERFACE_VERSION = (1, 0)
 """Major and minor. A driver's major must be equal, its minor at most this."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.model import Model
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.verification import verify
 
 
 @contextmanager

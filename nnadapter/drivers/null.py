@@ -25,8 +25,8 @@ from nnadapter.errors import DeviceNotFoundError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import ANY, Array
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.ir.tracing import settled
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.symbolic_numbers import settled
+from nnadapter.ir.verification import verify
 from partition.verdict import SUPPORTED, Verdict
 
 _CAPABILITY = Capability(

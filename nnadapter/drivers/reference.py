@@ -23,13 +23,13 @@ from nnadapter.drivers.capability import (
     DeviceType,
     ModelForm,
     OptionValues,
+    Profile,
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
-from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, ExecutionError
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.nodes import BROADCASTING_OPSET, holds_graph, opsets_of, with_nested
+from nnadapter.onnx.graphs import BROADCASTING_OPSET, holds_graph, opsets_of, with_nested
 from nnadapter.onnx.references import bytes_of
 from nnadapter.onnx.schemas import since_version
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
@@ -223,7 +223,7 @@ def _alone(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onnx.ValueInfoProto], *, holds_calls: bool
 ) -> onnx.ModelProto:
     """A model of one node; functions only where the node may call one."""
-    from nnadapter.onnx.building import model_of, untyped
+    from nnadapter.onnx.construction import model_of, untyped
 
     inputs = (types.get(name) or untyped([name])[0] for name in dict.fromkeys(filter(None, node.input)))
     functions = model.functions if holds_calls or holds_graph(node) else ()

@@ -1,4 +1,4 @@
-"""Which drivers there are: built in, brought by an installed distribution through an entry point, or a library.
+"""Driver registry: built-in drivers, entry points and libraries, their devices, files and hardware needs.
 
 Nothing is imported or loaded to list names. A driver that cannot be loaded is a row with its reason, and an error only
 when its device is asked for by name.
@@ -7,20 +7,21 @@ when its device is asked for by name.
 from __future__ import annotations
 
 import inspect
+import os
+import platform
+import re
+import sys
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType, ModuleType, UnionType
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from nnadapter.drivers.capability import DeviceInfo, DeviceRole
-from nnadapter.drivers.common_names import devices_called
-from nnadapter.drivers.crashes import named_call, print_crashes
-from nnadapter.drivers.declared import check_capability, check_info
+from nnadapter.drivers.capability import Capability, DeviceInfo, DeviceRole
+from nnadapter.drivers.failures import named_call, print_crashes
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
-from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
 from nnadapter.errors import (
     DeviceNotFoundError,
     DeviceOpeningError,
@@ -30,11 +31,178 @@ from nnadapter.errors import (
     describe,
     located,
 )
-from nnadapter.process.entry_points import distribution_of, named
 from nnadapter.process.forking import new_lock, new_re_lock
+from nnadapter.process.packages import distribution_of, named
 
 if TYPE_CHECKING:
-    from nnadapter.drivers.isolated import IsolatedDevice
+    from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
+
+
+_LINUX = "Linux"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine, as far as devices ask."""
+
+    system: str = field(default_factory=platform.system)
+    """As Python's platform module calls it."""
+    root: Path = Path("/")
+    """Below it lie `dev` and `sys`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareNeeds:
+    """What has to be there before anything that is installed can help."""
+
+    systems: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    """Patterns of paths below the root, of which one is there on Linux; elsewhere the system alone decides."""
+    content: str = ""
+    """What such a file begins with."""
+
+    def met_by(self, machine: Machine) -> bool:
+        """Whether `machine` has it."""
+        if machine.system not in self.systems:
+            return False
+        paths = (path for pattern in self.files for path in machine.root.glob(pattern))
+        return machine.system != _LINUX or not self.files or any(map(self._holds, paths))
+
+    def _holds(self, path: Path) -> bool:
+        try:
+            return not self.content or path.read_text().startswith(self.content)
+        except OSError:
+            return False
+
+
+_CUDA = ("ort:CUDA",)
+_TENSORRT = ("ort:Tensorrt", "ort:NvTensorRTRTX")
+_MIGRAPHX = ("ort:MIGraphX",)
+_DIRECTML = ("ort:Dml",)
+_CORE_ML = ("ort:CoreML",)
+_RYZEN_AI = ("ort:VitisAI",)
+_ASCEND = ("ort:CANN",)
+_WEB_GPU = ("ort:WebGpu",)
+_QUALCOMM = ("qnn",)
+_INTEL_GPU = ("openvino:GPU",)
+_INTEL_NPU = ("openvino:NPU",)
+_TPU = ("xla:tpu",)
+
+COMMON_NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("cuda", "nvidia", "cudnn"), _CUDA),
+        **dict.fromkeys(("tensorrt", "trt"), _TENSORRT),
+        **dict.fromkeys(("rocm", "hip", "amd", "migraphx"), _MIGRAPHX),
+        **dict.fromkeys(("directml", "dml", "dx12"), _DIRECTML),
+        **dict.fromkeys(("coreml", "ane", "mps", "metal", "apple"), _CORE_ML),
+        **dict.fromkeys(("vitis", "vitisai", "ryzenai", "ryzen", "xdna"), _RYZEN_AI),
+        **dict.fromkeys(("cann", "ascend", "huawei"), _ASCEND),
+        **dict.fromkeys(("webgpu", "vulkan"), _WEB_GPU),
+        **dict.fromkeys(("hexagon", "htp", "snapdragon", "qualcomm"), _QUALCOMM),
+        **dict.fromkeys(("igpu", "xpu", "arc"), _INTEL_GPU),
+        **dict.fromkeys(("tpu", "google"), _TPU),
+        **dict.fromkeys(("jax", "openxla"), ("xla:cpu", "xla:gpu", *_TPU)),
+        **dict.fromkeys(("nnapi", "android"), ("ort:Nnapi",)),
+        **dict.fromkeys(("xnnpack",), ("ort:Xnnpack",)),
+        **dict.fromkeys(("dnnl", "onednn", "mkldnn"), ("ort:Dnnl",)),
+        **dict.fromkeys(("rknpu", "rockchip"), ("ort:Rknpu",)),
+        **dict.fromkeys(("azure",), ("ort:Azure",)),
+        **dict.fromkeys(("acl", "mali"), ("ort:ACL",)),
+        **dict.fromkeys(("intel", "ov"), ("openvino:CPU", *_INTEL_GPU, *_INTEL_NPU)),
+        **dict.fromkeys(("gpu",), (*_CUDA, *_MIGRAPHX, *_INTEL_GPU, *_DIRECTML, *_CORE_ML, *_WEB_GPU)),
+        **dict.fromkeys(("npu", "vpu", "accelerator"), (*_INTEL_NPU, *_QUALCOMM, *_RYZEN_AI, *_ASCEND, *_CORE_ML)),
+        **dict.fromkeys(("onnxruntime", "host"), ("cpu",)),
+    }
+)
+"""Common name -> the devices that may be meant, the likeliest first."""
+_SUFFIX = "executionprovider"
+
+
+def devices_called(name: str) -> Sequence[str]:
+    """The devices that people may mean by `name`, in any case and with ONNX Runtime's suffix or without; often none."""
+    return COMMON_NAMES.get(name.lower().removesuffix(_SUFFIX), ())
+
+
+PATH_VARIABLE = "NNADAPTER_DRIVER_PATH"
+"""Folders, separated as in PATH. Nobody looks for libraries unless it is set."""
+_NAMES = re.compile(r"(?:lib)?nnadapter_(?P<name>[a-z][a-z0-9_]*)\.(?:so|dylib|dll)")
+
+
+def libraries() -> Iterator[tuple[str, Path]]:
+    """Device name and path of every library: `nnadapter_NAME.so`, `.dylib` or `.dll`, with or without `lib`, sorted.
+
+    A folder that is not there, or cannot be read, has none.
+    """
+    for folder in os.environ.get(PATH_VARIABLE, "").split(os.pathsep):
+        if folder:
+            yield from _in(Path(folder))
+
+
+def _in(folder: Path) -> Iterator[tuple[str, Path]]:
+    try:
+        files = sorted(folder.iterdir())
+    except OSError:
+        return
+    for file in files:
+        match = _NAMES.fullmatch(file.name)
+        if match:
+            yield match["name"], file
+
+
+def library_of(named: object) -> Path | None:
+    """The library that an entry point names: a path, or a module with a path called LIBRARY; None if it names none."""
+    library = getattr(named, "LIBRARY", None) if isinstance(named, ModuleType) else named
+    return Path(library) if isinstance(library, (str, Path)) else None
+
+
+_HINTS: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (Capability, DeviceInfo)}
+"""The declared types: a new field is checked as soon as it is declared."""
+
+
+def check_capability(capability: object) -> Capability:
+    """Return a capability whose fields are what they are declared to be.
+
+    Raises:
+        TypeError: it is none, or a field is not.
+    """
+    if not isinstance(capability, Capability):
+        raise TypeError(f"its capability is {capability!r}, expected a nnadapter.drivers.Capability")
+    _check_fields("capability", capability)
+    return capability
+
+
+def check_info(row: object, driver: str) -> DeviceInfo:
+    """Return a row of `Driver.devices` whose fields are what they are declared to be, of a device of `driver`.
+
+    Raises:
+        TypeError: it is none, a field is not, or the name is not that of a device of this driver.
+    """
+    if not isinstance(row, DeviceInfo):
+        raise TypeError(f"its devices hold {row!r}, expected nnadapter.drivers.DeviceInfo")
+    _check_fields("row of devices", row)
+    if row.name != driver and not (row.name.startswith(f"{driver}:") and row.name.isprintable()):
+        raise TypeError(f"its devices name {row.name!r}, expected {driver!r} or '{driver}:ID'")
+    return row
+
+
+def _check_fields(subject: str, declaration: Capability | DeviceInfo) -> None:
+    for name, hint in _HINTS[type(declaration)].items():
+        value: Any = getattr(declaration, name)
+        kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        tuples = [kind for kind in kinds if get_origin(kind) is tuple]
+        if isinstance(value, tuple(kind for kind in kinds if kind not in tuples)):
+            continue
+        if not tuples or not isinstance(value, tuple):
+            raise TypeError(f"{name} of its {subject} is {value!r}, expected {'tuple' if tuples else _named(hint)}")
+        element = get_args(tuples[0])[0]
+        for item in value:
+            if not isinstance(item, element):
+                raise TypeError(f"{name} of its {subject} hold {item!r}, expected nnadapter.drivers.{_named(element)}")
+
+
+def _named(hint: type | UnionType) -> str:
+    return getattr(hint, "__name__", str(hint))
+
 
 GROUP = "nnadapter.drivers"
 """The entry point group; an entry point's name is the device's name."""
@@ -60,7 +228,7 @@ _BUILT_IN = {
     "null": DriverSource("nnadapter.drivers.null:NullDriver", "nnadapter"),
     "openvino": DriverSource("nnadapter.drivers.openvino.driver:OpenvinoDriver", "nnadapter"),
     "ort": DriverSource("nnadapter.drivers.execution_providers.driver:EpDriver", "nnadapter"),
-    "qnn": DriverSource("nnadapter.drivers.qnn.driver:QnnDriver", "nnadapter"),
+    "qnn": DriverSource("nnadapter.drivers.execution_providers.qnn:QnnDriver", "nnadapter"),
     "reference": DriverSource("nnadapter.drivers.reference:ReferenceDriver", "nnadapter"),
     "xla": DriverSource("nnadapter.drivers.xla.driver:XlaDriver", "nnadapter"),
 }
@@ -219,7 +387,7 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
         DeviceNotFoundError, DeviceUnavailableError: see `open_device`; its driver is not loaded here.
         DeviceLostError: its process died while it opened.
     """
-    from nnadapter.drivers.isolated import IsolatedDevice  # most sessions have none
+    from nnadapter.drivers.isolation.isolated_device import IsolatedDevice  # most sessions have none
 
     require_driver(name)
     with _lock:
@@ -364,3 +532,36 @@ def _clash(name: str, registered_source: DriverSource, other: DriverSource) -> s
         f"and {other.target} of "
         f"{other.distribution}; remove one of them"
     )
+
+
+OWN = "nnadapter"
+"""The distribution of drivers that are built in."""
+
+
+def driver_files(device: str) -> list[Path]:
+    """Return the files of the driver of a device that was opened, sorted; none for one that is built in.
+
+    They are its library, or all of Python in the package that its class is from; what these load is not known.
+    """
+    source = source_of(inside(device).partition(":")[0])
+    if source.distribution == OWN:
+        return []
+    if source.library is not None:
+        return [source.library]
+    module_name, _, attribute = source.target.partition(":")
+    module = sys.modules.get(module_name)
+    library = library_of(getattr(module, attribute, None) if attribute else module)
+    if library is not None:
+        return [library]
+    package = sys.modules.get(module_name.partition(".")[0])
+    folders = list(getattr(package, "__path__", ()))
+    if folders:
+        return [Path(file) for file in sorted(name for folder in folders for name in _python_in(folder))]
+    file = getattr(module, "__file__", None)
+    return [] if file is None else [Path(file)]
+
+
+def _python_in(folder: str) -> Iterator[str]:
+    """As `Path.rglob` finds them, which takes several times as long."""
+    for inner, _, names in os.walk(folder):
+        yield from (os.path.join(inner, name) for name in names if name.endswith(".py"))  # noqa: PTH118

@@ -139,7 +139,7 @@ def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
         if device not in named:
             return None
         setting = isolate[named[device]] if isinstance(isolate, Mapping) else True
-    from nnadapter.drivers.isolation.limits import read_limits  # most sessions isolate nothing
+    from nnadapter.drivers.isolation.child_process import read_limits  # most sessions isolate nothing
 
     limits = read_limits(setting, device)
     if limits is not None and device in HOSTS:

@@ -1,12 +1,106 @@
-"""Where a tensor lives."""
+"""Place and data type of eager tensors.
+
+1. Tensors with tensors: numpy's promotion; but an integer or boolean one with a floating one takes the floating type,
+   so that float64, which accelerators seldom have, comes about only where somebody asked for it.
+2. Python's numbers take the tensors' type; an int with booleans is int64, a float with integers the default float32.
+3. What numpy makes floating of integers (`/`, `exp`, `mean`) is float32.
+4. Sums, products and extremes keep the data type; but sums and products of booleans are int64.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
 
 from nnadapter.drivers.selection import CPU, canonical
 from nnadapter.errors import InvalidInputError
+from nnadapter.ir.operand import Array, DataType, freeze
 from nnadapter.options import default_devices
+
+DEFAULT_FLOAT = np.dtype(np.float32)
+"""What Python's floats are, and what integers become where a result is floating."""
+_DEFAULT_INTEGER = np.dtype(np.int64)
+_KNOWN = frozenset(map(str, DataType))
+
+Dtype = np.dtype[Any]
+
+_NARROW: Mapping[Dtype, tuple[int, int]] = MappingProxyType(
+    {DataType.INT4.array_type: (-8, 7), DataType.UINT4.array_type: (0, 15)}
+)
+"""Smallest and largest number of the integer types that are not numpy's own."""
+
+
+def contents(data: object, dtype: object = None) -> Array:
+    """Return what a person gives for a tensor as an array of its own, which nobody can write to.
+
+    Python's floats become float32; arrays keep their data type.
+
+    Raises:
+        InvalidInputError: it is no array of numbers or booleans.
+    """
+    try:
+        if dtype is not None:
+            numpy_dtype = DataType(dtype).array_type if isinstance(dtype, str) and dtype in _KNOWN else np.dtype(dtype)  # type: ignore[call-overload]
+            array = np.array(data, dtype=numpy_dtype)
+            if numpy_dtype in _NARROW and not hasattr(data, "dtype"):
+                _check_range(np.array(data), numpy_dtype)
+        else:
+            array = np.array(data)
+            if not hasattr(data, "dtype") and array.dtype == np.float64 and not _holds_arrays(data):
+                array = array.astype(DEFAULT_FLOAT)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"a tensor is made of numbers: {' '.join(str(error).split())}; got {data!r}") from error
+    if array.dtype.name not in _KNOWN:
+        raise InvalidInputError(f"a tensor holds numbers or booleans, got {array.dtype}; expected one of {_listed()}")
+    return freeze(array)
+
+
+def _check_range(array: Array, dtype: Dtype) -> None:
+    """Refuse what numpy itself refuses for its own integer types: ml_dtypes' wrap around."""
+    low, high = _NARROW[dtype]
+    beyond = array[(array < low) | (array > high)]
+    if beyond.size:
+        raise OverflowError(f"{beyond[0]} is out of bounds for {dtype.name}")
+
+
+def _holds_arrays(data: object) -> bool:
+    return isinstance(data, (list, tuple)) and any(hasattr(item, "dtype") or _holds_arrays(item) for item in data)
+
+
+def _listed() -> str:
+    return ", ".join(map(str, DataType))
+
+
+def is_floating(dtype: Dtype) -> bool:
+    """Whether it is a floating-point type, ml_dtypes' included."""
+    return dtype.name in _KNOWN and DataType(dtype.name).is_floating
+
+
+def common(dtypes: Sequence[Dtype], numbers: Sequence[object] = ()) -> Dtype:
+    """Return the data type in which tensors, and Python's numbers with them, are computed."""
+    floating = [dtype for dtype in dtypes if is_floating(dtype)]
+    chosen = floating or list(dtypes)
+    common_dtype = chosen[0]
+    for dtype in chosen[1:]:
+        common_dtype = np.promote_types(common_dtype, dtype)
+    kinds = {type(number) for number in numbers}
+    if float in kinds and not is_floating(common_dtype):
+        return DEFAULT_FLOAT
+    return _DEFAULT_INTEGER if int in kinds and common_dtype == np.bool_ else common_dtype
+
+
+def floating(dtype: Dtype) -> Dtype:
+    """The type of what is floating whatever it is made of."""
+    return dtype if is_floating(dtype) else DEFAULT_FLOAT
+
+
+def summed(dtype: Dtype) -> Dtype:
+    """The type of a sum."""
+    return _DEFAULT_INTEGER if dtype == np.bool_ else dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +144,43 @@ def common_place(places: list[Place]) -> Place:
                 f"device, so move one with .to({first.device!r})"
             )
     return first
+
+
+class Placed:
+    """Contents in a place.
+
+    Args:
+        array: read-only.
+        place: where they live.
+    """
+
+    __slots__ = ("_array", "_place")
+
+    def __init__(self, array: Array, place: Place) -> None:
+        self._array = array
+        self._place = place
+
+    @property
+    def place(self) -> Place:
+        """Where it lives."""
+        return self._place
+
+    @property
+    def held(self) -> Array:
+        """The contents, read-only, not copied."""
+        return self._array
+
+    def made(self, array: Array) -> Self:
+        """Another one in the same place."""
+        return type(self)(array, self._place)
+
+
+def joined(operands: Sequence[Any]) -> tuple[Placed, list[Array]]:
+    """Return the first that has a place of what an operation is given, and everything as arrays.
+
+    Raises:
+        InvalidInputError: they are of two devices, or something is no array of numbers.
+    """
+    placed = [operand for operand in operands if isinstance(operand, Placed)]
+    common_place([tensor.place for tensor in placed])
+    return placed[0], [operand.held if isinstance(operand, Placed) else contents(operand) for operand in operands]

@@ -1,4 +1,4 @@
-"""Tensors that live on a device and compute there, one operation at a time.
+"""Tensors that live on a device and compute there, one operation at a time, with numpy's operators.
 
 Source: numpy's `__array_ufunc__` (NEP 13) and `__array_function__` (NEP 18); Paddle's eager tensors on custom devices.
 """
@@ -10,18 +10,64 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from nnadapter.eager import shaping
-from nnadapter.eager.applying import cast
-from nnadapter.eager.dtypes import Dtype, contents
-from nnadapter.eager.fallback import fall_back
-from nnadapter.eager.functions import FUNCTIONS, NotMapped
-from nnadapter.eager.indexing import get_item
-from nnadapter.eager.operators import TensorOperators
-from nnadapter.eager.outs import is_among, written
-from nnadapter.eager.place import Place, common_place, place_of
-from nnadapter.eager.ufuncs import compute_ufunc
+from nnadapter.eager import functions
+from nnadapter.eager.execution import cast, fall_back
+from nnadapter.eager.functions import FUNCTIONS, NotMapped, get_item
+from nnadapter.eager.place import Dtype, Place, Placed, common_place, contents, place_of
+from nnadapter.eager.ufuncs import compute_ufunc, is_among, written
+from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array, freeze
+
+
+class TensorOperators(Placed, NDArrayOperatorsMixin):
+    """Python's operators by numpy's ufuncs. Source: numpy's `NDArrayOperatorsMixin`."""
+
+    __hash__ = None  # type: ignore[assignment]
+    __slots__ = ()
+
+    __iadd__ = NDArrayOperatorsMixin.__add__
+    __isub__ = NDArrayOperatorsMixin.__sub__
+    __imul__ = NDArrayOperatorsMixin.__mul__
+    __imatmul__ = NDArrayOperatorsMixin.__matmul__
+    __itruediv__ = NDArrayOperatorsMixin.__truediv__
+    __ifloordiv__ = NDArrayOperatorsMixin.__floordiv__
+    __imod__ = NDArrayOperatorsMixin.__mod__
+    __ipow__ = NDArrayOperatorsMixin.__pow__
+    __ilshift__ = NDArrayOperatorsMixin.__lshift__
+    __irshift__ = NDArrayOperatorsMixin.__rshift__
+    __iand__ = NDArrayOperatorsMixin.__and__
+    __ixor__ = NDArrayOperatorsMixin.__xor__
+    __ior__ = NDArrayOperatorsMixin.__or__
+
+    def __eq__(self, other: object) -> Any:
+        return super().__eq__(other) if _is_comparable(other) else self._unlike(self._array == other)
+
+    def __ne__(self, other: object) -> Any:
+        return super().__ne__(other) if _is_comparable(other) else self._unlike(self._array != other)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self._array.item(), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._array.item(), spec) if spec else str(self)
+
+    def _unlike(self, comparison: Any) -> Any:
+        """What numpy says of something that no tensor holds."""
+        return self.made(freeze(np.asarray(comparison)))
+
+
+def _is_comparable(other: object) -> bool:
+    """Whether a tensor can be made of it, or it is one."""
+    if isinstance(other, (Placed, bool, int, float)):
+        return True
+    try:
+        contents(other)
+    except InvalidInputError:
+        return False
+    return True
+
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
 """`ufunc.reduce` -> the reduction that it is."""
@@ -105,14 +151,14 @@ class Tensor(TensorOperators):
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements under other dimensions, of which one may be -1."""
-        return self.made(shaping.reshape(self._place, self._array, _axes(shape)))
+        return self.made(functions.reshape(self._place, self._array, _axes(shape)))
 
     def transpose(self, *axes: Any) -> Tensor:
         """Axes in another order, reversed if none is given."""
         order = None if not axes or axes == (None,) else _axes(axes)
-        return self.made(shaping.transpose(self._place, self._array, order))
+        return self.made(functions.transpose(self._place, self._array, order))
 
-    def squeeze(self, axis: shaping.Axes = None) -> Tensor:
+    def squeeze(self, axis: functions.Axes = None) -> Tensor:
         """Without axes of size 1: all of them, or those given."""
         return self.reshape(np.squeeze(self._array, axis).shape)
 
@@ -128,41 +174,41 @@ class Tensor(TensorOperators):
         """The tensor itself: it never changes."""
         return self
 
-    def any(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+    def any(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Whether an element over axes is not 0. The largest of booleans."""
         return self.astype("bool").astype("int32").max(axis, keepdims).astype("bool")
 
-    def all(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+    def all(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Whether every element over axes is not 0. The smallest of booleans."""
         return self.astype("bool").astype("int32").min(axis, keepdims).astype("bool")
 
-    def sum(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+    def sum(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Sum over axes; keeps the data type."""
-        return self.made(shaping.reduce(self._place, "sum", self._array, axis, keepdims))
+        return self.made(functions.reduce(self._place, "sum", self._array, axis, keepdims))
 
-    def prod(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+    def prod(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Product over axes; keeps the data type."""
-        return self.made(shaping.reduce(self._place, "prod", self._array, axis, keepdims))
+        return self.made(functions.reduce(self._place, "prod", self._array, axis, keepdims))
 
-    def mean(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+    def mean(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Mean over axes; of integers, float32."""
-        return self.made(shaping.reduce(self._place, "mean", self._array, axis, keepdims))
+        return self.made(functions.reduce(self._place, "mean", self._array, axis, keepdims))
 
-    def max(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+    def max(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Largest element over axes."""
-        return self.made(shaping.reduce(self._place, "max", self._array, axis, keepdims))
+        return self.made(functions.reduce(self._place, "max", self._array, axis, keepdims))
 
-    def min(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+    def min(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Smallest element over axes."""
-        return self.made(shaping.reduce(self._place, "min", self._array, axis, keepdims))
+        return self.made(functions.reduce(self._place, "min", self._array, axis, keepdims))
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Where the first largest element stands."""
-        return self.made(shaping.arg_extreme(self._place, "argmax", self._array, axis, keepdims))
+        return self.made(functions.arg_extreme(self._place, "argmax", self._array, axis, keepdims))
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Where the first smallest element stands."""
-        return self.made(shaping.arg_extreme(self._place, "argmin", self._array, axis, keepdims))
+        return self.made(functions.arg_extreme(self._place, "argmin", self._array, axis, keepdims))
 
     def __getitem__(self, key: Any) -> Tensor:
         """Elements, by numpy's rules; what there is no operation for is taken on the host."""
@@ -220,7 +266,7 @@ class Tensor(TensorOperators):
                 return Tensor(array, place)
         if method == "reduce" and ufunc.__name__ in _REDUCED and details.keys() <= {"axis", "keepdims"}:
             axis, keepdims = details.get("axis", 0), bool(details.get("keepdims", False))
-            return Tensor(shaping.reduce(place, _REDUCED[ufunc.__name__], inputs[0]._array, axis, keepdims), place)
+            return Tensor(functions.reduce(place, _REDUCED[ufunc.__name__], inputs[0]._array, axis, keepdims), place)
         function = ufunc if method == "__call__" else getattr(ufunc, method)
         return self._on_host(f"numpy.{ufunc.__name__}", function, inputs, details)
 

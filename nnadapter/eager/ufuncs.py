@@ -1,4 +1,4 @@
-"""THE table: numpy's ufuncs as operations, and the data types that they are computed in."""
+"""Ufuncs of numpy as operations: the table for `__array_ufunc__`, type promotion and `out` arrays."""
 
 from __future__ import annotations
 
@@ -6,14 +6,47 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from nnadapter.eager.applying import apply, cast
-from nnadapter.eager.dtypes import Dtype, common, floating
-from nnadapter.eager.place import Place
+from nnadapter.eager.execution import apply, cast
+from nnadapter.eager.place import Dtype, Place, common, floating
 from nnadapter.ir.operand import Array, freeze
+
+Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
+
+
+def written(output: Any, outs: Sequence[Any], casting: Casting) -> Any:
+    """Write results into the arrays given for them, and return those.
+
+    Args:
+        output: one result, or a tuple of them.
+        outs: an array for each, or None where the result itself is wanted.
+        casting: numpy's rule.
+
+    Raises:
+        TypeError: an array's data type cannot hold its result under that rule.
+        ValueError: its dimensions cannot.
+    """
+    results = output if isinstance(output, tuple) else (output,)
+    written_results = tuple(_copied(result, out, casting) for result, out in zip(results, outs, strict=True))
+    return written_results if isinstance(output, tuple) else written_results[0]
+
+
+def _copied(result: Any, out: Any, casting: Casting) -> Any:
+    if out is None:
+        return result
+    np.copyto(out, np.asarray(result), casting=casting)
+    return out
+
+
+def is_among(result: object, arguments: Sequence[object]) -> bool:
+    """Whether a result is one of a function's own arguments, or in a tuple of them."""
+    return any(
+        result is argument or (isinstance(argument, tuple) and any(result is element for element in argument))
+        for argument in arguments
+    )
 
 
 class Promotion(StrEnum):

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from nnadapter.exporting import (  # noqa: F401  importing a family registers its exporters
-    arithmetic,
     attention,
     custom,
     elementwise,
-    losses,
-    matrix,
+    linear_algebra,
     movement,
     normalization,
     quantization,
     recurrent,
     reduction,
-    resizing,
-    sampling,
+    resampling,
     spectral,
     windows,
 )
 from nnadapter.exporting.export import Export, export_model, to_onnx
-from nnadapter.exporting.registry import exporters
+from nnadapter.exporting.writer import exporters
 
 __all__ = ["Export", "export_model", "exporters", "to_onnx"]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnadapter.exporting.registry import exporter
-from nnadapter.exporting.writer import NodeWriter, known_sizes
+from nnadapter.exporting.writer import NodeWriter, exporter, known_sizes
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason

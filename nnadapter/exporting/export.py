@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from nnadapter.errors import InvalidModelError
 from nnadapter.exporting.elementwise import FUSED
 from nnadapter.exporting.quantization import dequantized, export_sums, on_reals, quantized, sums
-from nnadapter.exporting.registry import Exporter, exporters
-from nnadapter.exporting.writer import GraphWriter, NodeWriter
+from nnadapter.exporting.writer import Exporter, GraphWriter, NodeWriter, exporters
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
 from nnadapter.ir.operations.layouts import IMAGES
-from nnadapter.ir.tracing import Traced
+from nnadapter.ir.symbolic_numbers import Traced
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.written_nodes import WrittenNode, written_model
 from partition.graph import Value

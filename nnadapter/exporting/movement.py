@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nnadapter.exporting.registry import Exporter, exporter
-from nnadapter.exporting.writer import NodeWriter, index_of
+from nnadapter.exporting.writer import Exporter, NodeWriter, exporter, index_of
 from nnadapter.ir.operand import DataType
 
 _SHAPED: Mapping[str, tuple[str, str]] = {"EXPAND": ("Expand", "shape"), "TILE": ("Tile", "repeats")}

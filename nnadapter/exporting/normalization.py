@@ -1,9 +1,10 @@
-"""What brings values to a common scale."""
+"""Exporters of normalizations, and of losses of classifications."""
 
 from __future__ import annotations
 
-from nnadapter.exporting.registry import exporter
-from nnadapter.exporting.writer import NodeWriter
+from collections.abc import Sequence
+
+from nnadapter.exporting.writer import NodeWriter, exporter, index_of
 from nnadapter.ir.operand import DataType
 
 _ONNX_EPSILON = 1e-9
@@ -62,3 +63,32 @@ def export_mean_variance_normalization(write: NodeWriter) -> str:
     variance = write.node("ReduceMean", write.node("Mul", centered, centered), axes)
     deviation = write.node("Add", write.node("Sqrt", variance), write.number(of.epsilon, write.type.dtype))
     return write.node("Div", centered, deviation)
+
+
+@exporter("NEGATIVE_LOG_LIKELIHOOD_LOSS")
+def export_likelihood(write: NodeWriter) -> str:
+    """NEGATIVE_LOG_LIKELIHOOD_LOSS. Source: ONNX NegativeLogLikelihoodLoss-22."""
+    x, target, weight = write.inputs
+    of = write.operation
+    return write.node(
+        "NegativeLogLikelihoodLoss",
+        x,
+        index_of(write, target),
+        weight,
+        reduction=of.reduction,
+        ignore_index=of.ignore_index,
+    )
+
+
+@exporter("SOFTMAX_CROSS_ENTROPY_LOSS")
+def export_cross_entropy(write: NodeWriter) -> Sequence[str]:
+    """SOFTMAX_CROSS_ENTROPY_LOSS. Source: ONNX SoftmaxCrossEntropyLoss-13."""
+    x, target, weight = write.inputs
+    of = write.operation
+    return write.nodes(
+        "SoftmaxCrossEntropyLoss",
+        (x, index_of(write, target), weight),
+        2,
+        reduction=of.reduction,
+        ignore_index=of.ignore_index,
+    )

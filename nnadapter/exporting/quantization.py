@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.exporting.matrix import swapped
-from nnadapter.exporting.registry import exporter
-from nnadapter.exporting.writer import NodeWriter
+from nnadapter.exporting.linear_algebra import swapped
+from nnadapter.exporting.writer import NodeWriter, exporter
 from nnadapter.ir.operand import DataType, OperandType, Quantization
+from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
-from nnadapter.ir.quantized import integer_range
 
 _ZERO_ONLY = frozenset({DataType.INT32})
 """Of these, DequantizeLinear takes no zero point, and QuantizeLinear makes none."""

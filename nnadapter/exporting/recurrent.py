@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nnadapter.exporting.registry import exporter
-from nnadapter.exporting.writer import NodeWriter
+from nnadapter.exporting.writer import NodeWriter, exporter
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations.recurrent import PARAMETERS
 

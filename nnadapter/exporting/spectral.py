@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.exporting.registry import exporter
-from nnadapter.exporting.writer import NodeWriter
+from nnadapter.exporting.writer import NodeWriter, exporter
 from nnadapter.ir.operand import DataType
 
 

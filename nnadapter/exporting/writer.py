@@ -1,16 +1,17 @@
-"""What exporters write into: nodes, constants and names of a graph, and the operation that is being written."""
+"""Graph and node writers, and the registry of exporters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Operand, OperandType, freeze
-from nnadapter.ir.tracing import is_traced
+from nnadapter.ir.symbolic_numbers import is_traced
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.written_nodes import WrittenNode, first_opset, opset_of_version, result_types, type_text, types_of
 from partition.verdict import Reason
@@ -245,3 +246,32 @@ def _plain(name: str, value: _Value) -> _Value:
             f"attribute {name!r} follows from sizes that the model leaves open, which no ONNX attribute can say",
         )
     return value
+
+
+Exporter = Callable[[NodeWriter], str | Sequence[str]]
+"""Writes an operation's nodes and gives the names of its results, or raises Refusal."""
+
+_EXPORTERS: dict[str, Exporter] = {}
+
+
+def exporter(*types: str) -> Callable[[Exporter], Exporter]:
+    """Return a decorator that registers a function for operations of these types.
+
+    Raises:
+        ValueError: one of them has an exporter of another module already.
+    """
+
+    def register(function: Exporter) -> Exporter:
+        for type_ in types:
+            known = _EXPORTERS.get(type_, function)
+            if known.__module__ != function.__module__:
+                raise ValueError(f"operation {type_} has an exporter already, in {known.__module__}")
+            _EXPORTERS[type_] = function
+        return function
+
+    return register
+
+
+def exporters() -> Mapping[str, Exporter]:
+    """The exporter of every operation type that has one; a read-only view."""
+    return MappingProxyType(_EXPORTERS)

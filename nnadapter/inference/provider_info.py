@@ -87,7 +87,7 @@ def assignment_of(engine: Engine) -> Sequence[Any]:
     session = getattr(engine, "session", None)
     if session is not None:
         return list(session.get_provider_graph_assignment_info())
-    from nnadapter.reports.telling import build_report
+    from nnadapter.reports.observed_report import build_report
 
     report = build_report(engine.observed())
     nodes = {node.name: AssignedNode(node.name, node.op_type, node.domain) for node in report.nodes}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nnadapter.errors import ModelFileError
 from nnadapter.exporting import export_model
 from nnadapter.ir.model import Model
-from nnadapter.onnx.saving import save_model
+from nnadapter.onnx.files import save_model
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from partition.plan import Step
 

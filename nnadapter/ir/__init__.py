@@ -36,8 +36,7 @@ from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
     from nnadapter.ir.builder import ModelBuilder
-    from nnadapter.ir.extract import submodel
-    from nnadapter.ir.model import ABSENT, Model, Operation
+    from nnadapter.ir.model import ABSENT, Model, Operation, submodel
     from nnadapter.ir.named_operation import NamedOperation
     from nnadapter.ir.operand import (
         Array,
@@ -52,9 +51,9 @@ if TYPE_CHECKING:
     from nnadapter.ir.operations import SCHEMAS, schema_of
     from nnadapter.ir.reference.meaning import Example, Meaning
     from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
+    from nnadapter.ir.symbolic_numbers import Traced, settled
     from nnadapter.ir.text import digest, to_text
-    from nnadapter.ir.tracing import Traced, settled
-    from nnadapter.ir.verifying import check_attributes, check_inputs, verify
+    from nnadapter.ir.verification import check_attributes, check_inputs, verify
 
 _HOMES = {
     "ABSENT": "nnadapter.ir.model",
@@ -79,15 +78,15 @@ _HOMES = {
     "QuantizedType": "nnadapter.ir.operand",
     "Role": "nnadapter.ir.schema",
     "SCHEMAS": "nnadapter.ir.operations",
-    "Traced": "nnadapter.ir.tracing",
-    "check_attributes": "nnadapter.ir.verifying",
-    "check_inputs": "nnadapter.ir.verifying",
+    "Traced": "nnadapter.ir.symbolic_numbers",
+    "check_attributes": "nnadapter.ir.verification",
+    "check_inputs": "nnadapter.ir.verification",
     "digest": "nnadapter.ir.text",
     "schema_of": "nnadapter.ir.operations",
-    "settled": "nnadapter.ir.tracing",
-    "submodel": "nnadapter.ir.extract",
+    "settled": "nnadapter.ir.symbolic_numbers",
+    "submodel": "nnadapter.ir.model",
     "to_text": "nnadapter.ir.text",
-    "verify": "nnadapter.ir.verifying",
+    "verify": "nnadapter.ir.verification",
 }
 """Where each name lives: a program that runs needs operands alone, neither builder nor schemas."""
 

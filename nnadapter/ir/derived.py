@@ -1,4 +1,13 @@
-"""What is computed from constants, computed once: a model is lowered again for every new shape, its weights are not.
+"""Arrays computed from constants, computed once, and traced arrays that record how they were computed.
+
+What `ir.tracing` does for sizes, for the contents of constants. A computation over a model is run once with traced
+arrays in the place of its constants. The trace notes every step that makes an array of others, and every answer on
+which the computation decided something. `ArrayTrace.replay` does the steps again with other constants, and says no
+where an answer would differ.
+
+A traced array is no numpy array, on purpose: whatever looks at its contents must ask for them first, and that is noted
+as an answer too: these contents, and no others. What should hold for other contents as well goes through `applied`,
+`decided` and `group_key`, or through `ir.derived.derived`. All of them take plain arrays too.
 
 Results are known by the contents of the arrays that they were made from, and kept as long as arrays of these contents
 live: plans share them, and so do sessions that hold equal weights. So what depends on a model's input shapes does not
@@ -11,18 +20,274 @@ handed in again is known by what it was made of; so nothing here keeps itself al
 
 from __future__ import annotations
 
+import operator
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from math import prod
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from nnadapter.ir.deferred import deferral_of
-from nnadapter.ir.digests import digest_of
-from nnadapter.ir.operand import Array, dtype_name
-from nnadapter.ir.traced_arrays import trace_of
-from nnadapter.ir.tracing import plain, told_apart
+from nnadapter.ir.deferred_arrays import Deferral, DeferredArray, contents_of, deferral_of
+from nnadapter.ir.operand import Array, digest_of, dtype_name
+from nnadapter.ir.symbolic_numbers import plain, told_apart
+
+_Answer = TypeVar("_Answer")
+_Form = Hashable
+"""What a step makes, but for contents: data type and dimensions, or an empty tuple for None, or a tuple of such."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TracedStep:
+    """One call of a function. What it makes is put behind the arrays that there are, in its order."""
+
+    function: Callable[..., Any]
+    arrays: tuple[int | Array | None, ...]
+    """Numbers of arrays, and arrays that are the same always."""
+    parameters: dict[str, Any]
+    form: _Form
+    """Of what it made; it has to make the like again. None for a question."""
+    deferral: Deferral | None = None
+    """Set if it need not be called before somebody asks for the contents."""
+    answer: Hashable = None
+    """To a question, which makes no array."""
+
+
+@dataclass(slots=True, eq=False)
+class _Comparison:
+    """Arrays that were told apart by a key: which of them are the same one."""
+
+    key: Callable[[Array], Hashable]
+    arrays: list[int] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    """For each of them, the first one with the same key."""
+    known: dict[Hashable, int] = field(default_factory=dict)
+
+
+class ArrayTrace:
+    """Steps and answers of one computation over constants. Arrays are numbered: variables, then as they come about."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._values: list[Any] = list(arrays)
+        self._variables = [_form(array) for array in arrays]
+        self._steps: list[_TracedStep] = []
+        self._looked: dict[int, str] = {}
+        self._comparisons: dict[Callable[[Array], Hashable], _Comparison] = {}
+
+    def variables(self) -> list[TracedArray]:
+        """The constants that a replay is given, in their order."""
+        return [self._traced(number) for number in range(len(self._variables))]
+
+    def finish(self) -> list[Any]:
+        """Let the contents go, and return them by number, some deferred (`ir.deferred`).
+
+        Nothing can be traced any more; replays are what is left.
+        """
+        values, self._values = self._values, []
+        for comparison in self._comparisons.values():
+            comparison.known.clear()
+        return values
+
+    def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
+        """Every array by its number, made of other constants; None if something would have been decided otherwise."""
+        if [_form(array) for array in arrays] != self._variables:
+            return None
+        values: list[Any] = list(arrays)
+        for step in self._steps:
+            arguments = [values[argument] if isinstance(argument, int) else argument for argument in step.arrays]
+            result = _made(step.function, arguments, step.parameters, step.deferral)
+            if step.form is None:
+                if result != step.answer:
+                    return None
+            elif _form(result) != step.form:
+                return None
+            else:
+                values.extend(result if isinstance(result, tuple) else (result,))
+        if any(digest_of(contents_of(values[number])) != digest for number, digest in self._looked.items()):
+            return None
+        return values if all(_agrees(comparison, values) for comparison in self._comparisons.values()) else None
+
+    def apply(
+        self,
+        function: Callable[..., Any],
+        arrays: Sequence[Any],
+        parameters: dict[str, Any],
+        deferral: Deferral | None = None,
+    ) -> Any:
+        """What a function makes of arrays, of which one at least is traced: an array, None, or a tuple of these.
+
+        If it is deferred, it is not called before somebody asks for what it makes.
+        """
+        result = _made(function, list(map(self._value, arrays)), parameters, deferral)
+        form = _form(result)
+        self._steps.append(_TracedStep(function, tuple(map(_given, arrays)), parameters, form, deferral))
+        parts = result if isinstance(result, tuple) else (result,)
+        first = len(self._values)
+        self._values.extend(parts)
+        traced = [None if part is None else self._traced(first + at) for at, part in enumerate(parts)]
+        return tuple(traced) if isinstance(result, tuple) else traced[0]
+
+    def decide(self, function: Callable[..., _Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> _Answer:
+        """What a function says of arrays, on which something is decided from here on."""
+        answer = function(*map(self._contents, arrays), **parameters)
+        self._steps.append(
+            _TracedStep(function, tuple(map(_given, arrays)), parameters, None, answer=cast("Hashable", answer))
+        )
+        return answer
+
+    def look(self, array: TracedArray) -> Array:
+        """The contents, which have to be the same ones from here on."""
+        contents: Array = contents_of(self._values[array.number])
+        if array.number not in self._looked:
+            self._looked[array.number] = digest_of(contents)
+        return contents
+
+    def tell_apart(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
+        """What arrays of this trace have in common that have the same key."""
+        comparison = self._comparisons.setdefault(key, _Comparison(key))
+        first = comparison.known.setdefault(key(contents_of(self._values[array.number])), array.number)
+        comparison.arrays.append(array.number)
+        comparison.firsts.append(first)
+        return ("traced", first)
+
+    def _traced(self, number: int) -> TracedArray:
+        value = self._values[number]
+        return TracedArray(self, number, value.dtype, value.shape)
+
+    def _value(self, array: Any) -> Any:
+        return self._values[array.number] if isinstance(array, TracedArray) else array
+
+    def _contents(self, array: Any) -> Any:
+        return contents_of(self._value(array))
+
+
+def _looking(convert: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: TracedArray, *arguments: Any) -> Any:
+        return convert(self.trace.look(self), *arguments)
+
+    return method
+
+
+class TracedArray(NDArrayOperatorsMixin):
+    """An array of a trace. Only arrays of one trace may meet."""
+
+    __slots__ = ("dtype", "number", "shape", "trace")
+
+    def __init__(self, trace: ArrayTrace, number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.trace = trace
+        self.number = number
+        self.dtype = dtype
+        self.shape = shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the contents."""
+        return self.size * int(self.dtype.itemsize)
+
+    __getitem__, __contains__ = _looking(operator.getitem), _looking(operator.contains)
+    __len__, __iter__ = _looking(len), _looking(iter)
+    __bool__, __int__, __float__, __index__ = _looking(bool), _looking(int), _looking(float), _looking(operator.index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The contents, for numpy, which are looked at."""
+        return np.asarray(self.trace.look(self), dtype)
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *arrays: Any, **arguments: Any) -> Any:
+        """What arithmetic makes of the contents, which are looked at."""
+        plain = [self.trace.look(array) if isinstance(array, TracedArray) else array for array in arrays]
+        return getattr(function, method)(*plain, **arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else an array has looks at the contents."""
+        if name.startswith("__"):  # what numpy asks for to learn what this is
+            raise AttributeError(name)
+        return getattr(self.trace.look(self), name)
+
+
+def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Any:
+    """What a function makes of arrays, taken as one step if one of them is traced.
+
+    Args:
+        function: pure; it makes an array, None, or a tuple of these.
+        arrays: plain or traced ones; None stands for itself.
+        parameters: what else the result depends on; a size among them that is traced is decided on.
+    """
+    parameters = {name: plain(value) for name, value in parameters.items()}
+    trace = trace_of(arrays)
+    if trace is None:
+        return function(*arrays, **parameters)
+    return trace.apply(function, arrays, parameters, deferral_of(function))
+
+
+def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -> _Answer:
+    """What a function says of arrays; a trace has to be answered the same way for ever.
+
+    Args:
+        function: pure; what it says can be compared.
+        arrays: plain or traced ones; None stands for itself.
+        parameters: what else the answer depends on; a size among them that is traced is decided on.
+    """
+    parameters = {name: plain(value) for name, value in parameters.items()}
+    trace = trace_of(arrays)
+    return function(*arrays, **parameters) if trace is None else trace.decide(function, arrays, parameters)
+
+
+def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
+    """What arrays have in common that have the same key, for looking up.
+
+    A trace only notes which of its arrays do, not what the key is. Traced arrays and plain ones never do.
+
+    Args:
+        key: pure; the same object every time.
+        array: plain or traced.
+    """
+    return array.trace.tell_apart(array, key) if isinstance(array, TracedArray) else key(array)
+
+
+def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
+    """The trace of the first array that is traced, None if none is."""
+    return next((array.trace for array in arrays if isinstance(array, TracedArray)), None)
+
+
+def _made(
+    function: Callable[..., Any], arrays: Sequence[Any], parameters: dict[str, Any], deferral: Deferral | None
+) -> Any:
+    if deferral is not None and deferral.holds(arrays):
+        return DeferredArray(function, arrays, parameters, deferral.form(*arrays, **parameters))
+    return function(*map(contents_of, arrays), **parameters)
+
+
+def _given(array: Any) -> int | Array | None:
+    return array.number if isinstance(array, TracedArray) else array
+
+
+def _form(result: Any) -> _Form:
+    """An empty tuple for None, so that None itself can stand for what is no array."""
+    if isinstance(result, tuple):
+        return tuple(map(_form, result))
+    return () if result is None else (dtype_name(result.dtype), result.shape)
+
+
+def _agrees(comparison: _Comparison, values: Sequence[Any]) -> bool:
+    numbers_by_key: dict[Hashable, int] = {}
+    return all(
+        numbers_by_key.setdefault(comparison.key(contents_of(values[number])), number) == first
+        for number, first in zip(comparison.arrays, comparison.firsts, strict=True)
+    )
+
 
 Result = TypeVar("Result")
 

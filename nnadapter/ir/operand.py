@@ -1,4 +1,4 @@
-"""Operands: the values of an adapter IR model, and their types.
+"""Operands: the values of a model, their types, and digests of their contents.
 
 Names follow NNAPI and NNAdapter: an operand has a type (data type, dimensions, layout, quantization) and a
 lifetime. Data types carry numpy's and ml_dtypes' names, so that `numpy.dtype(data_type)` is the array type.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from math import prod
 from typing import Any
 
@@ -133,7 +134,7 @@ class OperandType:
     Args:
         dtype: the data type of the elements.
         dimensions: every one known, in the order that `layout` says; () for a scalar. In a model with open sizes, some
-            are traced numbers (`nnadapter.ir.tracing`).
+            are traced numbers (`nnadapter.ir.symbolic_numbers`).
         layout: of operands of rank 4, whether axes are N, C, H, W or N, H, W, C; all others are NCHW.
         quantization: how the integers stand for reals; None if they do not. `quantized` joins it with `dtype`.
 
@@ -169,7 +170,7 @@ class OperandType:
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
         """The type with what traced dimensions are now: see `ir.tracing.settled`."""
-        from nnadapter.ir.tracing import settled  # most models have none
+        from nnadapter.ir.symbolic_numbers import settled  # most models have none
 
         return OperandType(self.dtype, settled(self.dimensions, sizes), self.layout, self.quantization)
 
@@ -220,3 +221,8 @@ def freeze(array: Array) -> Array:
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     contiguous.flags.writeable = False
     return contiguous
+
+
+def digest_of(array: Array) -> str:
+    """Return the SHA-256 of an array's bytes in C order, 64 hexadecimal digits; neither type nor dimensions count."""
+    return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()

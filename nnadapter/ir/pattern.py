@@ -24,12 +24,12 @@ from typing import NamedTuple
 import numpy as np
 
 from nnadapter.errors import InvalidModelError, close_names
+from nnadapter.ir.derived import decided
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, DataType, Operand
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue, OperationSchema
-from nnadapter.ir.traced_arrays import decided
 
 COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])
 """Operations whose two inputs may stand in either order."""

@@ -1,20 +1,26 @@
-"""What differs between models of one structure, and the same model with another such.
+"""Symbolic models: what differs between models of one structure, and specialization to concrete sizes.
 
 Two models of one `Model.structure` differ in names, in numbers (dimensions, and the numbers in attributes) and in what
 constants hold. What a compiler decided for one of them holds for the other where it asked for none of those numbers
 (`ir.tracing`) and contents (`ir.traced_arrays`).
+
+A device that compiles for fixed sizes is given the same model at every sizes, with other numbers. Its operands and
+operations are made when somebody asks for them. Who needs numbers alone (a driver in C, whose form of the model is
+prepared once: `SpecializationGroup.prepared`) does not ask. Models that are filled by the same replay share what each
+of them would ask of it: numbers are the same in all, and most types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
+from weakref import ref
 
-from nnadapter.ir.extract import submodel
-from nnadapter.ir.model import Model, Operation, is_number
-from nnadapter.ir.operand import Array, Operand, OperandType
-from nnadapter.ir.tracing import Interned, Traced, is_traced
+from nnadapter.ir.model import Model, Operation, is_number, submodel
+from nnadapter.ir.operand import Array, Lifetime, Operand, OperandType
+from nnadapter.ir.symbolic_numbers import Interned, Traced, is_traced, taking
 from nnadapter.process.cache import Cache
 
 
@@ -146,3 +152,264 @@ def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
     """Whether all are the very same numbers; to compare traced ones would be to decide something."""
     return all(item is other for item, other in zip(first, second, strict=True))
+
+
+Border = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
+"""Types of what goes into a model, and of what comes out."""
+_INTEGERS = frozenset([int])
+"""Types of numbers that are equal only where they are the same."""
+
+
+class Replay:
+    """The numbers of a trace at some sizes, and what models made of them that they share."""
+
+    def __init__(self, replay_values: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
+        self.known = replay_values
+        """Every number."""
+        self._types = types
+        self.places: list[int] = []
+        """Of the models that were filled, among those that are filled together."""
+        self._prepared: dict[Hashable, Any] = {}
+
+    @cached_property
+    def types(self) -> list[OperandType]:
+        """Traced types of the models, by what `SpecializationGroup` numbers them."""
+        return self._types()
+
+    def prepared(self, key: Hashable, prepare: Callable[[Replay], Any]) -> Any:
+        """What `prepare` made of it, once for all models; twice where two threads ask at the same time."""
+        if key not in self._prepared:
+            self._prepared[key] = prepare(self)
+        return self._prepared[key]
+
+
+class SpecializationGroup:
+    """Models of numbers of one trace that are filled by the same replays.
+
+    Args:
+        models: who fills them does so in this company from here on.
+    """
+
+    def __init__(self, models: Sequence[SpecializableModel]) -> None:
+        self._models = tuple(map(ref, models))  # which have this
+        self._values = Interned()
+        self._types: dict[tuple[Any, ...], int] = {}
+        self._borders: dict[Hashable, int] = {}
+        self._likenesses: dict[Hashable, Hashable] = {}
+        self._prepared: dict[Hashable, Any] = {}
+        self._last: Replay | None = None
+        for place, model in enumerate(models):
+            model.join(self, place)
+
+    @property
+    def models(self) -> Sequence[SpecializableModel]:
+        """In their places, as long as somebody has them."""
+        return tuple([model for reference in self._models if (model := reference()) is not None])
+
+    def add(self, type_: OperandType) -> int:
+        """The number of a traced type, the same for types that are equal wherever a replay does not refuse."""
+        key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
+        return self._types.setdefault(key, len(self._types))
+
+    def add_likeness(self, sharing_key: Hashable) -> Hashable:
+        """The same for all that are equal, so that they are compared at once."""
+        return self._likenesses.setdefault(sharing_key, sharing_key)
+
+    def add_border(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
+        """The number of a border, the same where types of inputs and outputs, or their numbers, are the same."""
+        return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
+
+    def at(self, replay_values: Sequence[Any]) -> Replay:
+        """What models share at these numbers, as long as the same ones are asked for again."""
+        last = self._last
+        if last is None or last.known is not replay_values:
+            last = self._last = Replay(replay_values, partial(_types_at, self._types, self._values, replay_values))
+        return last
+
+    def prepared(self, key: Hashable, prepare: Callable[[SpecializationGroup], Any]) -> Any:
+        """What `prepare` made of all, once for all sizes; twice where two threads ask at the same time."""
+        if key not in self._prepared:
+            self._prepared[key] = prepare(self)
+        return self._prepared[key]
+
+
+def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, replay_values: Sequence[Any]) -> list[OperandType]:
+    settled = values.settled(replay_values)
+    return [OperandType(dtype, settled[dimensions], *type_fields) for dtype, dimensions, *type_fields in types]
+
+
+class SpecializableModel:
+    """A model of traced numbers, of whose inputs some are constants at each sizes.
+
+    Args:
+        model: of traced numbers.
+        given: operands, among its inputs, whose contents follow from sizes.
+    """
+
+    def __init__(self, model: Model, constant_inputs: Sequence[int] = ()) -> None:
+        self.given = frozenset(constant_inputs)
+        operands = [
+            Operand(operand.name, operand.type, Lifetime.CONSTANT) if index in self.given else operand
+            for index, operand in enumerate(model.operands)
+        ]
+        inputs = tuple(index for index in model.inputs if index not in self.given)
+        self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
+        """It, those inputs being constants without contents."""
+        self.traced = SymbolicModel(model)
+        self.is_sound = model.is_sound
+        self.has_traced_operations = any(map(is_traced, _values(model.operations)))
+        every = numbers(model)
+        self._traced_numbers = tuple([value.number for value in every if isinstance(value, Traced)])
+        plain = repr([None if isinstance(value, Traced) else value for value in every])
+        self._take = taking(list(self._traced_numbers))
+        self.likeness: Hashable = (self.model.structure, plain)
+        """What models have in common that differ in names, in traced numbers and in what constants hold."""
+        holds = self.given or any(model_operand.value is not None for model_operand in operands)
+        self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
+        """Equal for those of one trace that are the same at any sizes, but for names; with constants, none is."""
+        self._types: dict[int, int] = {}
+        """By operand whose type is traced, the number of that."""
+        SpecializationGroup([self])
+
+    together: SpecializationGroup
+    """Those that are filled with it; itself alone, as long as nobody says otherwise."""
+    place: int
+    """Among them."""
+    border: int
+    """Equal for those of them of which the same goes in and comes out, at any sizes."""
+
+    def join(self, together: SpecializationGroup, place: int) -> None:
+        """Be filled with others from here on."""
+        self.together, self.place = together, place
+        self.likeness = together.add_likeness(self.likeness)
+        operands = enumerate(self.model.operands)
+        self._types = {
+            index: together.add(operand.type) for index, operand in operands if is_traced(operand.type.dimensions)
+        }
+        plain = self.model.operands
+        inputs, outputs = (
+            [self._types.get(index, plain[index].type) for index in indices]
+            for indices in (self.model.inputs, self.model.outputs)
+        )
+        self.border = together.add_border(inputs, outputs)
+
+    def numbers_at(self, replay_values: Sequence[Any]) -> Hashable:
+        """The numbers of the model in the order of `ir.structure.numbers`, equal where they are the very same."""
+        model_values = self._take(replay_values)
+        return model_values if _INTEGERS.issuperset(map(type, model_values)) else repr(model_values)
+
+    def type_at(self, operand: int, replay: Replay) -> OperandType:
+        """The type of an operand with the numbers of a replay."""
+        number = self._types.get(operand)
+        return self.model.operands[operand].type if number is None else replay.types[number]
+
+
+class SpecializedModel(Model):
+    """A model at some sizes.
+
+    Args:
+        of: the model of traced numbers.
+        known: every number of a replay.
+        contents: of the operands that are given.
+    """
+
+    def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:
+        replay = of.together.at(replay_values)
+        replay.places.append(of.place)
+        # Model's own __init__ would want what is made later, and sets every field the slow way.
+        self.__dict__.update(
+            of=of,
+            known=replay_values,
+            replay=replay,
+            contents=contents,
+            inputs=of.model.inputs,
+            outputs=of.model.outputs,
+            operation_count=of.model.operation_count,
+            is_sound=of.is_sound,
+            is_open=False,
+            made={},
+        )
+        if not of.has_traced_operations:
+            self.__dict__["operations"] = of.model.operations
+
+    of: SpecializableModel
+    known: Sequence[Any]
+    replay: Replay
+    contents: Mapping[int, Array]
+    made: dict[Hashable, Any]
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """See `Model.operands`."""
+        operands = list(self._filled.operands)
+        for index, value in self.contents.items():
+            operand = operands[index]
+            assert value.shape == operand.type.dimensions, f"{operand.name} is {value.shape}, not {operand.type}"
+            operands[index] = Operand(operand.name, operand.type, Lifetime.CONSTANT, value)
+        return tuple(operands)
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """See `Model.operations`."""
+        return self._filled.operations
+
+    @cached_property
+    def varying(self) -> tuple[tuple[int, ...], ...]:
+        """See `Model.varying`."""
+        return self._filled.varying
+
+    @cached_property
+    def structure(self) -> Hashable:
+        """See `Model.structure`."""
+        if not self.contents:
+            return self.of.model.structure
+        return Model(self.operands, self.operations, self.inputs, self.outputs).structure
+
+    def likeness(self) -> Hashable:
+        """Equal for models of one replay that differ in names and in what constants hold."""
+        shapes = tuple([(value.dtype, value.shape) for value in self.contents.values()])
+        return self.of.likeness, self.of.numbers_at(self.known), shapes
+
+    def type_at(self, operand: int) -> OperandType:
+        """See `Model.type_at`."""
+        return self.of.type_at(operand, self.replay)
+
+    def prepared(self, key: Hashable, prepare: Callable[[SpecializedModel], Any]) -> Any:
+        """What `prepare` made of it, once; twice where two threads ask at the same time."""
+        if key not in self.made:
+            self.made[key] = prepare(self)
+        return self.made[key]
+
+    def of_border(self, key: Hashable, prepare: Callable[[Border], Any]) -> Any:
+        """What `prepare` made of the types of inputs and outputs, once for all models of a replay that share them."""
+        return self.replay.prepared((key, self.of.border), lambda _: prepare(self._border))
+
+    @property
+    def _border(self) -> Border:
+        border: Border = self.replay.prepared((Border, self.of.border), lambda _: self._border_types())
+        return border
+
+    def _border_types(self) -> Border:
+        return tuple(map(self.type_at, self.inputs)), tuple(map(self.type_at, self.outputs))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The model without what it was made of."""
+        return _plain, ((self.operands, self.operations, self.inputs, self.outputs, self.varying), self.is_sound)
+
+    @cached_property
+    def _filled(self) -> Model:
+        return self.of.traced.filled(self.known)
+
+
+def program_sharing_key_of(model: Model) -> Hashable:
+    """Equal for models with known sizes that differ in names and in what constants hold."""
+    return model.likeness() if isinstance(model, SpecializedModel) else (model.structure, repr(numbers(model)))
+
+
+def _values(operations: Sequence[Operation]) -> list[Any]:
+    return [value for operation in operations for value in operation.attributes.values()]
+
+
+def _plain(parts: tuple[Any, ...], is_sound: bool) -> Model:
+    model = Model(*parts)
+    return model.found_sound() if is_sound else model

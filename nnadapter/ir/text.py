@@ -16,9 +16,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
-from nnadapter.ir.digests import digest_of
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Operand, OperandType
+from nnadapter.ir.operand import Operand, OperandType, digest_of
 from nnadapter.ir.schema import AttributeValue
 
 _PREFIX = 16

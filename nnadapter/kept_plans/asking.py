@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.drivers.selection import DeviceRequest, accelerates_first
-from nnadapter.kernels.registered import registered_kernels
+from nnadapter.kernels.kernel import registered_kernels
 from nnadapter.options import Options
 from nnadapter.policies import POLICIES
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.kept_plans.asking import is_cacheable
-from nnadapter.kept_plans.links import LinkedContainer
-from nnadapter.kept_plans.opening import keeping
+from nnadapter.kept_plans.engine import keeping
+from nnadapter.kept_plans.entries import LinkedContainer
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 

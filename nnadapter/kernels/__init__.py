@@ -1,1 +1,16 @@
-"""Custom kernels: registered per device and op, chosen by one stated rule, run between a driver's programs."""
+"""Custom kernels: registered per device and operation, and run between a driver's programs."""
+
+from __future__ import annotations
+
+from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.interface import Context
+from nnadapter.kernels.kernel import registered_kernels
+
+
+def calling_kernels(device: str, capability: Capability, context: Context) -> Context:
+    """Return a context with the kernels of its device around it, if there are any."""
+    if type(context).kernels is Context.kernels and not registered_kernels():
+        return context
+    from nnadapter.kernels.context import with_kernels  # it splits models, and knows operations
+
+    return with_kernels(device, capability, context)[0]

@@ -1,4 +1,4 @@
-"""A driver's context with kernels around it: the driver is given its own operations alone.
+"""Contexts and programs that run kernels on the host between programs of a driver.
 
 Nothing of the driver changes, whatever it is written in. It judges, admits, compiles and deserializes its pieces of a
 segment as if they were segments; the host calls kernels in between, and the plan sees one segment and one program.
@@ -7,25 +7,285 @@ segment as if they were segments; the host calls kernels in between, and the pla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from nnadapter.drivers.border import ask_admission, ask_supported, blamed_nodes, checked_program
-from nnadapter.drivers.capability import Capability
-from nnadapter.drivers.interface import KERNEL, NO_OPERATION, Admission, Compatibility, Context, Program, SegmentModel
-from nnadapter.drivers.profile import Profile
-from nnadapter.errors import CompilationError, IncompatibleProgramError
+import numpy as np
+
+from nnadapter.drivers.boundary import (
+    OutputCheck,
+    ask_admission,
+    ask_supported,
+    blamed_nodes,
+    check_results,
+    checked_program,
+    create_execution,
+    read_only,
+)
+from nnadapter.drivers.capability import Capability, Profile
+from nnadapter.drivers.interface import (
+    KERNEL,
+    NO_OPERATION,
+    UNLIMITED,
+    Admission,
+    Compatibility,
+    Context,
+    Control,
+    Execution,
+    Program,
+    SegmentModel,
+)
+from nnadapter.errors import (
+    FAILURES,
+    CancelledError,
+    CompilationError,
+    ExecutionError,
+    IncompatibleProgramError,
+    describe,
+)
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import Array, Operand, OperandType
+from nnadapter.ir.operand import Array, Layout, Operand, OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.kernels.calling import KernelCall
-from nnadapter.kernels.choosing import Choice, KernelTable, Request
-from nnadapter.kernels.program import KernelProgram, Turn
-from nnadapter.kernels.registry import kernel_table
-from nnadapter.kernels.segment import Segment, SegmentOperation, ir_segment
-from nnadapter.kernels.splitting import KernelPiece, split, without_calls
-from nnadapter.kernels.stored import MAGIC, StoredKernelProgram, StoredPiece, calls_model, read
-from nnadapter.process.closing import close_all
+from nnadapter.kernels.kernel import Kernel, KernelType
+from nnadapter.kernels.registry import Choice, KernelTable, Request, complete, kernel_table, turns
+from nnadapter.kernels.segments import (
+    MAGIC,
+    KernelPiece,
+    Segment,
+    SegmentOperation,
+    StoredKernelProgram,
+    StoredPiece,
+    calls_model,
+    ir_segment,
+    read,
+    split,
+    without_calls,
+    write,
+)
+from nnadapter.process.resources import close_all
 from partition.verdict import SUPPORTED, Unsupported, Verdict
+
+_TO_NHWC = (0, 2, 3, 1)
+_TO_NCHW = (0, 3, 1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """A kernel bound to one operation."""
+
+    kernel: Kernel
+    call: CustomCall
+    types: tuple[OperandType | None, ...]
+    """Of the node's inputs; None where absent."""
+    names: tuple[str, ...]
+    """Of the operation's outputs."""
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, choice: Choice, call: CustomCall, types: Sequence[OperandType | None], names: Sequence[str]
+    ) -> KernelCall:
+        """The chosen kernel, ready to be called."""
+        return cls(choice.kernel, call, tuple(types), tuple(names), complete(choice.kernel, call.attributes))
+
+    def compute(self, inputs: Sequence[Array]) -> list[Array]:
+        """Call the kernel.
+
+        Args:
+            inputs: read-only arrays, by the operation's inputs.
+
+        Raises:
+            ExecutionError: the kernel raised, or gave something else than the model says. Names the kernel.
+        """
+        arguments = [
+            None if array is None else _argument(array, kernel_type, type_)
+            for array, kernel_type, type_ in zip(
+                self.call.spread(inputs), _padded(self.kernel.inputs, len(self.types)), self.types, strict=True
+            )
+        ]
+        try:
+            kernel_result = self.kernel.function(*arguments, **self.attributes)
+        except CancelledError:
+            raise
+        except FAILURES as error:
+            raise self._failed(f"raised {_told(error)}", "correct it") from error
+        try:
+            return self._checked(kernel_result, inputs)
+        except Exception as error:
+            text = describe(error).replace("the driver gave", "gave")
+            raise self._failed(text, "correct it, or its infer") from error
+
+    def _checked(self, kernel_result: object, inputs: Sequence[Array]) -> list[Array]:
+        results = list(kernel_result) if isinstance(kernel_result, (tuple, list)) else [kernel_result]
+        # A function that reduces to a scalar gives numpy's number, not an array.
+        results = [np.asarray(result) if isinstance(result, np.generic) else result for result in results]
+        if len(results) == len(self.call.outputs):
+            kernel_types = _padded(self.kernel.outputs, len(results))
+            results = [_turned_back(*triple) for triple in zip(results, kernel_types, self.call.outputs, strict=True)]
+        expected = [(type_.dimensions, type_.dtype.array_type) for type_ in self.call.outputs]
+        return [_own(array, inputs) for array in check_results(results, self.names, expected)]
+
+    def _failed(self, problem: str, advice: str) -> ExecutionError:
+        return ExecutionError(f"kernel {self.kernel.name!r} of {self.call.display_name} {problem}; {advice}")
+
+
+def _told(error: BaseException) -> str:
+    text = describe(error)
+    if isinstance(error, ValueError) and "read-only" in text:
+        return f"{text} (it may not write to its inputs)"
+    return text
+
+
+def _padded(stated: Sequence[KernelType], count: int) -> list[KernelType | None]:
+    return [*stated[:count], *[None] * (count - len(stated))]
+
+
+def _argument(array: Array, kernel_type: KernelType | None, type_: OperandType | None) -> Array:
+    if kernel_type is not None and turns(kernel_type, type_):
+        array = array.transpose(_TO_NHWC if kernel_type.layout is Layout.NHWC else _TO_NCHW)
+    return read_only(array)
+
+
+def _turned_back(result: object, kernel_type: KernelType | None, type_: OperandType) -> object:
+    if (
+        kernel_type is None
+        or not turns(kernel_type, type_)
+        or type(result) is not np.ndarray
+        or result.ndim != type_.rank
+    ):
+        return result
+    return np.ascontiguousarray(result.transpose(_TO_NCHW if kernel_type.layout is Layout.NHWC else _TO_NHWC))
+
+
+def _own(result: Array, inputs: Sequence[Array]) -> Array:
+    """A result that nobody else holds: a kernel may well give back what it was given."""
+    is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
+    return result.copy() if is_shared else result
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One piece, compiled."""
+
+    work: Program | KernelCall
+    inputs: tuple[int, ...]
+    """Operands of the segment's model."""
+    outputs: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    """Of the outputs of a program."""
+    expected: OutputCheck = ()
+
+
+class KernelProgram(Program):
+    """Turns in order.
+
+    Args:
+        turns: the pieces.
+        inputs: operands of the segment's model that go in.
+        outputs: operands that come out.
+        constants: contents of the operands that only kernels read, or that come out as they are.
+        stored: what `serialize` writes beside the driver's programs.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        constants: Mapping[int, Array],
+        stored: StoredKernelProgram,
+    ) -> None:
+        self._turns = tuple(turns)
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._constants = dict(constants)
+        self._stored = stored
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return KernelExecution(self._turns, self._inputs, self._outputs, self._constants)
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: all of the driver's programs, and what is kept for kernels."""
+        return sum(program.memory_bytes for program in self._programs) + sum(
+            array.nbytes for array in self._constants.values()
+        )
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`."""
+        return sum(program.execution_bytes for program in self._programs)
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`."""
+        return {key: nbytes for program in self._programs for key, nbytes in program.shared_bytes.items()}
+
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`: None where the driver has no such form of one of its programs."""
+        blobs = [program.serialize() for program in self._programs]
+        return write(self._stored, [blob for blob in blobs if blob is not None]) if None not in blobs else None
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        close_all(self._programs)
+
+    @property
+    def _programs(self) -> list[Program]:
+        return [turn.work for turn in self._turns if isinstance(turn.work, Program)]
+
+
+class KernelExecution(Execution):
+    """An execution of each of the driver's programs. Nothing of a run is kept, so it is re-entrant where they are."""
+
+    def __init__(
+        self, turns: Sequence[Turn], inputs: Sequence[int], outputs: Sequence[int], constants: Mapping[int, Array]
+    ) -> None:
+        self._inputs, self._outputs, self._constants = inputs, outputs, constants
+        self._made: list[Execution] = []
+        self._steps: list[tuple[Turn, Execution | KernelCall]] = []
+        try:
+            for turn in turns:
+                self._steps.append((turn, self._opened(turn)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, turn: Turn) -> Execution | KernelCall:
+        if isinstance(turn.work, KernelCall):
+            return turn.work
+        self._made.append(create_execution(turn.work))
+        return self._made[-1]
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`.
+
+        Raises:
+            ExecutionError: a kernel failed, which is named, or the driver gave something else than its model says.
+        """
+        return self.compute_within(inputs, UNLIMITED)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`: `control` is asked before every turn, and given to the driver's."""
+        values = {**self._constants, **dict(zip(self._inputs, inputs, strict=True))}
+        for turn, step in self._steps:
+            if control.cancelled is not None and control.cancelled():
+                raise CancelledError("the run was stopped between two pieces of a segment")
+            results = _computed(turn, step, [read_only(values[operand]) for operand in turn.inputs], control)
+            values.update(zip(turn.outputs, results, strict=True))
+        return [values[operand] for operand in self._outputs]
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        close_all(self._made)
+
+
+def _computed(turn: Turn, step: Execution | KernelCall, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+    if isinstance(step, KernelCall):
+        return step.compute(inputs)
+    results = step.compute(inputs) if control is UNLIMITED else step.compute_within(inputs, control)
+    return check_results(results, turn.names, turn.expected)
 
 
 class KernelContext(Context):
@@ -128,7 +388,7 @@ class KernelContext(Context):
         if isinstance(model, Model):
             segment = ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
-        from nnadapter.kernels.onnx_segment import has_calls, onnx_segment  # for devices that take ONNX
+        from nnadapter.kernels.onnx_calls import has_calls, onnx_segment  # for devices that take ONNX
 
         return onnx_segment(model) if has_calls(model) else None
 

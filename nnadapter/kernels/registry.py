@@ -1,21 +1,232 @@
-"""The kernels that people registered, and the table of one device: those with what its driver offers."""
+"""Registration of kernels, and the choice of a device's kernel for an operation.
+
+A kernel fits if all that it states holds. Of those that fit, the first is chosen by:
+
+1. the higher `priority`;
+2. fewer arguments whose axes the host has to turn around;
+3. fewer data types admitted, over all arguments: an exact one goes before a wider one, and one that is stated before
+   one that is left out;
+4. more arguments stated;
+5. for this very device before for all of its driver's;
+6. the later `since_version`;
+7. a user's before a driver's;
+8. the later registered.
+
+Registrations are counted, so no two kernels are equal in all of it.
+"""
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
-from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Context
-from nnadapter.drivers.kernel import InferRule, Kernel, KernelFunction, KernelOrigin, KernelType
 from nnadapter.drivers.registry import inside, sources
 from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
-from nnadapter.kernels.choosing import KernelTable
-from nnadapter.kernels.registered import add_kernel, registered_kernels, remove_kernel
+from nnadapter.ir.operand import Layout, OperandType
+from nnadapter.ir.operations.custom import CustomCall
+from nnadapter.kernels.kernel import (
+    InferRule,
+    Kernel,
+    KernelFunction,
+    KernelOrigin,
+    KernelType,
+    Target,
+    add_kernel,
+    registered_kernels,
+    remove_kernel,
+)
+from partition.verdict import Reason, Unsupported
+
+_IMAGE_RANK = 4
+_INFER = "its infer"
+_ANYTHING = KernelType(target=Target.ANY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """What a kernel is wanted for."""
+
+    domain: str
+    op_type: str
+    version: int
+    attributes: Mapping[str, Any]
+    inputs: tuple[OperandType | None, ...]
+    """None where absent."""
+    outputs: tuple[OperandType, ...] | None = None
+    """None where nobody but the kernel knows."""
+
+    @classmethod
+    def of(cls, call: CustomCall, inputs: Sequence[OperandType]) -> Request:
+        """The request that an operation is."""
+        return cls(
+            domain=call.domain,
+            op_type=call.op_type,
+            version=call.since_version,
+            attributes=call.attributes,
+            inputs=tuple(call.spread(inputs)),
+            outputs=call.outputs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kernel, and the types of what it makes."""
+
+    kernel: Kernel
+    outputs: tuple[OperandType, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTable:
+    """The kernels of one device."""
+
+    device: str = ""
+    kernels: tuple[Kernel, ...] = ()
+
+    @cached_property
+    def by_op(self) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
+        """The kernels of every op, those that come first in front."""
+        kernels_by_op: dict[tuple[str, str], list[Kernel]] = {}
+        for kernel in self.kernels:
+            kernels_by_op.setdefault(kernel.op, []).append(kernel)
+        return {op: tuple(of_op) for op, of_op in kernels_by_op.items()}
+
+    def choose(self, request: Request) -> Choice | Unsupported:
+        """Return the kernel for a request, or why there is none."""
+        candidates = self.by_op.get((request.domain, request.op_type), ())
+        fitting = [kernel for kernel in candidates if not misfit(kernel, request)]
+        refusals = [f"kernel {kernel.name!r}: {misfit(kernel, request)}" for kernel in candidates]
+        for kernel in sorted(fitting, key=lambda fitting_kernel: order(fitting_kernel, request)):
+            outputs = _outputs(kernel, request)
+            if not isinstance(outputs, str):
+                warn_of_infer(refusals)
+                return Choice(kernel, outputs)
+            refusals.append(f"kernel {kernel.name!r}: {outputs}")
+        refusal_text = "; ".join(text for text in refusals if not text.endswith(": "))
+        operator_name = f"{request.domain}::{request.op_type}" if request.domain else request.op_type
+        detail = f"no kernel of device {self.device!r} fits {operator_name}{': ' if refusal_text else ''}{refusal_text}"
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+
+
+def warn_of_infer(refusals: Sequence[str]) -> None:
+    """Say which kernels nobody hears of any more because their `infer` failed: something else does their work."""
+    failed = [refusal for refusal in refusals if f": {_INFER}" in refusal]
+    if failed:
+        warnings.warn(f"{'; '.join(failed)}; it is passed over, so correct its infer", DriverWarning, stacklevel=2)
+
+
+def misfit(kernel: Kernel, request: Request) -> str:
+    """Return what a kernel states that does not hold, in words; empty if it fits."""
+    return next(_misfits(kernel, request), "")
+
+
+def _misfits(kernel: Kernel, request: Request) -> Iterator[str]:
+    last = kernel.until_version
+    if request.version < kernel.since_version or (last is not None and request.version > last):
+        yield f"it is for versions {kernel.since_version} to {last or 'any'}, the op has {request.version}"
+    if kernel.attributes is not None and not request.attributes.keys() <= kernel.attributes.keys():
+        unknown = sorted(request.attributes.keys() - kernel.attributes.keys())
+        yield f"it does not know the attributes {', '.join(unknown)}"
+    for side, stated, types in (
+        ("input", kernel.inputs, request.inputs),
+        ("output", kernel.outputs, request.outputs or ()),
+    ):
+        if types and len(stated) > len(types) and side == "output":
+            yield f"it states {len(stated)} outputs, the op has {len(types)}"
+        for position, (kernel_type, type_) in enumerate(zip(stated, types, strict=False)):
+            mismatch = "" if type_ is None else _mismatch(kernel_type, type_)
+            if mismatch:
+                yield f"{side} {position} {mismatch}"
+
+
+def _mismatch(kernel_type: KernelType, type_: OperandType) -> str:
+    if kernel_type.target is Target.DEVICE:
+        return "is wanted in the device's memory, and drivers hand over host memory"
+    if type_.dtype not in kernel_type.precision:
+        return f"is {type_.dtype.value}, it takes {', '.join(sorted(kernel_type.precision))}"
+    if kernel_type.layout is Layout.NHWC and type_.rank != _IMAGE_RANK:
+        return f"has rank {type_.rank}, its layout NHWC is for rank {_IMAGE_RANK}"
+    return ""
+
+
+def order(kernel: Kernel, request: Request) -> tuple[int, ...]:
+    """Return a key by which kernels that fit a request are sorted; the first is chosen."""
+    pairs = [*_paired(kernel.inputs, request.inputs), *_paired(kernel.outputs, request.outputs or ())]
+    return (
+        -kernel.priority,
+        sum(turns(kernel_type, type_) for kernel_type, type_ in pairs),
+        sum(len(kernel_type.precision) for kernel_type, _ in pairs),
+        -len(kernel.inputs) - len(kernel.outputs),
+        0 if ":" in kernel.device else 1,
+        -kernel.since_version,
+        0 if kernel.origin is KernelOrigin.USER else 1,
+        -kernel.number,
+    )
+
+
+def _paired(
+    stated: Sequence[KernelType], types: Sequence[OperandType | None]
+) -> Iterator[tuple[KernelType, OperandType | None]]:
+    for kernel_type, type_ in zip_longest(stated[: len(types)], types):
+        yield kernel_type or _ANYTHING, type_
+
+
+def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
+    """Whether the host turns the axes of an argument around for a kernel."""
+    return (
+        kernel_type.layout is not None
+        and type_ is not None
+        and type_.layout is not kernel_type.layout
+        and type_.rank == 4
+    )
+
+
+def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) -> tuple[OperandType, ...] | str:
+    """Return what a kernel says its outputs are, or what is wrong with that."""
+    try:
+        output_types = infer(request.inputs, attributes)
+    except FAILURES as error:  # a person's function may raise anything; this is its border
+        return f"{_INFER} failed: {describe(error)}"
+    types = (output_types,) if isinstance(output_types, OperandType) else output_types
+    if (
+        isinstance(types, (tuple, list))
+        and types
+        and all(isinstance(output_type, OperandType) for output_type in types)
+    ):
+        return tuple(types)
+    return f"{_INFER} gave {output_types!r}, expected an OperandType for each output"
+
+
+def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that a kernel is called with: those of the node, and its own defaults."""
+    return {**(kernel.attributes or {}), **attributes}
+
+
+def _outputs(kernel: Kernel, request: Request) -> tuple[OperandType, ...] | str:
+    declared_outputs = request.outputs
+    if kernel.infer is None:
+        return (
+            declared_outputs
+            if declared_outputs is not None
+            else "neither ONNX nor the model says what it makes, and it has no infer"
+        )
+    output_types = inferred(kernel.infer, request, complete(kernel, request.attributes))
+    if isinstance(output_types, str) or declared_outputs is None:
+        return output_types
+    if [(output_type.dtype, output_type.dimensions) for output_type in output_types[: len(declared_outputs)]] != [
+        (declared_output.dtype, declared_output.dimensions) for declared_output in declared_outputs
+    ]:
+        return f"it makes {', '.join(map(str, output_types))}; the model says {', '.join(map(str, declared_outputs))}"
+    return declared_outputs
+
 
 _count = itertools.count(1)
 

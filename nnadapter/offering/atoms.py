@@ -1,4 +1,4 @@
-"""Atoms: nodes of a graph that stand for one thing, and get one verdict.
+"""Atoms: nodes that get one verdict together, and their split where a device refuses them.
 
 There are two kinds. An op with the DequantizeLinear before and the QuantizeLinear behind it is converted as one
 quantized operation (`converters.groups`). What exporters spell out (GELU, layer normalization) is recognized after
@@ -11,19 +11,19 @@ model is converted once more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from nnadapter.converters.alone import convert_per_node
-from nnadapter.converters.convert import Alone, Conversion
-from nnadapter.converters.groups import Group, find_groups, shared_sources
+from nnadapter.converters.convert import Alone, Conversion, convert_per_node
+from nnadapter.converters.quantized_groups import Group, find_groups, shared_sources
 from nnadapter.ir.model import Model
 from nnadapter.ir.passes import run_passes
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.prepare import Specialized
 from partition.graph import Graph, GraphError, Node
+from partition.verdict import Verdict
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
 """Passes that make one operation of several; those that fold constants are left to drivers."""
@@ -216,3 +216,49 @@ def _conversion(
         tables=frozenset(tables),
         operand_of={name: operand_indices[name] for name in conversion.operand_of if name in operand_indices},
     )
+
+
+Answers = Sequence[Sequence[Verdict]]
+"""Per device in the order of preference, the host left out, its verdict on every atom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An atom of several nodes that the first device, or more, refused."""
+
+    nodes: tuple[str, ...]
+    """Their names."""
+    inside: frozenset[str]
+    """Values that only they read."""
+    before: int | None
+    """How many devices refused it before one took it; None if none did."""
+
+
+def offers(graph: Graph, answers: Answers) -> Iterator[Offer]:
+    """The atoms to offer node by node; none where there is no device to offer them to."""
+    for atom, nodes in enumerate(graph.atoms if answers else ()):
+        if len(nodes) == 1:  # most atoms
+            continue
+        taker = next((place for place, device_verdicts in enumerate(answers) if device_verdicts[atom]), None)
+        if taker != 0:
+            names = tuple(graph.nodes[node].name for node in nodes)
+            yield Offer(nodes=names, inside=inside(graph, atom), before=taker)
+
+
+def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
+    """Return those whose nodes stay apart, after devices were asked for each node.
+
+    They do where no device takes the atom whole, and where one that comes before such a device takes a node of it.
+    """
+    atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
+    return [
+        offer
+        for offer in offered
+        if offer.before is None
+        or any(
+            device_verdicts[atom_of[name]]
+            for device_verdicts in answers[: offer.before]
+            for name in offer.nodes
+            if name in atom_of
+        )
+    ]

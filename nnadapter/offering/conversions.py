@@ -1,4 +1,4 @@
-"""A model specialized and converted, for one set of input shapes after the other, the work done once where it can be.
+"""Cached conversions of a model: at each set of input shapes, and with dynamic shapes.
 
 1. For the first shapes, converters see traced numbers for the dimensions that the model leaves open. What they make
    is a template, unless a node was refused, since only operations say how dimensions follow from each other.
@@ -6,21 +6,29 @@
    decided so again. If not, one more template is made.
 3. A model of fixed shapes, or one with a refused node, is prepared and converted for each set of shapes.
 4. Last, nodes that stand for one thing become one atom (`atoms`).
+
+The nodes are those of a plan at some shapes. What follows from shapes alone, and was evaluated there, a segment is
+given: single sizes and shapes as inputs, tables by operations that compute them again (`conversion_tracing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.convert import Conversion, convert_graph
+from nnadapter.converters.custom import KernelCalls
+from nnadapter.ir.model import Model
+from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with_own_sources, with_per_node_conversions
 from nnadapter.offering.conversion_tracing import ConversionTracing
-from nnadapter.offering.traced_conversions import ConversionTemplate, Converted
+from nnadapter.offering.part import Part
+from nnadapter.offering.segments import ShapedModel
+from nnadapter.offering.traced_conversions import ConversionTemplate, Converted, DynamicConversion
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
 from nnadapter.process.cache import counts_of
 from nnadapter.process.forking import new_lock
+from partition.plan import Step
 
 _TEMPLATES = 8
 """Templates per model; beyond them the one used longest ago goes."""
@@ -137,3 +145,41 @@ def converted(specialized: Specialized, apart: Collection[str] = (), calls: Kern
         groups_of(specialized, apart),
         calls,
     )
+
+
+def open_conversion(model: ShapedModel) -> DynamicConversion | None:
+    """Return the model for all sizes, of the same atoms; None where some are known only for these shapes."""
+    if CUSTOM in model.conversion.model.operation_types:
+        return None  # kernels are bound to types
+    specialized = model.specialized
+    nodes_alone = replace(specialized, graph=replace(specialized.graph, atoms=()))
+    tracing = ConversionTracing(model.prepared, model.shapes, nodes_alone, None, is_open=True)
+    opened = tracing.opened(model.apart)
+    return opened if opened is not None and opened.atoms == model.graph.atoms else None
+
+
+def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
+    """The operations of `step`, and what these read that follows from shapes alone.
+
+    Args:
+        opening: the model for all sizes.
+        step: of a plan of it.
+        with_tables: operations make tables, of sizes that are inputs; else the tables are inputs, too.
+    """
+    conversion = opening.conversion
+    own = [operation for node in step.nodes for operation in conversion.operations[node]]
+    operand_of, model = conversion.operand_of, conversion.model
+    tables = opening.behind(_read(model, own)) if with_tables else ()
+    operations = sorted({*own, *tables})
+    read = _read(model, operations)
+    inputs = [name for name in step.inputs if name in operand_of]
+    inputs += [name for name in opening.given_sizes(read) if name not in inputs]
+    if not with_tables:
+        inputs += {operand: name for name, operand in opening.tables.items() if operand in read}.values()
+    wanted = [operand_of[name] for name in step.outputs]
+    part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
+    return Part(part, tuple(inputs))
+
+
+def _read(model: Model, operations: Iterable[int]) -> set[int]:
+    return {operand for operation in operations for operand in model.operations[operation].inputs}

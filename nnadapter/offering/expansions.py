@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from nnadapter.offering.offers import Answers
-from nnadapter.onnx.functions import Bodies
-from nnadapter.onnx.preparation.bodies import function_body
+from nnadapter.offering.atoms import Answers
+from nnadapter.onnx.inlining import Bodies
+from nnadapter.onnx.preparation.device_forms import function_body
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from partition.graph import Graph
 from partition.verdict import Reason, Unsupported, Verdict

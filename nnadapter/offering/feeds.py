@@ -12,8 +12,8 @@ from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
+from nnadapter.onnx.preparation.default_sizes import check_known_rank, default_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
-from nnadapter.onnx.preparation.sizes import check_known_rank, default_shapes
 from partition.graph import Value
 
 if TYPE_CHECKING:

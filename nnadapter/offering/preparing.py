@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nnadapter.converters.output_types import output_types
+from nnadapter.converters.convert import contradiction, output_types
 from nnadapter.converters.registry import has_converter
-from nnadapter.converters.validity import contradiction
-from nnadapter.onnx.operators import NO_RULES, Operators, Rules
+from nnadapter.onnx.model import NO_RULES, Operators, Rules
 from nnadapter.onnx.preparation import prepare as preparation
 from nnadapter.onnx.preparation.prepare import Prepared
 
@@ -21,8 +20,8 @@ OPERATORS = Operators(has_converter, contradiction, output_types)
 
 def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
     """Return domain and op type of the nodes of some domains whose ops nobody converts."""
-    from nnadapter.onnx.brought_converters import external_versions
-    from nnadapter.onnx.further_schemas import further_schema
+    from nnadapter.onnx.external_converters import external_versions
+    from nnadapter.onnx.schemas import further_schema
 
     ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
     return {op for op in ops if further_schema(*op) is None and not external_versions(*op)}

@@ -1,29 +1,102 @@
-"""A segment of the plan as the model that its device takes: adapter IR, or an ONNX sub-graph."""
+"""Models of segments in adapter IR or ONNX, at one set of shapes or with dynamic shapes.
+
+The nodes are those of a plan at some shapes. There, what follows from shapes alone was evaluated and left out; it
+belongs to every part that reads it again, and is computed there for the sizes that come.
+"""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import Capability, ModelForm
-from nnadapter.kernels.choosing import KernelTable
-from nnadapter.offering.calling import calls_among, with_calls
+from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operations.custom import CUSTOM, CustomCall
+from nnadapter.ir.schema import Attributes
+from nnadapter.kernels.registry import Choice, KernelTable, Request
 from nnadapter.offering.part import Part
-from nnadapter.onnx.building import info_of, tensor_of
+from nnadapter.onnx.construction import OnnxIndex, extract, info_of, tensor_of
 from nnadapter.onnx.domains import plain_domain
-from nnadapter.onnx.extracting import OnnxIndex, extract
-from nnadapter.onnx.nodes import BROADCASTING_OPSET, opsets_of
-from nnadapter.onnx.preparation.prepare import Specialized
+from nnadapter.onnx.graphs import BROADCASTING_OPSET, operand_type, opsets_of
+from nnadapter.onnx.preparation.node_hashes import NodeHashes
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
 from nnadapter.onnx.references import inlined
-from partition.graph import Graph, Node
+from partition.graph import Graph, Node, Value
 from partition.plan import Step
+from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     import onnx
+
+
+Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
+"""By node the attributes of the operation CUSTOM that it is, and the types of what it reads."""
+
+
+def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
+    """Return which of some nodes kernels of a device compute."""
+    if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
+        return {}
+    calls = {}
+    for node in nodes:
+        request = _request(graph.nodes[node], node, graph, conversion)
+        if request is not None and isinstance(kernels.choose(request[0]), Choice):
+            calls[node] = request[1:]
+    return calls
+
+
+def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
+    """Why no kernel of a device computes a node whose op they are for; None where they are for none such."""
+    op = graph.nodes[node].domain, graph.nodes[node].op_type
+    if op not in kernels.by_op:
+        return None
+    converted = conversion.verdicts[node]
+    if isinstance(converted, Unsupported):
+        return converted
+    request = _request(graph.nodes[node], node, graph, conversion)
+    choice = kernels.choose(request[0]) if request is not None else None
+    return choice if isinstance(choice, Unsupported) else None
+
+
+def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls: Calls) -> onnx.ModelProto:
+    """Change the nodes of a model that are calls, and have the model say the types of all that its nodes make.
+
+    Args:
+        model: a part of the graph, which nobody else has.
+        nodes: the positions of its nodes in `graph`.
+        graph: what is placed.
+        calls: of some of the nodes.
+    """
+    from nnadapter.kernels.onnx_calls import call_node  # where there are such calls
+
+    if not calls:
+        return model
+    for at, node in enumerate(nodes):
+        if node in calls:
+            model.graph.node[at].CopyFrom(call_node(model.graph.node[at], graph.nodes[node].name, *calls[node]))
+    stated = {info.name for info in (*model.graph.output, *model.graph.input)}
+    made = (name for node in nodes for name in graph.nodes[node].outputs if name and name not in stated)
+    model.graph.value_info.extend(info_of(graph.value(name)) for name in made if graph.value(name).dtype)
+    return model
+
+
+def _request(
+    node: Node, position: int, graph: Graph, conversion: Conversion
+) -> tuple[Request, Attributes, tuple[OperandType, ...]] | None:
+    operations = [conversion.model.operations[index] for index in conversion.operations[position]]
+    if [operation.type for operation in operations] != [CUSTOM]:
+        return None
+    attributes = operations[0].attributes
+    call = CustomCall.of(attributes)
+    types = [operand_type(graph.value(node.inputs[at])) for at in call.present]
+    known = tuple(type_ for type_ in types if type_ is not None)
+    return (Request.of(call, known), attributes, known) if len(known) == len(types) else None
 
 
 Placed = tuple[int, Node]
@@ -157,3 +230,104 @@ def part_of(capability: Capability, kernels: KernelTable, step: Step, conversion
 def with_weights(part: Part, capability: Capability) -> Part:
     """A segment as ONNX with its weights inside, where its device takes no references to them."""
     return part if capability.takes_references else replace(part, model=inlined(part.model))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ShapedModel:
+    """What is offered to devices, and placed."""
+
+    prepared: Prepared
+    """The model whatever its input shapes."""
+    shapes: Shapes
+    """Of the inputs."""
+    specialized: Specialized
+    """The model at these shapes."""
+    conversion: Conversion
+    """The same as adapter IR."""
+    parts: OnnxParts
+    """The same as ONNX, whole or in parts."""
+    apart: frozenset[str] = frozenset()
+    """Values that no atom holds inside."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is cut."""
+        return self.specialized.graph
+
+    @property
+    def structure(self) -> NodeHashes:
+        """Hashes of the model's own nodes, worked out when they are first asked for."""
+        return self.prepared.structure
+
+    def hashes(self) -> Sequence[str]:
+        """What every node of the graph is, but for where it stands."""
+        alone = self.structure.alone
+        return [alone[position] for position in self.specialized.positions]
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicParts(OnnxParts):
+    """Takes ONNX sub-graphs out of a model, for any sizes of its inputs."""
+
+    prepared: Prepared
+
+    @cached_property
+    def open_graph(self) -> Graph:
+        """The graph that is cut, with what is known of its values at all sizes: their ranks at least."""
+        always, now = {**self.prepared.values, **self.prepared.ranks_found}, self.graph.values
+        return self.graph.revalued({name: _open(always.get(name), now, name) for name in now})
+
+    @property
+    def sized_outputs(self) -> tuple[str, ...]:
+        """Outputs of the model that follow from the shapes of inputs alone: no node of a plan makes them."""
+        known, always = self.specialized.constants, self.prepared.constants
+        return tuple(name for name in self.graph.outputs if name in known and name not in always)
+
+    def part(self, step: Step) -> Part:
+        """The nodes of `step`, those behind the sizes that they read, and the constants that these read."""
+        nodes, inputs, constants = self._needed(step)
+        made = {name for _, node in nodes for name in node.outputs}
+        part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
+        known = {**self.prepared.ranks_found, **self.open_graph.values}
+        inner = made.difference(step.outputs).intersection(known)
+        part.graph.value_info.extend(info_of(known[name]) for name in sorted(inner))
+        return Part(part, tuple(inputs))
+
+    def nodes(self, step: Step) -> tuple[Node, ...]:
+        """The nodes of `part`, in its order."""
+        return tuple(node for _, node in self._needed(step)[0])
+
+    def reads(self, step: Step) -> tuple[str, ...]:
+        """What `part` reads."""
+        return tuple(self._needed(step)[1])
+
+    def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
+        """Nodes, in their order, inputs and constants of a part."""
+        own, always, left = self.specialized.own, self.prepared.constants, frozenset(self.specialized.positions)
+        nodes = self._placed(step.nodes)
+        made = {name for _, node in nodes for name in node.outputs}
+        pending = [*(name for _, node in nodes for name in node.reads), *step.outputs]
+        inputs, constants = dict.fromkeys(step.inputs), dict[str, None]()
+        while pending:
+            name = pending.pop()
+            if name in made:
+                continue
+            position = own.producer.get(name)
+            if name in always:
+                constants[name] = None
+            elif position is None or position in left:
+                inputs[name] = None
+            else:
+                nodes.append((position, own.nodes[position]))
+                made.update(own.nodes[position].outputs)
+                pending.extend(own.nodes[position].reads)
+        # A step that takes adapter IR is given what follows from sizes; here it is made anew.
+        return sorted(nodes, key=itemgetter(0)), [name for name in inputs if name not in made], list(constants)
+
+
+def _open(always: Value | None, now: Mapping[str, Value], name: str) -> Value:
+    """What is known of a value at all sizes; the rank that it has now, where no more is: that may be worked out."""
+    if always is not None and always.shape is not None:
+        return always
+    value = now[name]
+    return value if value.shape is None else replace(value, shape=(None,) * len(value.shape))

@@ -1,4 +1,4 @@
-"""Models converted with traced numbers in the place of open dimensions: for each set of shapes, and for all at once."""
+"""Models converted once with symbolic sizes, and the shape-derived values that their segments get."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.ir.size_arrays import SymbolicArray
-from nnadapter.ir.size_class import DynamicDimensions
+from nnadapter.ir.guarded_shapes import DynamicDimensions, Given, SymbolicArray, TableComputation
 from nnadapter.ir.structure import SymbolicModel
-from nnadapter.ir.tracing import Trace, settled
+from nnadapter.ir.symbolic_numbers import Trace, settled
 from nnadapter.onnx.preparation.prepare import Shapes, Specialized
 from partition.graph import Value
 
@@ -119,3 +118,28 @@ class _FilledValues(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def given_of(opening: DynamicConversion, names: Iterable[str]) -> Given:
+    """Return values by name, for the sizes of a replay.
+
+    Args:
+        opening: the model for all sizes.
+        names: of sizes (`opening.sizes`) and of tables (`opening.tables`).
+    """
+    wanted = tuple(names)
+    tables = [name for name in wanted if name not in opening.sizes]
+    sizes = {name: opening.sizes[name] for name in wanted if name in opening.sizes}
+    return Given(wanted, sizes, _tables(opening, tables) if tables else None)
+
+
+def _tables(opening: DynamicConversion, names: Sequence[str]) -> TableComputation:
+    """The operations behind some tables, and the sizes that they read."""
+    conversion = opening.conversion
+    operand_of, model = conversion.operand_of, conversion.model
+    wanted = [operand_of[name] for name in names]
+    operations = sorted(opening.behind(wanted))
+    read = {operand for operation in operations for operand in model.operations[operation].inputs}
+    inputs = tuple(opening.given_sizes(read))
+    part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
+    return TableComputation(part, {name: opening.sizes[name] for name in inputs}, tuple(names))

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operations.equation import terms_of
-from nnadapter.onnx.nodes import FunctionKey, key_of, with_nested
+from nnadapter.onnx.graphs import FunctionKey, key_of, with_nested
 
 _Place = tuple[FunctionKey, str]
 """An op or a function, and the attribute of it that is an equation."""

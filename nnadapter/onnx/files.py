@@ -1,23 +1,220 @@
-"""Path, bytes or ModelProto -> ModelProto, with an error that a person can act on."""
+"""Model files: loading with external data and large weights left in their files, and saving.
+
+1. A file lies in the model's folder, or in one inside of it; links may not lead out. Where the model itself is a link,
+   the folder of the file behind it counts as well.
+2. It is a regular file, and as long as the model says.
+3. Large initializers refer to it (`references`). Everything else, such as tensors in attributes, is read.
+
+The file is walked through field by field; what is passed over is not read. The fields of a message may be written in
+any order, so nothing is moved: pieces are left out, others put in, and the lengths of the messages around are written
+anew. Whatever is unusual (contents that are no bytes, are there twice, or do not fit their type) stays as it is.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
+import stat
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.onnx.external_data import refer_to_files
-from nnadapter.onnx.function_calls import check_calls
-from nnadapter.onnx.overriding import Overrides, override
-from nnadapter.onnx.references import inlined
-from nnadapter.onnx.skeletons import skeleton_of
-from nnadapter.onnx.walking import check_size
+from nnadapter.files.atomic_files import replace_file, write_file
+from nnadapter.onnx.construction import copied
+from nnadapter.onnx.graphs import check_calls, graphs_of
+from nnadapter.onnx.overrides import Overrides, override
+from nnadapter.onnx.references import (
+    REFERRED_BYTES,
+    ReadingAhead,
+    array_of,
+    bytes_of,
+    fits,
+    inlined,
+    is_reference,
+    refer,
+    refers_to,
+    stamp_of,
+    without_contents,
+)
+from nnadapter.onnx.wire_format import GRAPH, INITIALIZER, RAW_DATA, Contents, check_size, fields, rewritten
 
 if TYPE_CHECKING:
-    import onnx
+    from nnadapter.ir.operand import Array
+
+
+def refer_to_files(
+    model: onnx.ModelProto, path: str | None, label: str, in_memory: Mapping[str, memoryview] | None = None
+) -> None:
+    """Let large initializers with external data refer to their files, and read what is small.
+
+    Args:
+        model: changed in place; what refers to the file at `path` stays as it is.
+        path: of the model; without one, files are looked for in the working directory, as ONNX Runtime does.
+        label: how messages call the model.
+        in_memory: contents of files, by the names that the model gives them.
+
+    Raises:
+        ModelFileError: a file is missing, too short, or not where it may be.
+    """
+    files = _Files(path, label, in_memory or {})
+    for tensor in filter(is_reference, model.graph.initializer):
+        if path is None or not refers_to(tensor, Path(path).absolute()):
+            files.take(tensor, may_refer=True)
+    for part in (model.graph, *model.functions):
+        for tensor in filter(is_reference, _within(part)):
+            files.take(tensor, may_refer=False)
+
+
+class _Files:
+    """The files beside one model."""
+
+    def __init__(self, path: str | None, label: str, in_memory: Mapping[str, memoryview]) -> None:
+        self._path, self._what, self._in_memory = path, label, in_memory
+        self._known: dict[str, tuple[Path, os.stat_result]] = {}
+
+    def take(self, tensor: TensorProto, *, may_refer: bool) -> None:
+        """Let a tensor refer to its file, or read its contents."""
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        location = place.get("location", "")
+        try:
+            if location in self._in_memory:
+                contents = self._in_memory[location]
+                offset, length = _bounds(place, len(contents), bytes_of(tensor))
+                _put(tensor, bytes(contents[offset : offset + length]))
+                return
+            path, status = self._known.get(location) or self._found(location)
+            self._known[location] = path, status
+            offset, length = _bounds(place, status.st_size, bytes_of(tensor))
+            if may_refer and fits(tensor, length):
+                refer(tensor, path, stamp_of(status), offset, length, is_own=False)
+            else:
+                _fill(tensor, path, offset, length)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            advice = "put it beside the model" if self._path else "give the path of the model's file instead"
+            raise ModelFileError(
+                f"external data file {location!r} of {self._what} cannot be read (tensor {tensor.name!r}): "
+                f"{' '.join(str(reason).split())}; {advice}"
+            ) from error
+
+    def _found(self, location: str) -> tuple[Path, os.stat_result]:
+        """The path of a file, without links, and what the system says of it."""
+        model = Path(self._path or "model")
+        path = (model.parent / location).resolve()
+        folders = (model.parent.resolve(), model.resolve().parent)
+        is_named = location and not Path(location).is_absolute() and ".." not in Path(location).parts
+        if not is_named or not any(map(path.is_relative_to, folders)):
+            raise ValueError("it is not inside of the model's folder")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is no regular file")
+        return path, status
+
+
+def _bounds(place: Mapping[str, str], size: int, expected: int) -> tuple[int, int]:
+    """Where the contents start in their file, and how long they are."""
+    for name in place.keys() & {"offset", "length"}:
+        if not (place[name].isascii() and place[name].isdigit()):
+            raise ValueError(f"its {name} is {place[name]!r}, expected a number")
+    offset = int(place.get("offset", 0))
+    length = int(place.get("length", expected))
+    if offset + length > size:
+        raise ValueError(f"it has {size} bytes, and bytes {offset} to {offset + length} are wanted")
+    if length != expected:
+        raise ValueError(f"{length} bytes are named, its type and dimensions take {expected}")
+    return offset, length
+
+
+def _fill(tensor: TensorProto, path: Path, offset: int, length: int) -> None:
+    with path.open("rb") as file:
+        file.seek(offset)
+        contents = file.read(length)
+    if len(contents) != length:
+        raise ValueError("it became shorter")
+    _put(tensor, contents)
+
+
+def _put(tensor: TensorProto, contents: bytes) -> None:
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = contents
+
+
+def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:
+    """The tensors in attributes of nodes, those of inner graphs, and those that sparse ones are made of."""
+    sparse = [*part.sparse_initializer] if isinstance(part, onnx.GraphProto) else []
+    for attribute in chain.from_iterable(map(attrgetter("attribute"), part.node)):
+        yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+        sparse += [
+            *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []),
+            *attribute.sparse_tensors,
+        ]
+        for inner in graphs_of(attribute):
+            yield from inner.initializer
+            yield from _within(inner)
+    for sparse_tensor in sparse:
+        yield from (sparse_tensor.values, sparse_tensor.indices)
+
+
+def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
+    """Return the serialized model in a file, its large initializers referring to it; None where there is none of them.
+
+    Args:
+        file: open, at its start.
+        path: of the file, absolute.
+    """
+    status = os.fstat(file.fileno())
+    if status.st_size < REFERRED_BYTES:
+        return None
+    try:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+            return _Writer(contents, path, stamp_of(status)).model()
+    except (OSError, ValueError, IndexError, DecodeError):
+        return None  # no file that can be mapped, or no model: whoever parses it says what is wrong
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes messages anew."""
+
+    contents: Contents
+    path: Path
+    stamp: str
+
+    def model(self) -> bytes | None:
+        return rewritten(self.contents, 0, len(self.contents), GRAPH, self._graph)
+
+    def _graph(self, start: int, end: int) -> bytes | None:
+        return rewritten(self.contents, start, end, INITIALIZER, self._initializer)
+
+    def _initializer(self, start: int, end: int) -> bytes | None:
+        if end - start < REFERRED_BYTES:
+            return None
+        raw_fields = [
+            (at, begin, stop) for tag, at, begin, stop in fields(self.contents, start, end) if tag == RAW_DATA
+        ]
+        if len(raw_fields) != 1 or raw_fields[0][2] > end:
+            return None
+        at, begin, stop = raw_fields[0]
+        tensor = onnx.TensorProto.FromString(self.contents[start:at] + self.contents[stop:end])
+        is_plain = tensor.data_location == onnx.TensorProto.DEFAULT and not tensor.HasField("segment")
+        if not is_plain or not fits(tensor, stop - begin):
+            return None
+        refer(tensor, self.path, self.stamp, begin, stop - begin, is_own=True)
+        written: bytes = tensor.SerializeToString()
+        return written
+
 
 _BEGINNING = 8
 """Bytes that tell what a file is."""
@@ -194,3 +391,80 @@ def _is_text(model: onnx.ModelProto) -> bool:
 
 _HOLDING_GRAPHS = (5, 10)
 """Types of attributes. Source: onnx.AttributeProto.GRAPH, GRAPHS."""
+
+
+class BegunModel:
+    """Threads read the weights of a model's file, until it is finished or stopped."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Load the model, and begin to read. Raises what `load_model` does."""
+        self._model = load_model(path)
+        self._reading = ReadingAhead(self._model.graph.initializer)
+
+    def finish(self) -> tuple[onnx.ModelProto, list[Array]]:
+        """Return the model, and the arrays of its weights, which are the ones that it refers to while they are held."""
+        return self._model, self._reading.finish()
+
+    def stop(self) -> None:
+        """Have no more read."""
+        self._reading.stop()
+
+
+LARGEST_MESSAGE = (1 << 31) - (1 << 20)
+"""Bytes that are written as one file: a protobuf message ends at 2 GiB, its own fields among them."""
+_ALIGNMENT = 4096
+"""Where weights begin in a file beside the model: at a page, so that readers may map them."""
+
+
+def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: int = LARGEST_MESSAGE) -> None:
+    """Write a model to `path`; weights that it refers to go in, or into `path.data` where the whole would be too large.
+
+    Args:
+        model: may refer to weights (`nnadapter.onnx.references`).
+        path: of the file; files are whole or not there.
+        largest: bytes of the largest file that holds its weights.
+
+    Raises:
+        ModelFileError: a file cannot be written, or one that holds weights cannot be read.
+    """
+    target = Path(path)
+    referred = [array_of(tensor).nbytes for tensor in model.graph.initializer if is_reference(tensor)]
+    try:
+        if model.ByteSize() + sum(referred) <= largest:
+            contents = inlined(model).SerializeToString()
+        else:
+            contents = _with_data_beside(model, target.with_name(f"{target.name}.data")).SerializeToString()
+        write_file(target, lambda file: file.write(contents))
+    except OSError as error:
+        raise ModelFileError(
+            f"{str(target)!r} cannot be written: {error.strerror or error}; give another path"
+        ) from error
+
+
+def _with_data_beside(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """The model, whose weights that were referred to lie in a file, which is written."""
+    saved_model = copied(model)
+    referred = [tensor for tensor in saved_model.graph.initializer if is_reference(tensor)]
+    sources = [copied(tensor) for tensor in referred]
+    offset = 0
+    for tensor in referred:
+        length = array_of(tensor).nbytes
+        _place(tensor, {"location": path.name, "offset": str(offset), "length": str(length)})
+        offset += -(-length // _ALIGNMENT) * _ALIGNMENT
+    replace_file(path, lambda file: _write(sources, file))
+    return saved_model
+
+
+def _place(tensor: TensorProto, place: dict[str, str]) -> None:
+    bare = without_contents(tensor)
+    bare.data_location = TensorProto.EXTERNAL
+    for key, value in place.items():
+        bare.external_data.add(key=key, value=value)
+    tensor.CopyFrom(bare)
+
+
+def _write(tensors: list[TensorProto], file: BinaryIO) -> None:
+    for tensor in tensors:
+        array = array_of(tensor)
+        file.write(array.reshape(-1).view(np.uint8).data)
+        file.write(bytes(-array.nbytes % _ALIGNMENT))

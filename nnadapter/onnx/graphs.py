@@ -1,16 +1,231 @@
-"""A model as the graph that is partitioned."""
+"""ONNX messages read as graphs: nodes, values, sizes that follow from shapes, and counted function calls.
+
+onnx's inference and ONNX Runtime expand calls inside of calls. Functions that each call the next one twice double with
+every one of them: forty need 2 ** 40 nodes, and a kilobyte.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from onnx import GraphProto, ModelProto, NodeProto
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
+from nnadapter import limits
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Array, DataType, OperandType, dtype_name
 from nnadapter.onnx.domains import plain_domain
-from nnadapter.onnx.nodes import captured_names
-from nnadapter.onnx.values import dense_type, sparse_type, value_of_type, values_of
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Graph, GraphError, Node, Value
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload of a model-local function."""
+RUNNING_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
+"""ONNX's ops that run graphs of their own."""
+BROADCASTING_OPSET = 7
+"""The opset since which operands are broadcast as in numpy."""
+
+
+def graphs_of(attribute: AttributeProto) -> tuple[GraphProto, ...]:
+    """Return the graphs that an attribute holds; nearly none holds one."""
+    return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+
+
+def holds_graph(node: NodeProto) -> bool:
+    """Whether a node runs a graph of its own."""
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
+def opsets_of(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    """Return the version of every operator set that is imported, by domain; ONNX's own is the empty one."""
+    return {plain_domain(entry.domain): entry.version for entry in imports}
+
+
+def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        yield from graphs_of(attribute)
+
+
+def captured_names(node: NodeProto) -> dict[str, None]:
+    """Return the names that the node's sub-graphs, at any depth, read from outside, in order of first use."""
+    outer_names: dict[str, None] = {}
+    for graph in _subgraphs(node):
+        inner = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+        inner.update(sparse.values.name for sparse in graph.sparse_initializer)
+        for part in graph.node:
+            outer_names.update(
+                (name, None) for name in (*part.input, *captured_names(part)) if name and name not in inner
+            )
+            inner.update(part.output)
+        outer_names.update((info.name, None) for info in graph.output if info.name not in inner)
+    return outer_names
+
+
+def with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Every node, and those of the graphs that it holds, at any depth."""
+    for node in nodes:
+        yield node
+        for graph in _subgraphs(node):
+            yield from with_nested(graph.node)
+
+
+def key_of(proto: NodeProto | FunctionProto) -> FunctionKey:
+    """What tells a function from others, or which function a node calls if there is one."""
+    name = proto.op_type if isinstance(proto, NodeProto) else proto.name
+    return plain_domain(proto.domain), name, proto.overload
+
+
+def needed_functions(
+    nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
+) -> dict[FunctionKey, FunctionProto]:
+    """Return those of `functions` that the nodes call, themselves or through other functions."""
+    callees: dict[FunctionKey, FunctionProto] = {}
+    waiting = list(nodes) if functions else []
+    while waiting:
+        for node in with_nested([waiting.pop()]):
+            key = key_of(node)
+            if key in functions and key not in callees:
+                callees[key] = functions[key]
+                waiting.extend(functions[key].node)
+    return callees
+
+
+_OPERAND_TYPES = frozenset(map(str, DataType))
+_UNTYPED = "?"
+"""Stands for the element type of a container that does not tell it."""
+
+
+def value_of(info: ValueInfoProto) -> Value:
+    """Return what `info` tells of its value; a dimension below 0 counts as unknown.
+
+    Source: ONNX IR specification, "Types" and "Static tensor shapes".
+    """
+    return value_of_type(info.name, info.type)
+
+
+def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
+    """Return what `infos` tell of their values, by name; of those of one name, what the last one tells.
+
+    A model has few types beside its values, and reading one costs more than knowing it again.
+    """
+    values_by_type: dict[bytes, Value] = {}
+    values_by_name = {}
+    for info in infos:
+        name, type_proto = info.name, info.type
+        written = type_proto.SerializeToString()
+        like = values_by_type.get(written)
+        if like is None:
+            like = values_by_type[written] = value_of_type(name, type_proto)
+        values_by_name[name] = Value(name, like.dtype, like.shape, like.itemsize)
+    return values_by_name
+
+
+def constant_value(name: str, array: Array) -> Value:
+    """What is known of a value whose contents are known."""
+    if array.dtype == object:
+        return Value(name, "string", array.shape)
+    dtype = dtype_name(array.dtype)
+    return Value(name, dtype, array.shape, ITEMSIZE_OF_DTYPE[dtype])
+
+
+def operand_type(value: Value) -> OperandType | None:
+    """The type of an operand that is this value; None where none is, or the shape is not known beforehand."""
+    dimensions, dtype = value.static_shape, value.dtype or ""
+    return OperandType(DataType(dtype), dimensions) if dimensions is not None and dtype in _OPERAND_TYPES else None
+
+
+def value_of_type(name: str, type_proto: TypeProto) -> Value:
+    """Return what a type tells of the value `name`. See `value_of`."""
+    if type_proto.HasField("tensor_type"):  # nearly always
+        tensor = type_proto.tensor_type
+        dtype = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
+        dimensions = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
+        return Value(name, dtype, dimensions, ITEMSIZE_OF_DTYPE.get(dtype or "", 0))
+    dtype = dtype_of(type_proto)
+    kind = type_proto.WhichOneof("value")
+    shaped = kind == "sparse_tensor_type" and type_proto.sparse_tensor_type.HasField("shape")
+    shape = tuple(map(_dimension, type_proto.sparse_tensor_type.shape.dim)) if shaped else None
+    return Value(name, dtype, shape, ITEMSIZE_OF_DTYPE.get(dtype or "", 0))
+
+
+def _dimension(dimension: Any) -> int | str | None:
+    if dimension.HasField("dim_value"):
+        size: int = dimension.dim_value
+        return size if size >= 0 else None
+    return str(dimension.dim_param) or None
+
+
+def dtype_of(type_proto: TypeProto) -> str | None:
+    """Return the data type's name, such as `float32`, `sequence(float32)` or `map(int64, float32)`; None if untold."""
+    match type_proto.WhichOneof("value"):
+        case "tensor_type":
+            return DTYPE_OF_ELEMENT_TYPE.get(type_proto.tensor_type.elem_type)
+        case "sparse_tensor_type":
+            return f"sparse({DTYPE_OF_ELEMENT_TYPE.get(type_proto.sparse_tensor_type.elem_type, _UNTYPED)})"
+        case "sequence_type":
+            return f"sequence({dtype_of(type_proto.sequence_type.elem_type) or _UNTYPED})"
+        case "optional_type":
+            return f"optional({dtype_of(type_proto.optional_type.elem_type) or _UNTYPED})"
+        case "map_type":
+            key = DTYPE_OF_ELEMENT_TYPE.get(type_proto.map_type.key_type, _UNTYPED)
+            return f"map({key}, {dtype_of(type_proto.map_type.value_type) or _UNTYPED})"
+        case "opaque_type":
+            return f"opaque({type_proto.opaque_type.domain}.{type_proto.opaque_type.name})"
+        case _:
+            return None
+
+
+def type_of(value: Value) -> TypeProto | None:
+    """Return the type that `value` tells, or None where it tells none."""
+    kind, _, arguments = (value.dtype or "").partition("(")
+    if value.dtype is None or _UNTYPED in value.dtype or kind == "opaque":
+        return None
+    if kind == "sparse":
+        return onnx.helper.make_sparse_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[arguments[:-1]], value.shape)
+    if kind in ("sequence", "optional"):
+        inner = type_of(Value("", arguments[:-1]))
+        make = onnx.helper.make_sequence_type_proto if kind == "sequence" else onnx.helper.make_optional_type_proto
+        return None if inner is None else make(inner)
+    if kind == "map":
+        key, _, inner_name = arguments[:-1].partition(", ")
+        inner = type_of(Value("", inner_name))
+        return None if inner is None else onnx.helper.make_map_type_proto(ELEMENT_TYPE_OF_DTYPE[key], inner)
+    return onnx.helper.make_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[value.dtype], value.shape)
+
+
+def infos_of(values: Iterable[Value]) -> dict[str, ValueInfoProto]:
+    """Return what is known of values in ONNX's form, by name; values of unknown type are left out."""
+    types = ((value.name, type_of(value)) for value in values)
+    return {name: ValueInfoProto(name=name, type=type_) for name, type_ in types if type_ is not None}
+
+
+def dense_type(tensor: TensorProto) -> TypeProto:
+    """Return the type of an initializer."""
+    type_proto: TypeProto = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+    return type_proto
+
+
+def sparse_type(sparse: onnx.SparseTensorProto) -> TypeProto:
+    """Return the type of a sparse initializer."""
+    type_proto: TypeProto = onnx.helper.make_sparse_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
+    return type_proto
+
 
 OLDEST_IR = 4
 """The first IR version in which an initializer need not be a graph input."""
@@ -126,3 +341,81 @@ def _values(graph: GraphProto) -> dict[str, Value]:
     sparse = ((initializer.values.name, sparse_type(initializer)) for initializer in graph.sparse_initializer)
     values_by_name.update((name, value_of_type(name, type_proto)) for name, type_proto in sparse)
     return values_by_name
+
+
+MEASURING = frozenset(("Shape", "Size"))
+"""ONNX's ops that tell of a tensor's shape, and of nothing that it holds."""
+
+
+def size_names(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the values that nodes make of shapes and constants alone, in a model whose nodes are in order."""
+    computable_names = {tensor.name for tensor in model.graph.initializer}
+    names: set[str] = set()
+    for node in model.graph.node:
+        measures = node.op_type in MEASURING and not plain_domain(node.domain)
+        if measures or (
+            computable_names.issuperset(filter(None, node.input)) and computable_names.issuperset(captured_names(node))
+        ):
+            names.update(node.output)
+            computable_names.update(node.output)
+    return frozenset(names)
+
+
+def has_open_inputs(model: onnx.ModelProto) -> bool:
+    """Whether an input leaves a dimension open, or all of them."""
+    tensors = (value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type"))
+    return any(
+        not tensor.HasField("shape") or any(not size.HasField("dim_value") for size in tensor.shape.dim)
+        for tensor in tensors
+    )
+
+
+def check_calls(model: onnx.ModelProto) -> None:
+    """Raise InvalidModelError for functions that call themselves, or come to far more nodes than are written."""
+    if not model.functions:
+        return
+    bodies = {key_of(function): [key_of(node) for node in with_nested(function.node)] for function in model.functions}
+    nodes = [key_of(node) for node in with_nested(model.graph.node)]
+    sizes = _sizes(bodies)
+    written = len(nodes) + sum(map(len, bodies.values()))
+    most = max(limits.EXPANDED_NODES, limits.EXPANSION * written)
+    total = sum(sizes.get(key, 1) for key in nodes)
+    largest = max((*sizes.values(), total))
+    if largest > most:
+        raise InvalidModelError(
+            f"calls of the model's functions come to {_told(largest)} nodes, expected at most {most:,} where "
+            f"{written:,} are written; export it without functions, or with fewer calls inside of calls"
+        )
+
+
+def check_calls_in(source: str | os.PathLike[str] | bytes) -> None:
+    """The same by path or contents. Nothing else is checked of them."""
+    model = onnx.ModelProto()
+    with suppress(DecodeError, UnicodeDecodeError):
+        model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
+        check_calls(model)
+
+
+def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, int]:
+    """How many nodes a call of each function comes to; those that are called first."""
+    sizes: dict[FunctionKey, int] = {}
+    for function in bodies:
+        path, entered = [function], set[FunctionKey]()
+        while path:
+            current = path[-1]
+            waiting = [callee for callee in dict.fromkeys(bodies[current]) if callee in bodies and callee not in sizes]
+            if current in sizes or not waiting:
+                sizes[path.pop()] = sum(sizes.get(callee, 1) for callee in bodies[current])
+                continue
+            if current in entered:
+                raise InvalidModelError(
+                    f"function {current[1]!r} of domain {current[0]!r} calls itself, directly or by others; "
+                    "export the model again"
+                )
+            entered.add(current)
+            path += waiting
+    return sizes
+
+
+def _told(count: int) -> str:
+    return f"{count:,}" if count < 10**9 else "more than a billion"

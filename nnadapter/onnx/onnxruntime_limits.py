@@ -67,7 +67,7 @@ def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         InvalidModelError: a node of it has no such meaning in any opset that ONNX Runtime knows.
     """
-    from nnadapter.onnx.versions import check_versions, stamp_down
+    from nnadapter.onnx.normal_form import check_versions, stamp_down
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     opsets, ir_version = onnxruntime_limits()

@@ -12,13 +12,11 @@ import onnx
 from onnx import TensorProto, checker
 from onnx.shape_inference import infer_shapes
 
-from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
+from nnadapter.onnx.construction import copied, model_of, tensor_info, with_inputs_for
 from nnadapter.onnx.equations import check_equations
-from nnadapter.onnx.like_inputs import with_stand_ins
-from nnadapter.onnx.nodes import captured_names, holds_graph, opsets_of
-from nnadapter.onnx.propagation import FAILURES, infer, without_crashes
+from nnadapter.onnx.graphs import captured_names, holds_graph, opsets_of, values_of
+from nnadapter.onnx.propagation import FAILURES, infer, with_stand_ins, without_crashes
 from nnadapter.onnx.references import bytes_of, holding
-from nnadapter.onnx.values import values_of
 from partition.graph import Value
 
 _SMALL_BYTES = 1 << 12

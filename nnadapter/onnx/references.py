@@ -1,4 +1,4 @@
-"""Weights by reference: a message says where the contents of a large initializer are, and does not hold them.
+"""Weights by reference: where large initializers lie, their arrays, and reading ahead in threads.
 
 Messages are copied whenever a part is taken out of a model; what they refer to is not. A reference is an initializer
 with `data_location` EXTERNAL whose `external_data` names one of three kinds of place:
@@ -14,6 +14,8 @@ whoever changes one should write another and rename it.
 
 References stay inside of this process and this package, but for drivers that say that they understand them
 (`Capability.takes_references`); `inlined` gives the model that everybody understands.
+
+Most of what it takes to read weights is memory that the system hands out and copies into, which threads do at once.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from math import prod
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -352,3 +355,65 @@ def _shared(key: Hashable, make: Callable[[], Array]) -> Array:
 def _keep(key: Hashable, array: Array) -> Array:
     _living[key] = weakref.ref(array, partial(_living.pop, key))
     return array
+
+
+_LEAST_BYTES = 1 << 24
+"""Fewer are read before threads have started."""
+_MOST_THREADS = 4
+
+
+class ReadingAhead:
+    """Reads those tensors that are read from the model's own file, where these are many bytes, from now on.
+
+    As long as somebody holds the arrays, `array_of` gives the same ones. What cannot be read is left to that.
+    """
+
+    def __init__(self, tensors: Iterable[TensorProto]) -> None:
+        pending_tensors = [tensor for tensor in tensors if is_read(tensor) and not is_held(tensor)]
+        if sum(map(bytes_of, pending_tensors)) < _LEAST_BYTES:
+            pending_tensors = []
+        self._left = pending_tensors
+        self._arrays: list[Array] = []
+        self._helpers = [
+            Thread(target=_read_pending, args=(pending_tensors, self._arrays), daemon=True)
+            for _ in range(min(os.cpu_count() or 1, _MOST_THREADS, len(pending_tensors)) - 1)
+        ]
+        pending_tensors.reverse()  # they are taken from its end
+        try:
+            for helper in self._helpers:
+                helper.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def finish(self) -> list[Array]:
+        """Return the arrays, when all are read."""
+        try:
+            _read_pending(self._left, self._arrays)
+        finally:
+            self.stop()
+        for thread in self._helpers:
+            thread.join()
+        return self._arrays
+
+    def stop(self) -> None:
+        """Have no more read: who helps ends behind the tensor that it reads."""
+        self._left.clear()
+
+
+def read_ahead(tensors: Iterable[TensorProto]) -> list[Array]:
+    """Return the contents of those tensors that are read from the model's own file, as `ReadingAhead` reads them."""
+    return ReadingAhead(tensors).finish()
+
+
+def _read_pending(pending_tensors: list[TensorProto], arrays: list[Array]) -> None:
+    """Read one after the other until none is left; several threads share the list."""
+    while pending_tensors:
+        try:
+            arrays.append(array_of(pending_tensors.pop()))
+        except IndexError:  # another thread took the last one
+            return
+        except MemoryError:
+            pending_tensors.clear()
+        except (ModelFileError, TypeError, ValueError, KeyError):
+            continue

@@ -1,4 +1,4 @@
-"""A model's inputs and outputs as ONNX Runtime shows them, and the check of what a caller feeds."""
+"""Model signature: inputs and outputs as ONNX Runtime shows them, and checked feeds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.errors import FAILURES, InputTypeError, InvalidInputError, MissingInputError
-from nnadapter.ir.operand import array_type_of
+from nnadapter.ir.operand import Array, array_type_of
 from partition.graph import Value
 
 if TYPE_CHECKING:
     import onnx
+
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -213,7 +214,7 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
         inputs: names of its inputs, constants left out.
         defaults: names of those that have an initializer to fall back on.
     """
-    from nnadapter.onnx.values import value_of
+    from nnadapter.onnx.graphs import value_of
 
     inputs_by_name = {value.name: value_of(value) for value in model.graph.input}
     return Signature(
@@ -338,3 +339,40 @@ def read_shapes(input_shapes: object) -> list[dict[str, tuple[int, ...]]]:
             f"input shapes are {input_shapes!r}, expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, "
             "or a list of such"
         ) from None
+
+
+Number = bool | int | float
+
+
+def filled(value: Value, number: Number, shape: tuple[int, ...] | None) -> Array:
+    """Return an array of an input's data type whose elements are a number.
+
+    Args:
+        value: the input.
+        number: what it holds; true and false are for `bool` alone.
+        shape: of the array; None if it is not known.
+
+    Raises:
+        InvalidInputError: the input is no tensor of numbers, its sizes are not known, or it cannot hold the number.
+    """
+    if value.dtype is None or value.dtype == "string" or "(" in value.dtype:
+        raise InvalidInputError(
+            f"input {value.name!r} is {value.dtype or 'of no type'}, and takes no number", name=value.name
+        )
+    if shape is None:
+        raise InvalidInputError(
+            f"input {value.name!r} has open sizes, and takes no number; give an array", name=value.name
+        )
+    dtype = np.dtype(value.dtype)
+    try:
+        with np.errstate(all="ignore"):
+            array = np.full(shape, number, dtype)
+    except (OverflowError, ValueError, TypeError):
+        fits = False
+    else:
+        is_truth = dtype.kind == "b"
+        fits = isinstance(number, bool) == is_truth or (is_truth and number in (0, 1))
+        fits = fits and (dtype.kind not in "iu" or not array.size or array.flat[0] == number)
+    if not fits:
+        raise InvalidInputError(f"input {value.name!r} takes {value.dtype}, got {number}", name=value.name)
+    return array

@@ -11,7 +11,7 @@ import onnx.defs
 from onnx import helper
 
 from nnadapter.ir.operand import Array, DataType
-from nnadapter.onnx.building import info_of, initializer_of, model_of, tensor_of
+from nnadapter.onnx.construction import info_of, initializer_of, model_of, tensor_of
 from nnadapter.onnx.schemas import since_version
 from nnadapter.process.cache import remembered
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE

@@ -13,23 +13,27 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter.paddle.config import Config
-    from nnadapter.paddle.handle import Tensor
-    from nnadapter.paddle.pool import PredictorPool
-    from nnadapter.paddle.predictor import Predictor, create_predictor
-    from nnadapter.paddle.types import DataType, PlaceType, PrecisionType, get_num_bytes_of_data_type, get_version
+    from nnadapter.paddle.config import (
+        Config,
+        DataType,
+        PlaceType,
+        PrecisionType,
+        get_num_bytes_of_data_type,
+        get_version,
+    )
+    from nnadapter.paddle.predictor import Predictor, PredictorPool, Tensor, create_predictor
 
 _HOMES = {
     "Config": "nnadapter.paddle.config",
-    "DataType": "nnadapter.paddle.types",
-    "PlaceType": "nnadapter.paddle.types",
-    "PrecisionType": "nnadapter.paddle.types",
+    "DataType": "nnadapter.paddle.config",
+    "PlaceType": "nnadapter.paddle.config",
+    "PrecisionType": "nnadapter.paddle.config",
     "Predictor": "nnadapter.paddle.predictor",
-    "PredictorPool": "nnadapter.paddle.pool",
-    "Tensor": "nnadapter.paddle.handle",
+    "PredictorPool": "nnadapter.paddle.predictor",
+    "Tensor": "nnadapter.paddle.predictor",
     "create_predictor": "nnadapter.paddle.predictor",
-    "get_num_bytes_of_data_type": "nnadapter.paddle.types",
-    "get_version": "nnadapter.paddle.types",
+    "get_num_bytes_of_data_type": "nnadapter.paddle.config",
+    "get_version": "nnadapter.paddle.config",
 }
 """Where each public name lives."""
 

@@ -40,12 +40,10 @@ def _converted(folder: Path) -> bytes:
     import paddle2onnx
     from paddle2onnx.utils import get_all_supported_operators_pir
 
-    from nnadapter.paddle_models.checking import compared
-    from nnadapter.paddle_models.mending import mended, without_rounding
-    from nnadapter.paddle_models.parameters import check_whole
-    from nnadapter.paddle_models.quantized import mark
-    from nnadapter.paddle_models.rewriting import rewrite
-    from nnadapter.paddle_models.structures import draws_numbers, operations_of, unsupported_in
+    from nnadapter.paddle_models.comparison import compared
+    from nnadapter.paddle_models.model_files import check_whole
+    from nnadapter.paddle_models.repair import mark, mended, without_rounding
+    from nnadapter.paddle_models.structures import draws_numbers, operations_of, rewrite, unsupported_in
 
     structure, parameters = folder / "model.json", folder / "model.pdiparams"
     if parameters.exists():

@@ -1,4 +1,7 @@
-"""At which shapes a plan whose sizes are open holds: those between shapes at which it was looked through.
+"""Bounds of dynamic sizes: those of devices, and the shapes between which a plan holds.
+
+Each question is decided on traced numbers, so that the answers hold for every run: sizes beyond them are of another
+class, for which the device is asked again.
 
 A plan with open sizes is for tensors that have elements, and for sizes that fold the same nodes. What lies within the
 model may come to have none at some sizes (`x[1:]` of one row). So a model is worked out at the least and the largest
@@ -7,14 +10,44 @@ sizes that come, and nothing between is: sizes of models grow with those of inpu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import inf
+from math import inf, prod
 from operator import le
+from typing import Any
 
+from nnadapter.drivers.capability import Capability, OpenSizes, SizeBounds
+from nnadapter.ir.model import Model
+from nnadapter.ir.symbolic_numbers import Traced, current, is_traced
 from nnadapter.onnx.signature import Shapes
+
+
+def beyond_bounds(model: Model, capability: Capability) -> str:
+    """Return what of a model's open sizes is beyond a device's bounds, in words; nothing if all is within them."""
+    bounds = capability.size_bounds
+    if capability.open_sizes is not OpenSizes.BOUNDS or bounds is None:
+        return ""
+    for operand in model.operands:
+        dimensions = operand.type.dimensions
+        if is_traced(dimensions):
+            for why in _beyond(dimensions, bounds):
+                return f"{operand.name!r} is {list(current(dimensions))}, {why}"
+    return ""
+
+
+def _beyond(dimensions: tuple[Any, ...], bounds: SizeBounds) -> Iterator[str]:
+    for size in dimensions:
+        if not isinstance(size, Traced):
+            continue
+        if size < bounds.smallest:
+            yield f"its smallest size is {bounds.smallest}"
+        if bounds.largest is not None and size > bounds.largest:
+            yield f"its largest size is {bounds.largest}"
+    if bounds.largest_elements is not None and prod(dimensions) > bounds.largest_elements:
+        yield f"a tensor of it has at most {bounds.largest_elements} elements"
+
 
 _FURTHER = 4
 """How many times the largest size that was looked at may be passed before it is looked again; small ones are alike."""

@@ -18,10 +18,9 @@ from nnadapter.ir.index_ranges import (
     uses_of,
 )
 from nnadapter.ir.operand import Array
-from nnadapter.offering.model import ShapedModel
-from nnadapter.offering.open_parts import DynamicParts
+from nnadapter.offering.segments import DynamicParts, ShapedModel
 from nnadapter.onnx.domains import plain_domain
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.prepare import Specialized
 from partition.graph import Graph
 from partition.plan import Plan, Step

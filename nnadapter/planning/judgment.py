@@ -1,21 +1,140 @@
-"""A model with what devices say of it and what a person demands: all that a placement needs to know.
+"""Judgment of a model: verdicts of converters and devices, constraints, and atoms under a ban.
 
 A judgment is a value. What takes something back, a rule or a device that broke its promise, gives another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from nnadapter.drivers.boundary import ask_supported
+from nnadapter.drivers.capability import DeviceRole, ModelForm
+from nnadapter.drivers.failures import named_call
+from nnadapter.drivers.interface import SegmentModel
 from nnadapter.drivers.registry import devices_of_distribution
-from nnadapter.offering.model import ShapedModel
-from nnadapter.offering.offers import Answers
-from nnadapter.onnx.brought_converters import bringing
-from nnadapter.planning.constraints import Demands
-from nnadapter.planning.setting import SessionDevice, Setting
-from nnadapter.planning.support import Support, ask
-from partition.verdict import Reason, Unsupported
+from nnadapter.ir.model import Operation
+from nnadapter.ir.operations.custom import CUSTOM
+from nnadapter.offering.atoms import Answers
+from nnadapter.offering.segments import ShapedModel, calls_among, part_of, why_no_call, with_calls
+from nnadapter.onnx.external_converters import bringing
+from nnadapter.onnx.references import inlined
+from nnadapter.planning.setting import Demands, SessionBans, SessionDevice, Setting
+from partition.graph import Graph
+from partition.plan import Step
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
+
+if TYPE_CHECKING:
+    from nnadapter.caching.bans import Ban
+
+
+Verdicts = tuple[Verdict, ...]
+"""One for every atom."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Support:
+    """The verdict of every device that was asked on every atom of a model."""
+
+    verdicts: Mapping[str, Verdicts]
+    """Devices in order of preference; a last resort that was not needed is left out. What was taken back later, by
+    rules or because it did not work, is a refusal here."""
+    on_host: Verdicts
+    """What the host takes, whatever a person's rules say."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that were asked."""
+        return tuple(self.verdicts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Every atom has a device."""
+        return all(map(any, zip(*self.verdicts.values(), strict=True)))
+
+
+def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
+    """Return the verdict of a device on every atom; a driver that fails when asked has refused it.
+
+    What a converter calls invalid is nothing for the last resort either, which computes something of almost any node.
+    """
+    conversion = model.conversion
+    is_ir = device.capability.form is ModelForm.IR
+    of_nodes = _ask_of_operations(device, model) if is_ir else _ask_of_nodes(device, model)
+    if device.capability.role is DeviceRole.LAST_RESORT:
+        of_nodes = list(map(_of_valid, of_nodes, conversion.verdicts))
+    return tuple(
+        of_nodes[atom[0]] if len(atom) == 1 else all_of(of_nodes[node] for node in atom) for atom in model.graph.atoms
+    )
+
+
+def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupported, ...], ...]:
+    """Return every refusal of each node: that of its converter, or those of the operations that it became.
+
+    What a converter refused became no operation, so what the device would say of it is not known.
+    """
+    conversion = model.conversion
+    if device.capability.form is ModelForm.ONNX:
+        verdicts_by_node = [[verdict] for verdict in _ask_of_nodes(device, model)]
+    else:
+        asked = _ask(device, conversion.model, len(conversion.model.operations))
+        verdicts_by_node = [
+            [first, *(asked[operation] for operation in operations)]
+            for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
+        ]
+    return tuple(
+        tuple(dict.fromkeys(verdict for verdict in of_node if isinstance(verdict, Unsupported)))
+        for of_node in verdicts_by_node
+    )
+
+
+def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
+    conversion = model.conversion
+    asked = _ask(device, conversion.model, len(conversion.model.operations))
+    if CUSTOM in conversion.model.operation_types and not device.kernels.kernels:
+        asked = [_of_domains(device, *pair) for pair in zip(asked, conversion.model.operations, strict=True)]
+    if all(asked) and all(conversion.verdicts):
+        return [SUPPORTED] * len(conversion.verdicts)
+    return [
+        first if isinstance(first, Unsupported) else all_of(asked[operation] for operation in operations)
+        for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
+    ]
+
+
+def _of_domains(device: SessionDevice, verdict: Verdict, operation: Operation) -> Verdict:
+    """The verdict, or a refusal of a node as it is, of a domain that the device does not declare."""
+    domain = operation.attributes["domain"] if operation.type == CUSTOM else ""
+    if operation.type != CUSTOM or domain in device.capability.domains:
+        return verdict
+    return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"{device.display_name} does not declare the domain {domain!r}")
+
+
+def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
+    # What accelerates nothing judges operators by their names, so that the weights need not be copied for it.
+    graph, kernels = model.graph, device.kernels
+    nodes = range(len(graph.nodes))
+    offered = model.parts.whole() if device.accelerates else model.parts.without_constants()
+    offered = with_calls(offered, nodes, graph, calls_among(kernels, nodes, graph, model.conversion))
+    verdicts = _ask(device, offered if device.capability.takes_references else inlined(offered), len(nodes))
+    if not kernels.kernels:
+        return verdicts
+    whys = [
+        None if verdict else why_no_call(kernels, node, graph, model.conversion)
+        for node, verdict in enumerate(verdicts)
+    ]
+    return [verdict if why is None else why for verdict, why in zip(verdicts, whys, strict=True)]
+
+
+def _ask(device: SessionDevice, model: SegmentModel, expected: int) -> Sequence[Verdict]:
+    verdicts: Sequence[Verdict] = named_call(device.name, "supported")(ask_supported, device.context, model, expected)
+    return verdicts
+
+
+def _of_valid(verdict: Verdict, converted: Verdict) -> Verdict:
+    invalid = isinstance(converted, Unsupported) and converted.reason is Reason.INVALID_NODE
+    return converted if invalid else verdict
+
 
 Atoms = tuple[str, tuple[int, ...]]
 """A device and the atoms of one segment on it: what identifies a segment while the graph is cut again and again."""
@@ -58,14 +177,14 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
     rules, specialized = constraints.rules, model.specialized
     applied = bound = None
     if rules.pins or rules.bans:  # most people have neither these nor a plan file
-        from nnadapter.rules.applying import apply_rules
+        from nnadapter.rules.application import apply_rules
 
         applied = apply_rules(
             rules, specialized.own, model.graph, specialized.positions, support.devices, support.verdicts
         )
         support = replace(support, verdicts=applied.verdicts)
     if constraints.plan_file is not None:
-        from nnadapter.plan_files.binding import bind_plan
+        from nnadapter.planning.plan_binding import bind_plan
 
         bound = bind_plan(constraints.plan_file, specialized, model.structure, support.devices, support.verdicts)
     return replace(judgment, support=support, demands=Demands(applied, bound))
@@ -139,3 +258,47 @@ def homeless(judgment: Judgment, setting: Setting) -> str:
 def _may_take(device: SessionDevice, op: tuple[str, str]) -> bool:
     """Whether a device has a kernel for an op (domain and op type) that nobody converts, or declares its domain."""
     return op in device.kernels.by_op or op[0] in device.capability.domains
+
+
+def barred(judgment: Judgment, setting: Setting) -> Judgment:
+    """The same with what bans forbid taken back; most sessions have none, and nothing is looked at."""
+    bans: dict[Atoms, Unsupported] = {
+        (device.name, (atom,)): Unsupported(Reason.BANNED, ban.text)
+        for device in setting.devices
+        if device.bans is not None and device.bans.of_nodes
+        for atom, ban in _banned(judgment, device, device.bans)
+    }
+    return banning(judgment, setting, bans) if bans else judgment
+
+
+def _banned(judgment: Judgment, device: SessionDevice, bans: SessionBans) -> Iterator[tuple[int, Ban]]:
+    verdicts = judgment.support.verdicts[device.name]
+    for atom in range(len(judgment.model.graph.atoms)):
+        ban = bans.find(model_of(judgment.model, device, (atom,))) if verdicts[atom] else None
+        if ban is not None and not ban.is_size:
+            yield atom, ban
+
+
+def model_of(model: ShapedModel, device: SessionDevice, atoms: Sequence[int]) -> SegmentModel:
+    """Return some atoms as the model that a device takes."""
+    step = step_of(model.graph, device.name, atoms)
+    return part_of(device.capability, device.kernels, step, model.conversion, model.parts).model
+
+
+def step_of(graph: Graph, device: str, atoms: Sequence[int]) -> Step:
+    """Return the step that some atoms would be, whatever else there is: what others read of them is its output."""
+    nodes = tuple(sorted(node for atom in atoms for node in graph.atoms[atom]))
+    own, kept = frozenset(nodes), frozenset(graph.outputs)
+    made = [name for node in nodes for name in graph.nodes[node].outputs if name]
+    inside = frozenset(made)
+    read = dict.fromkeys(name for node in nodes for name in graph.nodes[node].reads if name not in inside)
+    outside = [name for name in made if name in kept or not own.issuperset(graph.consumers.get(name, ()))]
+    return Step(
+        segment=0,
+        device=device,
+        nodes=nodes,
+        inputs=tuple(name for name in read if name not in graph.constants),
+        constants=tuple(name for name in read if name in graph.constants),
+        outputs=tuple(outside or made),
+        released=(),
+    )

@@ -1,4 +1,14 @@
-"""A partitioning whose sizes are left open: one plan for all shapes of inputs, where its devices can.
+"""Partitioning with dynamic shapes: support by devices, sizes in order, and one plan for all input shapes.
+
+Programs with open sizes of devices that take ONNX compute tensors that have elements, and windows that fit in what they
+move over: at others OpenVINO's fail, and are not to be trusted from then on.
+
+Where sizes are known, a node runs as soon as what it reads is there, perhaps before a value of which it needs nothing
+but the size. Where sizes are open, it has to run behind that: in a later segment of its device, with all that reads it.
+Where the device has none, as it makes the value in the very segment that reads what waits, it gets one at the end.
+
+At some sizes a device may take a node that it takes at these alone (a window that divides), and refuse another that it
+takes with open sizes. So it is asked about the whole graph with open sizes, and the model is placed by that.
 
 It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
 that hold at all shapes (as sizes that nobody knows are taken to), and no limits decided; where costs did, for shapes
@@ -9,39 +19,223 @@ does not take a segment so gets it filled, for each set of sizes. Why not is a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.drivers.border import ask_admission, ask_supported
+from nnadapter.drivers.boundary import ask_admission, ask_supported
 from nnadapter.drivers.capability import OpenSizes
-from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.failures import named_call
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.size_class import GuardedShapes
-from nnadapter.offering.calling import calls_among
+from nnadapter.offering.conversions import dynamic_ir_part, open_conversion
 from nnadapter.offering.expansions import TAKEN_TO_LAST
-from nnadapter.offering.filled_parts import SpecializablePart
-from nnadapter.offering.given import given_of
-from nnadapter.offering.open_conversion import dynamic_ir_part, open_conversion
-from nnadapter.offering.open_parts import DynamicParts
-from nnadapter.offering.part import Part
-from nnadapter.offering.segments import with_weights
-from nnadapter.offering.traced_conversions import DynamicConversion
-from nnadapter.onnx.joining import joined_along
-from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
-from nnadapter.onnx.preparation.wide_windows import wide_windows
-from nnadapter.onnx.sizes import MEASURING
+from nnadapter.offering.part import Part, SpecializablePart
+from nnadapter.offering.segments import DynamicParts, calls_among, with_weights
+from nnadapter.offering.traced_conversions import DynamicConversion, given_of
+from nnadapter.onnx.graphs import MEASURING
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.preparation.default_sizes import wide_windows
+from nnadapter.onnx.preparation.kv_cache_sizes import joined_along
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
+from nnadapter.planning.bounds import beyond_bounds
 from nnadapter.planning.indices import indices_hold, unchecked_indices
+from nnadapter.planning.judgment import Judgment, completed
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
-from nnadapter.planning.size_bounds import beyond_bounds
-from nnadapter.planning.waiting import with_sizes_in_order
 from nnadapter.rules.values import Limits
-from partition.plan import Plan, Step
-from partition.verdict import Reason, Unsupported
+from partition.plan import Plan, Step, make_plan
+from partition.segments import Segment
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
+
+
+def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
+    """Whether a model at these shapes is run by these of its nodes; each makes elements of such, and its windows fit.
+
+    Nodes that are folded at these shapes, and could not be at those of the plan, make the same where they are run.
+
+    Args:
+        prepared: the model.
+        nodes: positions of those that a plan runs.
+        shapes: of its inputs, which may have no elements themselves.
+    """
+    try:
+        specialized = specialize(prepared, shapes)
+    except InvalidModelError:
+        return False
+    made = (specialized.graph.value(name) for node in specialized.graph.nodes for name in node.outputs if name)
+    folded = frozenset(nodes).difference(specialized.positions)
+    return (
+        frozenset(specialized.positions) <= frozenset(nodes)
+        and not any(0 in (value.shape or ()) for value in made)
+        and all(_has_elements(specialized, index) for index in folded)
+        and not wide_windows(specialized)
+    )
+
+
+def _has_elements(specialized: Specialized, index: int) -> bool:
+    """Whether all that a folded node makes is of known sizes, and has elements."""
+    made = (specialized.graph.value(name).static_shape for name in specialized.own.nodes[index].outputs if name)
+    return all(shape is not None and 0 not in shape for shape in made)
+
+
+def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
+    """Return the plan with every atom behind the values that it needs the sizes of.
+
+    It is the same where all are. Segments in adapter IR are given sizes, or compute them.
+
+    Args:
+        plan: a plan at some shapes.
+        parts: takes parts of open sizes out of the model.
+        takes_ir: names of devices that take adapter IR.
+    """
+    homes = _homes(plan)
+    if not any(_early(step, parts, homes) for step in plan.steps if step.device not in takes_ir):
+        return plan
+    held: dict[int, list[int]] = defaultdict(list)
+    for atom, place in enumerate(_places(plan, parts, takes_ir, homes)):
+        held[place].append(atom)
+    segments = [Segment(plan.placement[held[place][0]], tuple(held[place])) for place in sorted(held)]
+    return make_plan(plan.graph, plan.devices, plan.verdicts, plan.placement, segments, exact=plan.exact)
+
+
+def _homes(plan: Plan) -> dict[str, int]:
+    """The position of the step that makes each value."""
+    nodes = plan.graph.nodes
+    return {
+        name: number for number, step in enumerate(plan.steps) for node in step.nodes for name in nodes[node].outputs
+    }
+
+
+def _early(step: Step, parts: DynamicParts, homes: dict[str, int]) -> bool:
+    """Whether a step reads what a later one makes."""
+    return any(homes.get(name, -1) > step.segment for name in parts.reads(step))
+
+
+def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
+    """The step of every atom; behind those of the plan, where a device has none of these that is late enough."""
+    graph, devices = plan.graph, [step.device for step in plan.steps]
+    places = [0] * len(graph.atoms)
+    for number, step in enumerate(plan.steps):
+        for node in step.nodes:
+            places[graph.atom_of[node]] = number
+    read = [_read(plan, atom, places[atom], parts, takes_ir) for atom in range(len(graph.atoms))]
+    makers = {name: graph.atom_of[node] for name, node in graph.producer.items() if name in homes}
+    changed = True
+    while changed:
+        changed = False
+        for atom, names in enumerate(read):
+            least = max((places[makers[name]] for name in names if name in makers), default=0)
+            if least <= places[atom]:
+                continue
+            device = plan.placement[atom]
+            if device not in devices[least:]:
+                devices.append(device)
+            places[atom], changed = devices.index(device, least), True
+    return places
+
+
+def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[str]) -> tuple[str, ...]:
+    """What an atom reads, of which it may need the size alone."""
+    nodes, step = plan.graph.atoms[atom], plan.steps[place]
+    own = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)
+    if step.device in takes_ir:
+        return own
+    made = tuple(name for node in nodes for name in plan.graph.nodes[node].outputs if name)
+    alone = Step(
+        segment=place,
+        device=step.device,
+        nodes=tuple(sorted(nodes)),
+        inputs=(),
+        constants=(),
+        outputs=made,
+        released=(),
+    )
+    return (*own, *parts.reads(alone))
+
+
+_MOST_LOST = 4
+"""Of so many nodes that a device takes at some sizes, one may go elsewhere for all sizes."""
+_MOST_CUTS = 4
+"""So many more segments at most: each costs switches in every run, and compiling is paid once for a set of shapes."""
+
+
+def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
+    """Return the judgment with what devices that take ONNX say of open sizes.
+
+    None where that is what they said at these sizes, or they would lose too much, or a node would be left to nobody;
+    and where a person or costs say where nodes go.
+    """
+    judgment, setting = partitioning.judgment, partitioning.setting
+    asked = [device for device in setting.devices if device.accelerates and not device.takes_ir]
+    if _is_decided(partitioning) or not all(map(_can_be_asked, asked)):
+        return None
+    model = partitioning.model
+    parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
+    verdicts = dict(judgment.support.verdicts)
+    verdicts |= {device.name: _verdicts(device, partitioning.plan, parts, verdicts[device.name]) for device in asked}
+    if verdicts == judgment.support.verdicts:
+        return None
+    at_all = completed(replace(judgment, support=replace(judgment.support, verdicts=verdicts)), setting)
+    return at_all if at_all.support.is_complete else None
+
+
+def _is_decided(partitioning: Partitioning) -> bool:
+    """Whether something else than what devices take says where nodes go."""
+    demands, constraints = partitioning.judgment.demands, partitioning.setting.constraints
+    told = demands.applied is not None or demands.bound is not None or demands.whole is not None
+    return (
+        told
+        or constraints.policy.weighs
+        or constraints.rules.limits != Limits()
+        or constraints.fallback_at("load") == "forbid"
+    )
+
+
+def _can_be_asked(device: SessionDevice) -> bool:
+    """Whether a device leaves sizes open; custom kernels are bound to types."""
+    return device.capability.open_sizes is OpenSizes.ANY and not device.kernels.kernels
+
+
+def is_worth_it(partitioning: Partitioning, here: Partitioning) -> bool:
+    """Whether a partitioning for all sizes is not cut into many more segments than the one at some sizes."""
+    return len(partitioning.plan.steps) <= len(here.plan.steps) + 2 * _MOST_CUTS
+
+
+def _verdicts(device: SessionDevice, plan: Plan, parts: DynamicParts, before: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """The verdicts of a device on every atom with open sizes; those from before where it would lose too much."""
+    graph = plan.graph
+    outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))
+    every = tuple(range(len(graph.nodes)))
+    whole = Step(
+        segment=0, device=device.name, nodes=every, inputs=graph.inputs, constants=(), outputs=outputs, released=()
+    )
+    model, nodes = with_weights(parts.part(whole), device.capability).model, parts.nodes(whole)
+    said = named_call(device.name, "supported")(ask_supported, device.context, model, len(nodes))
+    by_outputs: Mapping[tuple[str, ...], Verdict] = {
+        node.outputs: verdict for node, verdict in zip(nodes, said, strict=True)
+    }
+    after = tuple(
+        _at_open_sizes(verdict, all_of(by_outputs[graph.nodes[node].outputs] for node in atom))
+        for atom, verdict in zip(graph.atoms, before, strict=True)
+    )
+    lost = sum(bool(one) and not other for one, other in zip(before, after, strict=True))
+    return after if lost * _MOST_LOST <= sum(map(bool, before)) else tuple(before)
+
+
+def _at_open_sizes(here: Verdict, opened: Verdict) -> Verdict:
+    """The verdict on an atom with open sizes; what was refused for another reason than its form stays so."""
+    if isinstance(here, Unsupported) and here.reason is not Reason.UNSUPPORTED_ATTRIBUTE:
+        return here
+    return (
+        Unsupported(Reason.DYNAMIC_SHAPE, f"with open sizes, {opened.detail}")
+        if isinstance(opened, Unsupported)
+        else SUPPORTED
+    )
 
 
 class ShapeDependentRefusal(Unsupported):

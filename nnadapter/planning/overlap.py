@@ -1,4 +1,4 @@
-"""Which steps of a plan the host does not wait for, and where it waits: decided when the plan is made.
+"""Overlap of steps: which ones the host does not wait for, where it waits, and which ones save a copy.
 
 A device with streams does work while the host goes on. So steps that follow each other on such a device are enqueued,
 one behind the other, and the host waits once:
@@ -17,15 +17,38 @@ The third takes costs (`alongside.overlap_of`); a compiled file says what came o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from nnadapter.planning.saving import saving_steps
 from partition.plan import Plan
 
 if TYPE_CHECKING:
     from nnadapter.planning.border_steps import HostWait
+
+
+def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
+    """Return the segments that compute in memory of their device, as that saves a copy.
+
+    Args:
+        plan: the plan.
+        owning: devices that have memory of their own.
+    """
+    if not owning:
+        return frozenset()
+    made_on = {name: step.device for step in plan.steps for name in step.outputs}
+    steps = [step for step in plan.steps if step.device in owning]
+    reads = Counter((step.device, name) for step in steps for name in set(step.inputs))
+    returning = {name for (device, name) in reads if made_on.get(name) == device}
+    return frozenset(
+        step.segment
+        for step in steps
+        if not returning.isdisjoint(step.inputs)
+        or not returning.isdisjoint(step.outputs)
+        or any(reads[step.device, name] > 1 for name in step.inputs)
+    )
+
 
 Reads = Mapping[int, Collection[str]]
 

@@ -1,4 +1,8 @@
-"""Which device gets each atom: by the session's policy, and by what a person says in rules and a plan file.
+"""Placement of atoms on devices, by the session's policy, rules and plan file.
+
+Where a model runs on one device alone, again and again, threads are awake and caches full. `partition` prices launches
+by device, as segments between others have them, which is the dearer case; so what is all on one device is put right
+here, among the candidates that were found.
 
 Rules take verdicts back before anything is placed. A plan file keeps an atom on its device as long as the device takes
 it; what it says of other atoms is left to the policy.
@@ -14,19 +18,46 @@ import numpy as np
 
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import InvalidModelError
-from nnadapter.planning.alone import with_single_segments
-from nnadapter.planning.constraints import Kept
 from nnadapter.planning.judgment import Judgment, homeless
-from nnadapter.planning.setting import Setting
+from nnadapter.planning.setting import Kept, Setting
 from partition.graph import Graph
-from partition.placement import place_by_priority
+from partition.segments import place_by_priority
 
 if TYPE_CHECKING:
-    from nnadapter.costs.cost_model import CostTable
-    from nnadapter.costs.fusion import Fusion, Merged
-    from partition.by_cost.blocks import Blocks
+    from nnadapter.costs.cost_model import CostTable, Fusion, Merged
     from partition.by_cost.latency import Candidate, CheapestPlacement
     from partition.by_cost.pricing import Prices
+    from partition.by_cost.repeats import Blocks
+
+
+def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
+    """Return the placement found, or a cheaper candidate of one segment, with what such candidates cost.
+
+    Args:
+        placed: by the launches of `table.prices`.
+        table: with launches of segments that are alone.
+    """
+    candidates = sorted(
+        (_put_right(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
+    )
+    if not candidates:
+        return placed
+    best = candidates[0]
+    return replace(
+        placed,
+        placement=best.placement,
+        cost=best.cost,
+        bound=min(placed.bound, best.cost),
+        candidates=tuple(candidates),
+    )
+
+
+def _put_right(candidate: Candidate, table: CostTable) -> Candidate:
+    devices = set(candidate.placement)
+    if len(devices) != 1:
+        return candidate
+    return replace(candidate, cost=candidate.cost - table.saved_alone(*devices))
+
 
 Hashes = Callable[[], Sequence[str]]
 """Works out a hash for every node of a graph: what it is, but for where it stands."""
@@ -111,7 +142,7 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
 
 def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     """The cheapest placement found, or the CPU alone where that saves less than costs are off by."""
-    from nnadapter.planning.doubting import beyond_doubt
+    from nnadapter.planning.pricing import beyond_doubt
 
     placement = _by_costs(judgment, setting, kept)
     assert placement.placed is not None and placement.table is not None and placement.graph is not None, "costs decided"
@@ -153,7 +184,7 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
     """Return what each device that takes the adapter IR fuses of all that it takes."""
-    from nnadapter.costs.fusion import fused_groups
+    from nnadapter.costs.cost_model import fused_groups
 
     model, verdicts = judgment.model, judgment.support.verdicts
     return {
@@ -172,7 +203,7 @@ def _leave_only_named(prices: Prices, setting: Setting) -> None:
 
 def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
     """The graph with what devices fuse joined, as long as that joins nothing that is kept on different devices."""
-    from nnadapter.costs.fusion import merged
+    from nnadapter.costs.cost_model import merged
 
     def agrees(atoms: Iterable[int]) -> bool:
         return len({kept[atom] for atom in atoms if atom in kept}) < 2
@@ -188,7 +219,7 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
 def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
     """The blocks that repeat, each in a good part of the graph. Op types alone tell quickly that there are none."""
     least = max(2, len(graph.nodes) // _REPEATED)
-    from partition.by_cost.blocks import find_blocks
+    from partition.by_cost.repeats import find_blocks
 
     if hashes is None or not find_blocks(graph, [(node.domain, node.op_type) for node in graph.nodes], least):
         return ()

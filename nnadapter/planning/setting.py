@@ -1,4 +1,4 @@
-"""What a session works with: its devices, opened, with a context each, and what a person demands of them."""
+"""Setting of a session: opened devices with their contexts and bans, and the user's rules and plan file."""
 
 from __future__ import annotations
 
@@ -7,32 +7,148 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nnadapter.drivers.border import has_of, open_context
+from nnadapter.drivers.boundary import has_of, open_context
 from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues
-from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import Context
+from nnadapter.drivers.failures import named_call
+from nnadapter.drivers.interface import Context, SegmentModel, is_streaming
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
-from nnadapter.drivers.streams import is_streaming
 from nnadapter.errors import InvalidOptionError
-from nnadapter.kernels.choosing import KernelTable
 from nnadapter.kernels.context import with_kernels
-from nnadapter.options import Options
+from nnadapter.kernels.registry import KernelTable
+from nnadapter.options import Fallback, Options, fallback_at
 from nnadapter.planning.absent import Absent, Absents
-from nnadapter.planning.constraints import Constraints, read_constraints
-from nnadapter.planning.session_bans import SessionBans
-from nnadapter.process.closing import close_all
-from nnadapter.process.extras import require_extra
-from nnadapter.traces.asking import trace_for
-from nnadapter.traces.event import PLAN, SESSION
-from nnadapter.traces.trace import SILENT, Trace
+from nnadapter.policies import POLICIES, Policy
+from nnadapter.process.forking import new_lock
+from nnadapter.process.packages import require_extra
+from nnadapter.process.resources import close_all
+from nnadapter.rules.values import Rules
+from nnadapter.traces.selection import trace_for
+from nnadapter.traces.trace import PLAN, SESSION, SILENT, Trace
 
 if TYPE_CHECKING:
     import onnxruntime
 
+    from nnadapter.caching.bans import Ban, DeviceBans
     from nnadapter.caching.context import CachedContext
     from nnadapter.costs.device_costs import DeviceCosts
+    from nnadapter.planning.plan_binding import MatchedPlan
+    from nnadapter.planning.plan_files import PlanFile
+    from nnadapter.rules.application import Applied
+
+
+Kept = Mapping[int, str]
+"""Atom -> the device that it stays on as long as that takes it."""
+NOTHING_KEPT: Kept = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What a person demands of every model of a session."""
+
+    policy: Policy = POLICIES["priority"]
+    fallback: Fallback = "warn"
+    rules: Rules = field(default_factory=Rules)
+    """Pins, bans and limits."""
+    plan_file: PlanFile | None = None
+
+    def fallback_at(self, stage: str) -> str:
+        """See `Options.fallback_at`."""
+        return fallback_at(self.fallback, stage)
+
+
+def read_constraints(options: Options) -> Constraints:
+    """Return what a person demands.
+
+    Raises:
+        RulesError: the rules contradict themselves, or their file cannot be read.
+        PlanFileError: the plan file cannot be read.
+    """
+    plan_file, rules = None, Rules()
+    if options.plan is not None:  # most people write neither
+        from nnadapter.planning.plan_files import read_plan
+
+        plan_file = read_plan(options.plan)
+    if options.rules is not None:
+        from nnadapter.rules.reading import read_rules
+
+        rules = read_rules(options.rules)
+    return Constraints(POLICIES[options.policy], options.fallback, rules, plan_file)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Demands:
+    """What comes of constraints for one model at one set of shapes."""
+
+    applied: Applied | None = None
+    """What rules did; None where there are none."""
+    bound: MatchedPlan | None = None
+    """What the plan file says; None where there is none."""
+    whole: Kept | None = None
+    """A whole placement that shall not be weighed against others; None where the policy decides."""
+
+    @property
+    def kept(self) -> Kept:
+        """Atoms that stay where they are put as long as their device takes them."""
+        if self.whole is not None:
+            return self.whole
+        return NOTHING_KEPT if self.bound is None else self.bound.placement
+
+
+class SessionBans:
+    """See `nnadapter.caching.bans.DeviceBans`. Usable from many threads at once.
+
+    Args:
+        device: its name.
+        options: of its context.
+        folder: of the session's cache; None where it has none.
+    """
+
+    def __init__(self, device: str, options: OptionValues, folder: Path | None) -> None:
+        self._device, self._options, self._folder = device, options, folder
+        self._lock = new_lock()
+        self._bans = None if folder is None else self._made()
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return bool(self._bans)
+
+    @property
+    def all(self) -> tuple[Ban, ...]:
+        """Those that hold now."""
+        return () if self._bans is None else self._bans.all
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether nodes are banned, and not only segments for their size."""
+        return self._bans is not None and self._bans.of_nodes
+
+    def find(self, model: SegmentModel) -> Ban | None:
+        """See `DeviceBans.find`."""
+        return None if self._bans is None else self._bans.find(model)
+
+    def add(
+        self,
+        model: SegmentModel,
+        nodes: Sequence[str],
+        why: str,
+        stage: str,
+        *,
+        is_size: bool = False,
+        reproducer: str = "",
+    ) -> Ban | None:
+        """See `DeviceBans.add`."""
+        with self._lock:
+            if self._bans is None:
+                self._bans = self._made()
+        return self._bans.add(model, nodes, why, stage, is_size=is_size, reproducer=reproducer)
+
+    def _made(self) -> DeviceBans:
+        from nnadapter.caching.bans import DeviceBans
+
+        return DeviceBans(self._device, self._options, self._folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +354,7 @@ def _cached(device: SessionDevice, options: Options) -> SessionDevice:
     """The device with a context that looks into the session's cache, if there is one and the device accelerates."""
     if options.cache_dir in (None, False) or not device.accelerates:
         return device
-    from nnadapter.caching.opening import cached_context
+    from nnadapter.caching.context import cached_context
 
     context = cached_context(device.context, device.name, device.capability.form, device.options, options)
     return replace(device, context=context, cache=context)
@@ -254,7 +370,7 @@ def _banning(device: SessionDevice, options: Options) -> SessionDevice:
 def _folder(options: Options) -> Path | None:
     if options.cache_dir in (None, False):
         return None
-    from nnadapter.caching.usual import folder_of
+    from nnadapter.caching.folder import folder_of
 
     return folder_of(options).path
 

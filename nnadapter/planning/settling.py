@@ -13,24 +13,21 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from nnadapter.drivers.border import ask_admission
+from nnadapter.drivers.boundary import ask_admission
 from nnadapter.drivers.capability import OpenSizes
-from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission
 from nnadapter.ir.model import Model
-from nnadapter.offering.model import ShapedModel
-from nnadapter.offering.open_parts import DynamicParts
 from nnadapter.offering.part import Part
-from nnadapter.offering.segments import part_of
+from nnadapter.offering.segments import DynamicParts, ShapedModel, part_of
 from nnadapter.planning.indices import refusals_of_indices
 from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as
 from nnadapter.planning.placing import Placement, place
 from nnadapter.planning.setting import SessionDevice, Setting
-from nnadapter.process.collecting import paused_collection
-from nnadapter.rules.applying import RuleEffect
-from nnadapter.rules.limits import GivenUp, SegmentCandidate, segments_to_drop
+from nnadapter.process.resources import paused_collection
+from nnadapter.rules.application import GivenUp, RuleEffect, SegmentCandidate, segments_to_drop
 from nnadapter.rules.values import Limits
-from nnadapter.traces.event import PLAN
+from nnadapter.traces.trace import PLAN
 from partition.plan import Plan, Step, make_plan
 from partition.segments import Segment, cut, halve
 from partition.verdict import Reason, Unsupported

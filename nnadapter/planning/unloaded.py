@@ -8,7 +8,7 @@ from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.drivers.onnxruntime.sessions import check_session_options
 from nnadapter.drivers.registry import devices_of_distribution
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.brought_converters import bringing
+from nnadapter.onnx.external_converters import bringing
 from nnadapter.planning.setting import Setting
 from partition.verdict import Unsupported
 

@@ -16,8 +16,8 @@ from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
     from nnadapter.ray.batch import map_batches, report
+    from nnadapter.ray.cluster import resources
     from nnadapter.ray.job_report import JobReport
-    from nnadapter.ray.places import resources
     from nnadapter.ray.serving.application import deployment
 
 _HOMES = {
@@ -25,7 +25,7 @@ _HOMES = {
     "deployment": "nnadapter.ray.serving.application",
     "map_batches": "nnadapter.ray.batch",
     "report": "nnadapter.ray.batch",
-    "resources": "nnadapter.ray.places",
+    "resources": "nnadapter.ray.cluster",
 }
 """Where each public name lives. A module of this room is called like none of them."""
 

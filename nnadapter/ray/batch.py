@@ -14,16 +14,21 @@ import numpy as np
 
 from nnadapter.errors import InvalidOptionError
 from nnadapter.onnx.signature import Signature, read_shapes
-from nnadapter.ray.columns import ColumnType, check_names, check_outputs, check_types, columns_by_input, types_of
-from nnadapter.ray.facts import job_facts
-from nnadapter.ray.hand_over import known_rows, rows_at_once
+from nnadapter.ray.actors import Mapped, Worker
+from nnadapter.ray.cluster import check_declared, declared, needed, require_ray, start_if_needed
 from nnadapter.ray.job import Job
-from nnadapter.ray.job_report import JobReport
-from nnadapter.ray.places import check_declared, declared, needed
-from nnadapter.ray.request import Request, request_of
-from nnadapter.ray.source import read_source
-from nnadapter.ray.starting import require_ray, start_if_needed
-from nnadapter.ray.worker import Mapped, Worker
+from nnadapter.ray.job_report import JobReport, job_facts
+from nnadapter.ray.request import Request, read_source, request_of
+from nnadapter.ray.rows import (
+    ColumnType,
+    check_names,
+    check_outputs,
+    check_types,
+    columns_by_input,
+    known_rows,
+    rows_at_once,
+    types_of,
+)
 
 if TYPE_CHECKING:
     import os

@@ -1,16 +1,381 @@
-"""`JobReport`: the facts of a job, with their renderings as methods."""
+"""Report of a job: its facts, and their renderings as text and HTML."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from nnadapter.files.replacing import write_file
-from nnadapter.ray.facts import SCHEMA_VERSION, JobFacts
-from nnadapter.ray.page import to_page
-from nnadapter.ray.text import to_text
-from nnadapter.reports.plain import plain, to_lines
+from nnadapter.drivers.selection import CPU
+from nnadapter.files.atomic_files import write_file
+from nnadapter.ray.job import JobSnapshot, Totals
+from nnadapter.ray.request import Request
+from nnadapter.reports.facts import plain, to_lines
+from nnadapter.reports.formatting import count, duration, quantity
+from nnadapter.reports.rendering.html import bars, static_page, table, tiles
+
+_SLOWEST = 20
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindFacts:
+    """A kind of machine: those on which what is compiled is the same."""
+
+    name: str
+    machine: Mapping[str, str]
+    """What tells it from others, in words."""
+    devices: tuple[str, ...]
+    """That sessions have there, the CPU last."""
+    missing: Mapping[str, str]
+    """Devices that were asked for and are not there, with the reason."""
+    machines: int
+    """How many of it had sessions."""
+    sessions: int
+    rows: int
+    compiles: int
+    """How often the model was compiled for it."""
+    was_there: bool
+    """The compiled file lay in the folder from a job before."""
+    compile_seconds: float
+    compiled_bytes: int
+    cache_hits: int
+    """Segments whose programs were found in a cache when it was compiled."""
+    segments: Mapping[str, int]
+    """Device -> segments of the plan."""
+    notes: tuple[str, ...]
+    """What was warned of when it was compiled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """A machine."""
+
+    machine: str
+    """Ray's name of the node."""
+    address: str
+    kind: str
+    sessions: int
+    """Made on it, those of actors that were started again as well."""
+    session_seconds: float
+    """That making them took, together."""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeFacts:
+    """Runs at one set of shapes."""
+
+    shapes: str
+    runs: int
+    rows: int
+    seconds: float
+    slowest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """See `nnadapter.ray.report`."""
+
+    model: str
+    devices: tuple[str, ...]
+    """That were asked for; empty where the compiled file says."""
+    rows: int
+    """Each once, also where Ray ran a batch again."""
+    batches: int
+    """That Ray handed to actors; one is several runs where rows are small."""
+    runs: int
+    seconds: float
+    """Of runs, of all actors together."""
+    rows_by_device: Mapping[str, int]
+    """Where results came from: devices joined by `+` where several took part."""
+    rows_fallen_back: int
+    """Of runs in which a device did not deliver, so that another one did."""
+    incidents: Mapping[str, int]
+    """`device: error` -> how often."""
+    repeated_batches: int
+    """That ran again because a machine or an actor was lost; they count once, where they ran first."""
+    repeated_rows: int
+    executions: int
+    """How often the dataset was consumed; what stands here is of the last time."""
+    compiles: int
+    kinds: tuple[KindFacts, ...]
+    machines: tuple[MachineFacts, ...]
+    slowest_shapes: tuple[ShapeFacts, ...]
+    """By seconds of all runs."""
+
+
+def job_facts(request: Request, snapshot: JobSnapshot) -> dict[str, Any]:
+    """Return the fields of `JobFacts`."""
+    totals = snapshot.totals or Totals()
+    return {
+        "model": request.name,
+        "devices": tuple(request.wanted),
+        "rows": totals.rows,
+        "batches": totals.batches,
+        "runs": totals.runs,
+        "seconds": totals.seconds,
+        "rows_by_device": dict(totals.where.most_common()),
+        "rows_fallen_back": totals.fallen,
+        "incidents": dict(totals.incidents.most_common()),
+        "repeated_batches": totals.repeated_batches,
+        "repeated_rows": totals.repeated_rows,
+        "executions": snapshot.executions,
+        "compiles": sum(snapshot.compiles.values()),
+        "kinds": tuple(_kind_facts(name, snapshot, totals) for name in _names(snapshot)),
+        "machines": _machine_facts(snapshot, totals),
+        "slowest_shapes": _slowest(totals),
+    }
+
+
+def _names(snapshot: JobSnapshot) -> list[str]:
+    return list(dict.fromkeys((*snapshot.kinds, *(session.kind for session in snapshot.sessions))))
+
+
+def _kind_facts(name: str, snapshot: JobSnapshot, totals: Totals) -> KindFacts:
+    kind, compile_result = snapshot.kinds.get(name), snapshot.made.get(name)
+    sessions = [session for session in snapshot.sessions if session.kind == name]
+    requested_devices = () if kind is None else tuple(device[0] for device in kind.devices)
+    return KindFacts(
+        name=name,
+        machine={} if kind is None else kind.words,
+        devices=sessions[0].devices if sessions else tuple(dict.fromkeys((*requested_devices, CPU))),
+        missing={} if kind is None else kind.missing,
+        machines=len({session.machine for session in sessions}),
+        sessions=len(sessions),
+        rows=totals.kinds[name],
+        compiles=snapshot.compiles.get(name, 0),
+        was_there=compile_result is not None and compile_result.was_there,
+        compile_seconds=0.0 if compile_result is None else compile_result.seconds,
+        compiled_bytes=0 if compile_result is None else compile_result.nbytes,
+        cache_hits=0 if compile_result is None else compile_result.cached,
+        segments={} if compile_result is None or not compile_result.report else _segments(compile_result.report),
+        notes=() if compile_result is None else compile_result.notes,
+    )
+
+
+def _segments(report: str) -> dict[str, int]:
+    devices = [segment["device"] for segment in json.loads(report)["segments"]]
+    return {device: devices.count(device) for device in dict.fromkeys(devices)}
+
+
+def _machine_facts(snapshot: JobSnapshot, totals: Totals) -> tuple[MachineFacts, ...]:
+    names = dict.fromkeys((*(session.machine for session in snapshot.sessions), *totals.machines))
+    facts = []
+    for name in names:
+        sessions = [session for session in snapshot.sessions if session.machine == name]
+        facts.append(
+            MachineFacts(
+                machine=name,
+                address=sessions[0].address if sessions else "",
+                kind=sessions[0].kind if sessions else "",
+                sessions=len(sessions),
+                session_seconds=sum(session.seconds for session in sessions),
+                rows=totals.machines[name],
+            )
+        )
+    return tuple(facts)
+
+
+def _slowest(totals: Totals) -> tuple[ShapeFacts, ...]:
+    rows = sorted(totals.shapes.items(), key=lambda row: -row[1][2])[:_SLOWEST]
+    return tuple(
+        ShapeFacts(shapes=shapes, runs=int(runs), rows=int(count), seconds=seconds, slowest=slowest)
+        for shapes, (runs, count, seconds, slowest) in rows
+    )
+
+
+_SHOWN = 5
+
+
+def to_text(report: JobFacts) -> str:
+    """Return the report as lines of text: rows and where they ran, kinds of machines, machines, slowest shapes."""
+    return "\n".join((*_rows(report), *_kinds(report), *_machines(report), *_shapes(report)))
+
+
+def summary_of(report: JobFacts) -> str:
+    """The first line."""
+    rate = f", {report.rows / report.seconds:.0f} rows per second of runs" if report.seconds else ""
+    return f"{count(report.rows, 'row')} in {count(report.runs, 'run')}{rate}"
+
+
+def told_of_kind(kind: KindFacts) -> str:
+    """How a kind of machine came to its compiled file."""
+    if kind.was_there:
+        return "compiled before, found in the folder"
+    if not kind.compiles:
+        return "not compiled here"
+    times, size = count(kind.compiles, "time"), quantity(kind.compiled_bytes, "B")
+    return f"compiled {times}, {duration(kind.compile_seconds)}, {size}"
+
+
+def _rows(report: JobFacts) -> Iterator[str]:
+    yield f"model      {report.model}"
+    yield f"devices    {', '.join(report.devices) or 'those of the compiled file'}"
+    yield f"rows       {summary_of(report)}"
+    for device, rows in report.rows_by_device.items():
+        yield f"  ran on   {device}: {count(rows, 'row')}, {rows / max(report.rows, 1):.1%}"
+    if report.rows_fallen_back:
+        yield f"fell back  {count(report.rows_fallen_back, 'row')}: a device did not deliver, and another one did"
+    for name, times in report.incidents.items():
+        yield f"  incident {name}, {count(times, 'time')}"
+    if report.repeated_batches:
+        repeats = f"{count(report.repeated_batches, 'batch', 'batches')} of {count(report.repeated_rows, 'row')}"
+        yield f"repeated   {repeats}: an actor was lost; they count once"
+    if report.executions > 1:
+        yield f"consumed   {report.executions} times; this is the last one"
+
+
+def _kinds(report: JobFacts) -> Iterator[str]:
+    for kind in report.kinds:
+        yield ""
+        words = ", ".join(f"{name} {word}" for name, word in kind.machine.items() if word)
+        yield f"kind       {kind.name}: {words or 'as the compiled file says'}"
+        yield f"  plan     {told_of_kind(kind)}; " + ", ".join(
+            f"{count(segments, 'segment')} on {device}" for device, segments in kind.segments.items()
+        )
+        if kind.cache_hits:
+            yield f"  cache    {count(kind.cache_hits, 'segment')} found there"
+        for name, reason in kind.missing.items():
+            yield f"  without  {name}: {reason}"
+        for note in kind.notes:
+            yield f"  note     {note}"
+
+
+def _machines(report: JobFacts) -> Iterator[str]:
+    if report.machines:
+        yield ""
+        yield f"{'machine':<14} {'kind':<14} {'sessions':>8} {'made in':>10} {'rows':>10}"
+    for machine in report.machines:
+        session_time = duration(machine.session_seconds)
+        yield (
+            f"{machine.machine[:12]:<14} {machine.kind:<14} {machine.sessions:>8} {session_time:>10} {machine.rows:>10}"
+        )
+
+
+def _shapes(report: JobFacts) -> Iterator[str]:
+    if report.slowest_shapes:
+        yield ""
+        yield "slowest shapes, by time of all their runs"
+    for shape_stats in report.slowest_shapes[:_SHOWN]:
+        row = duration(shape_stats.seconds / max(shape_stats.rows, 1))
+        yield (
+            f"  {shape_stats.shapes}: {count(shape_stats.runs, 'run')}, {row} per row, "
+            f"slowest run {duration(shape_stats.slowest)}"
+        )
+
+
+def to_page(report: JobFacts) -> str:
+    """Return a page that needs no network and no other file."""
+    sections = [
+        tiles(_figures(report)),
+        _warning(report),
+        _section("Where rows ran", bars(report.rows_by_device, report.rows)),
+        _section("Kinds of machines", table(_KINDS, [_kind_row(kind) for kind in report.kinds]) + _notes(report)),
+        _section("Machines", table(_MACHINES, _machine_rows(report))),
+        _section("Slowest shapes, by time of all their runs", table(_SHAPES, _shape_rows(report))),
+    ]
+    if report.incidents:
+        rows = [(name, times) for name, times in report.incidents.items()]
+        sections.insert(3, _section("What went wrong", table((("device and error", False), ("times", True)), rows)))
+    return static_page("Job report", report.model, summary_of(report), "".join(sections))
+
+
+_KINDS = (("kind", False), ("machine", False), ("devices", False), ("plan", False), ("segments", False),
+          ("machines", True), ("sessions", True), ("rows", True))  # fmt: skip
+_MACHINES = (
+    ("machine", False),
+    ("address", False),
+    ("kind", False),
+    ("sessions", True),
+    ("made in", True),
+    ("rows", True),
+)
+_SHAPES = (
+    ("shapes", False),
+    ("runs", True),
+    ("rows", True),
+    ("per row", True),
+    ("slowest run", True),
+    ("together", True),
+)
+
+
+def _figures(report: JobFacts) -> list[tuple[str, str, str]]:
+    fallen = report.rows_fallen_back
+    return [
+        ("Rows", str(report.rows), f"in {count(report.runs, 'run')}, each counted once"),
+        ("Fell back", str(fallen), f"{fallen / max(report.rows, 1):.1%} of rows"),
+        ("Compiled", str(report.compiles), f"for {count(len(report.kinds), 'kind')} of machines"),
+        ("Time of runs", duration(report.seconds), f"of {count(len(report.machines), 'machine')} together"),
+    ]
+
+
+def _warning(report: JobFacts) -> str:
+    sentences = []
+    if report.repeated_batches:
+        sentences.append(
+            f"{count(report.repeated_batches, 'batch', 'batches')} of {count(report.repeated_rows, 'row')} ran again "
+            "because an actor was lost. They count once, where they ran first."
+        )
+    if report.executions > 1:
+        sentences.append(f"The dataset was consumed {report.executions} times; this is the last one.")
+    return f'<div class="callout">{"<br>".join(map(escape, sentences))}</div>' if sentences else ""
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
+
+
+def _kind_row(kind: KindFacts) -> Sequence[object]:
+    words = ", ".join(word for word in kind.machine.values() if word)
+    segments = ", ".join(f"{number} on {device}" for device, number in kind.segments.items())
+    return (
+        kind.name, words, ", ".join(kind.devices), told_of_kind(kind), segments or "-", kind.machines, kind.sessions,
+        kind.rows,
+    )  # fmt: skip
+
+
+def _notes(report: JobFacts) -> str:
+    notes: Iterable[str] = (
+        text
+        for kind in report.kinds
+        for text in (*(f"{name}: {reason}" for name, reason in kind.missing.items()), *kind.notes)
+    )
+    items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(notes))
+    return f'<ul class="detail">{items}</ul>' if items else ""
+
+
+def _machine_rows(report: JobFacts) -> list[Sequence[object]]:
+    return [
+        (
+            machine.machine[:12],
+            machine.address,
+            machine.kind,
+            machine.sessions,
+            duration(machine.session_seconds),
+            machine.rows,
+        )
+        for machine in report.machines
+    ]
+
+
+def _shape_rows(report: JobFacts) -> list[Sequence[object]]:
+    return [
+        (
+            shapes.shapes,
+            shapes.runs,
+            shapes.rows,
+            duration(shapes.seconds / max(shapes.rows, 1)),
+            duration(shapes.slowest),
+            duration(shapes.seconds),
+        )
+        for shapes in report.slowest_shapes
+    ]
 
 
 class JobReport(JobFacts):

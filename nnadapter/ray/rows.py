@@ -1,24 +1,175 @@
-"""Rows of a batch as feeds of runs, and what the runs give as rows again.
+"""Rows of a dataset as feeds and outputs as rows: columns and their types, batches, rows per actor call.
 
 1. Rows of one shape lie along the first axis of the inputs, as many as the model takes at once.
 2. A model whose first axis has a fixed size takes so many rows; a last feed that is short is filled up with its last
    row, and what comes of that is cut off.
 3. Where a row is all of an input, or an output has no axis of rows, the model runs row by row.
+
+A task of Ray's costs some 30 ms of processors, whatever is in it: a third of them its driver's, half of them the
+actor's. So small rows come by the thousand, but in so many tasks that all actors have some until the end, and no more
+of them than fit into memory with what the model makes of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from nnadapter.errors import InvalidInputError
+from nnadapter.errors import InputTypeError, InvalidInputError, MissingInputError, close_names
 from nnadapter.ir.operand import array_type_of
 from nnadapter.onnx.signature import Signature
-from nnadapter.ray.columns import check_dtype, check_row
 from partition.graph import Value
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """What is known of a column's rows before any was read."""
+
+    dtype: str | None
+    """None where it is not known."""
+    shape: tuple[int, ...] | None
+    """Of one row; None where it differs or is not known."""
+
+
+def columns_by_input(signature: Signature, columns: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the column of every input; where nothing is said, the column that is called like it.
+
+    Raises:
+        InvalidInputError: an input is not the model's, or no tensor.
+        MissingInputError: one that must be fed has no column.
+    """
+    if columns is not None and not isinstance(columns, Mapping):
+        raise InvalidInputError(f"columns are a dictionary from input name to column, got {type(columns).__name__}")
+    resolved_columns = {value.name: value.name for value in signature.inputs} if columns is None else dict(columns)
+    for name, column in resolved_columns.items():
+        if name not in signature.by_name:
+            raise InvalidInputError(
+                f"columns name an input {name!r}, which the model has not; {close_names(name, signature.by_name)}",
+                name=str(name),
+            )
+        if not isinstance(column, str):
+            raise InvalidInputError(f"the column of input {name!r} is a name, got {column!r}", name=name)
+        dtype = signature.by_name[name].dtype
+        if dtype is None or "(" in dtype:
+            raise InvalidInputError(f"input {name!r} is a {dtype or 'value'}, and columns hold tensors", name=name)
+    for value in signature.inputs:
+        if value.name not in resolved_columns and not (value.dtype or "").startswith("optional"):
+            raise MissingInputError(
+                f"input {value.name!r} has no column; say columns={{{value.name!r}: COLUMN}}", name=value.name
+            )
+    return resolved_columns
+
+
+def check_outputs(
+    signature: Signature, outputs: Sequence[str] | None, passthrough_columns: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the outputs that become columns.
+
+    Raises:
+        InvalidInputError: one is not the model's, or would take the place of a column that is kept.
+    """
+    names = (outputs,) if isinstance(outputs, str) else outputs
+    chosen = tuple(signature.check_outputs(names))
+    for name in chosen:
+        if name in passthrough_columns:
+            raise InvalidInputError(
+                f"output {name!r} would take the place of the column of that name; leave it out of keep, or rename it "
+                "by dataset.rename_columns",
+                name=name,
+            )
+    return chosen
+
+
+def check_names(columns: Mapping[str, str], passthrough_columns: Iterable[str], names: Iterable[str]) -> None:
+    """Refuse columns that the data has not.
+
+    Raises:
+        InvalidInputError: there is no such column.
+    """
+    existing_columns = list(names)
+    for name, column in (*columns.items(), *(("", column_name) for column_name in passthrough_columns)):
+        if column not in existing_columns:
+            use = f"for input {name!r} " if name else "that is to be kept "
+            raise InvalidInputError(
+                f"column {column!r} {use}is not in the dataset; {close_names(column, existing_columns)}",
+                name=name or column,
+            )
+
+
+def check_types(signature: Signature, columns: Mapping[str, str], types: Mapping[str, ColumnType]) -> None:
+    """Refuse what is known to have another data type or shape than the model takes.
+
+    Raises:
+        InputTypeError, InvalidInputError: a column does not fit.
+    """
+    for name, column in columns.items():
+        value, column_type = signature.by_name[name], types.get(column)
+        if column_type is None:
+            continue
+        if column_type.dtype is not None:
+            check_dtype(value, column, column_type.dtype)
+        if column_type.shape is not None and value.shape is not None:
+            check_row(value, column, column_type.shape)
+
+
+def check_dtype(value: Value, column: str, dtype: str) -> None:
+    """Refuse a column of another data type.
+
+    Raises:
+        InputTypeError: it is one.
+    """
+    if dtype != value.dtype:
+        raise InputTypeError(
+            f"column {column!r} holds {dtype}, and input {value.name!r} takes {value.dtype}; convert it before, with "
+            f".astype({value.dtype!r}) in a map_batches of its own",
+            name=value.name,
+        )
+
+
+def check_row(value: Value, column: str, shape: tuple[int, ...]) -> bool:
+    """Return whether rows of this shape lie along the first axis of an input; else a row is all of the input.
+
+    Raises:
+        InvalidInputError: neither fits.
+    """
+    declared = value.shape
+    assert declared is not None, "asked only where the model says a shape"
+    for is_batch, expected_shape in ((True, declared[1:]), (False, declared)):
+        has_axis = len(declared) > 0 or not is_batch
+        if has_axis and len(shape) == len(expected_shape) and all(
+            size == want or not isinstance(want, int) for size, want in zip(shape, expected_shape, strict=True)
+        ):  # fmt: skip
+            return is_batch
+    raise InvalidInputError(
+        f"rows of column {column!r} have shape {list(shape)}, and input {value.name!r} takes {list(declared)}: rows of "
+        f"{list(declared[1:])} as a batch, or of {list(declared)} one by one",
+        name=value.name,
+    )
+
+
+def types_of(schema: Any) -> dict[str, ColumnType]:
+    """What a schema of Ray Data says of its columns."""
+    return {name: _type_of(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+
+
+def _type_of(kind: Any) -> ColumnType:
+    """A type of Arrow, or of tensors in it; what is none of numpy's is not known."""
+    inner = getattr(kind, "scalar_type", kind)
+    shape = getattr(kind, "shape", None) if inner is not kind else ()
+    to_pandas = getattr(inner, "to_pandas_dtype", None)
+    try:
+        dtype = np.dtype(to_pandas()) if to_pandas is not None else np.dtype(inner)
+    except (NotImplementedError, TypeError):
+        return ColumnType(None, None)
+    if dtype.kind == "O":  # texts, lists, pictures: seen when they are read
+        return ColumnType(None, None)
+    sizes = None if shape is None or any(size is None for size in shape) else tuple(int(size) for size in shape)
+    return ColumnType(dtype.name, sizes)
+
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array], int], Sequence[Array]]
@@ -267,3 +418,51 @@ class _Gathered:
             return _in_one(self._rows)
         assert self._array is not None, "there is one row at least"
         return self._array
+
+
+_USUAL_ROWS, _MOST_ROWS = 512, 8192
+"""Where it is not known how many rows there are or how large they become, and where both are."""
+_USUAL_BYTES, _MOST_BYTES = 16 << 20, 32 << 20
+"""The same of what goes in or comes out."""
+_TASKS_PER_ACTOR = 16
+_USUAL_SIZE = 256
+"""Of a dimension that the model leaves open."""
+
+
+def rows_at_once(
+    signature: Signature, inputs: Iterable[str], outputs: Iterable[str], *, batch_size: int, rows: int | None,
+    actors: int,
+) -> int:  # fmt: skip
+    """Return the rows of a hand-over: runs of `batch_size`, at least one.
+
+    Args:
+        signature: of the model.
+        inputs: that are fed.
+        outputs: that are fetched.
+        batch_size: rows of a run.
+        rows: of the dataset; None where that is not known.
+        actors: that share them.
+    """
+    outputs_by_name = {value.name: value for value in signature.outputs}
+    fed = [signature.by_name[name] for name in inputs]
+    fetched = [outputs_by_name[name] for name in outputs]
+    size = max(_row_bytes(fed), _row_bytes(fetched), 1)
+    most = min(_USUAL_ROWS, _USUAL_BYTES // size)
+    if rows is not None and all(value.shape is not None for value in (*fed, *fetched)):
+        most = max(most, min(_MOST_ROWS, _MOST_BYTES // size, rows // (actors * _TASKS_PER_ACTOR)))
+    return batch_size * max(1, most // batch_size)
+
+
+def known_rows(dataset: Any) -> int | None:
+    """The rows of a dataset, where Ray knows without computing any."""
+    tell = getattr(dataset, "_meta_count", None)  # its public `count` computes where they are not known
+    rows = tell() if tell is not None else None
+    return rows if isinstance(rows, int) else None
+
+
+def _row_bytes(values: Sequence[Value]) -> int:
+    return sum(
+        prod(size if isinstance(size, int) else _USUAL_SIZE for size in (value.shape or ())[1:])
+        * array_type_of(value.dtype or "float32").itemsize
+        for value in values
+    )

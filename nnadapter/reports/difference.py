@@ -6,12 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nnadapter.reports.conditions import conditions, is_other_model
-from nnadapter.reports.difference_facts import DifferenceFacts, Figure, MovedNode, Place, RefusalChange
+from nnadapter.reports.difference_facts import (
+    DifferenceFacts,
+    Figure,
+    MovedNode,
+    Place,
+    RefusalChange,
+    conditions,
+    difference_markdown,
+    difference_text,
+    is_other_model,
+)
 from nnadapter.reports.facts import NodeFacts, ReportFacts
-from nnadapter.reports.reading import report_from
-from nnadapter.reports.rendering.difference_text import difference_markdown, difference_text
-from nnadapter.reports.report import PartitionReport
+from nnadapter.reports.report import PartitionReport, report_from
 
 
 class Difference(DifferenceFacts):

@@ -1,4 +1,4 @@
-"""One set of facts about a plan; every rendering is made from it, and none is known here.
+"""Facts of a report: frozen values that every rendering is made from, and their JSON form.
 
 The report speaks of the model's own nodes: each runs on a device (alone, or fused into something), or was folded before
 the run, or is used by nobody.
@@ -6,17 +6,210 @@ the run, or is used by nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from nnadapter.onnx.preparation.choice import Taken, in_words
+import numpy as np
+
+from nnadapter.drivers.tensor_copies import HOST, Transfer
+from nnadapter.onnx.preparation.branch_decisions import Taken, in_words
 from nnadapter.planning.border_steps import Borders
-from nnadapter.process.cache import CacheCounts
-from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RefusalCost, RuleFacts, WeightFacts
-from nnadapter.reports.plain import plain
-from nnadapter.running.incidents import Incident
+from nnadapter.planning.plan_files import UnmatchedEntry
+from nnadapter.process.cache import CacheCounts, remembered
+from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.plans import PlanCounts
+
+
+def plain(value: Any) -> Any:
+    """Return dataclasses and mappings as dicts, tuples as lists, numbers as Python's; what is not finite is None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(getattr(value, name)) for name in _names(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    # What drivers say of a segment may be numpy's numbers, and need not be finite.
+    number = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(number, float) and not math.isfinite(number) else number
+
+
+def to_lines(data: Mapping[str, Any]) -> str:
+    """Return JSON text with a line per key, and a line per item of a list of objects.
+
+    Large reports are smaller so and sooner written than with every key on its own line, and what differs between two
+    files is a whole node or segment.
+    """
+    return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_value(value)}" for key, value in data.items()) + "\n}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(f"    {json.dumps(item, allow_nan=False)}" for item in value) + "\n  ]"
+    return json.dumps(value, allow_nan=False)
+
+
+@remembered(256)
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(entry.name for entry in fields(kind))
+
+
+GUESSES = frozenset({"modeled", "assumed"})
+"""Sources that nobody measured: limits that a device declares, or less."""
+NOTHING = 1e-9
+"""Seconds that are not worth telling: sums of the same prices in another order differ by less."""
+_NAMED = 3
+"""Names in a row that stands for many entries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateFacts:
+    """A plan that was weighed."""
+
+    name: str
+    """As a person reads it: `all on the cpu`, `everything supported`."""
+    seconds: float | None
+    """Its predicted cost; None where nothing is known of it."""
+    measured_seconds: float | None = None
+    """What it took here, where it was compiled and timed."""
+    weighed: bool = True
+    """Whether it could have been chosen; if not, a plan file or rules do not allow it, and it is there to compare."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostFacts:
+    """What the plan costs, in seconds of one run, and how good that is."""
+
+    seconds: float
+    """Of the plan in this report: predicted, or measured where it was chosen by timing."""
+    bound_seconds: float | None = None
+    """No plan of those that `bound_of` names costs less by the same prices."""
+    bound_of: str = "any placement"
+    """What the bound is of, in words: any placement, or any that keeps to the plan file and the rules."""
+    bound_kind: str = ""
+    """Where the bound comes from, in words."""
+    gap: float | None = None
+    """`seconds` over `bound_seconds`, less one: 0.05 is 5 % above the bound."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Device -> where `seconds` come from: `measured`, `calibrated`, `simulated`, `modeled` or `assumed`."""
+    predicted_seconds: float | None = None
+    """Of the plan in this report, predicted, be it measured or not; None where costs are not known."""
+    prediction_sources: Mapping[str, str] = field(default_factory=dict)
+    """Device -> where what is predicted of plans, segments and nodes comes from, likewise."""
+    candidates: tuple[CandidateFacts, ...] = ()
+    """Plans that were weighed against each other, in the order in which they were weighed."""
+    all_cpu_seconds: float | None = None
+    """Of everything on the CPU, whatever rules and a plan file say: measured where the plan is, else predicted."""
+    all_cpu_predicted_seconds: float | None = None
+    """The same, predicted."""
+    note: str = ""
+    """What the figures do not say: an estimate that rests on assumptions, say."""
+
+    @property
+    def is_measured(self) -> bool:
+        """The plan was timed here."""
+        return set(self.sources.values()) == {"measured"}
+
+    @property
+    def word(self) -> str:
+        """What `seconds` are: `measured`, `predicted` or, where the costs of a device are a guess, `guessed`."""
+        return "measured" if self.is_measured else self.predicted_word
+
+    @property
+    def predicted_word(self) -> str:
+        """What is not measured: `predicted`, or `guessed`."""
+        return predicted_word(self._predicting)
+
+    @property
+    def guesses(self) -> frozenset[str]:
+        """Devices whose predicted times are guesses."""
+        return frozenset(name for name, source in self._predicting.items() if source in GUESSES)
+
+    @property
+    def _predicting(self) -> Mapping[str, str]:
+        return self.prediction_sources or ({} if self.is_measured else self.sources)
+
+    @property
+    def against_cpu(self) -> tuple[float, float, str] | None:
+        """Seconds of this plan, of the CPU alone, and what both are: see `word`; None if not known."""
+        if self.all_cpu_seconds is not None:
+            return self.seconds, self.all_cpu_seconds, self.word
+        if self.predicted_seconds is None or self.all_cpu_predicted_seconds is None:
+            return None
+        return self.predicted_seconds, self.all_cpu_predicted_seconds, self.predicted_word
+
+    @property
+    def cpu_is_better(self) -> bool:
+        """The CPU alone is faster than this plan: both measured, or both predicted."""
+        return self.against_cpu is not None and self.against_cpu[0] - self.against_cpu[1] >= NOTHING
+
+
+def predicted_word(sources: Mapping[str, str]) -> str:
+    """What to call a time that rests on such costs: `predicted`, or `guessed` where nobody measured one of them."""
+    return "guessed" if GUESSES.intersection(sources.values()) else "predicted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalCost:
+    """What it causes between devices that one of them refuses an op type for one reason."""
+
+    device: str
+    op_type: str
+    reason: str
+    """A code of `partition.Reason`."""
+    switches: int
+    """So many less if the device took these nodes and all others stayed; negative where there would be more."""
+    seconds: float | None
+    """Predicted, of the transfers and launches that would go; None where costs are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFacts:
+    """A rule that a person gave, and what it came to."""
+
+    text: str
+    """The rule in one line."""
+    source: str = ""
+    """Where it stands: `pin 2 in rules.toml`."""
+    nodes: int = 0
+    """How many nodes it binds; 0 where it binds nothing, which is said."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFileFacts:
+    """The plan file that placed nodes."""
+
+    path: str
+    bound: int
+    """Nodes that it placed."""
+    lost: tuple[UnmatchedEntry, ...] = ()
+    """Those that mean no node here, and those that a device, a rule or a limit does not let have their way."""
+
+    def lost_groups(self) -> tuple[tuple[str, str, str], ...]:
+        """What is lost in few words: names of entries that share device and reason, the device, and the reason."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for entry in self.lost:
+            groups.setdefault((entry.device, entry.why), []).append(entry.name)
+        return tuple((_named(names), device, why) for (device, why), names in groups.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFacts:
+    """Bytes of constants that segments hold; what two segments of a device share counts once."""
+
+    devices: Mapping[str, int] = field(default_factory=dict)
+    """By device."""
+    total: int = 0
+    """Of them all; what two devices share counts once."""
+
 
 SCHEMA_VERSION = 1
 """Of the JSON form; it grows when something that programs read changes its meaning or goes.
@@ -308,3 +501,30 @@ class ReportFacts:
                 nodes_by_refusal.setdefault((refusal.device, node.op_type, refusal.reason), []).append(node)
         ordered = sorted(nodes_by_refusal.items(), key=lambda item: (-len(item[1]), item[0]))
         return {key: tuple(nodes) for key, nodes in ordered}
+
+
+def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None:
+    """Return what a run copied; None for a run that could not."""
+    if transfers is None:
+        return None
+    into = [transfer for transfer in transfers if transfer.target != HOST]
+    out = [transfer for transfer in transfers if transfer.target == HOST]
+    made_on = {(transfer.value, transfer.source) for transfer in out}
+    return TransferFacts(
+        into=len(into),
+        bytes_into=sum(transfer.nbytes for transfer in into),
+        out=len(out),
+        bytes_out=sum(transfer.nbytes for transfer in out),
+        seconds=sum(transfer.seconds for transfer in transfers),
+        returned=sum((transfer.value, transfer.target) in made_on for transfer in into),
+    )
+
+
+def incident_facts(incidents: Incidents | None) -> Mapping[str, Any]:
+    """Return the fields of a report that tell of incidents, by name; none where there is no session."""
+    if incidents is None:
+        return {}
+    counts: dict[str, dict[str, int]] = {}
+    for (device, kind), number in sorted(incidents.counts.items()):
+        counts.setdefault(device, {})[kind] = number
+    return {"incidents": incidents.newest, "incident_counts": counts}

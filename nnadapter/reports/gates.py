@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nnadapter.errors import InvalidOptionError
 from nnadapter.reports.facts import ReportFacts
-from nnadapter.reports.units import duration
+from nnadapter.reports.formatting import duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

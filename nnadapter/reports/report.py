@@ -1,10 +1,79 @@
-"""`PartitionReport`: the facts of a plan, with their renderings as methods."""
+"""PartitionReport: the facts of a plan, the table of its formats, and its strict JSON reader."""
 
 from __future__ import annotations
 
-from nnadapter.reports.difference_facts import DifferenceFacts
-from nnadapter.reports.facts import ReportFacts
-from nnadapter.reports.rendering.renderers import FORMATS
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any
+
+from nnadapter.errors import ReportFileError
+from nnadapter.files.documents import FileKind
+from nnadapter.reports.difference_facts import DifferenceFacts, difference_markdown, difference_text
+from nnadapter.reports.facts import SCHEMA_VERSION, ReportFacts, to_lines
+from nnadapter.reports.rendering.graphs import to_dot, to_model_explorer
+from nnadapter.reports.rendering.html import to_html
+from nnadapter.reports.rendering.markdown import to_markdown
+from nnadapter.reports.rendering.text import to_text
+
+Renderer = Callable[[ReportFacts, str, DifferenceFacts | None], str]
+"""A report, its title, what changed -> text."""
+
+
+def _text(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
+    return to_text(report) + ("" if difference is None else f"\n\n{difference_text(difference)}")
+
+
+def _json(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
+    return to_lines(report.to_dict() | ({} if difference is None else {"difference": difference.to_dict()}))
+
+
+def _markdown(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
+    return ("" if difference is None else f"{difference_markdown(difference)}\n") + to_markdown(report)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How a report is written down."""
+
+    render: Renderer
+    endings: tuple[str, ...]
+    """Of files that are written so."""
+    help: str = ""
+    """What it is, for the command line; empty where the name says it."""
+    shows_difference: bool = True
+    """It has a place for a comparison."""
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "text": Format(render=_text, endings=(".txt",)),
+        "json": Format(render=_json, endings=(".json",)),
+        "md": Format(render=_markdown, endings=(".md", ".markdown")),
+        "html": Format(render=to_html, endings=(".html", ".htm"), help="one page that needs nothing else"),
+        "dot": Format(
+            render=lambda report, title, difference: to_dot(report),
+            endings=(".dot", ".gv"),
+            help="for Graphviz",
+            shows_difference=False,
+        ),
+        "model-explorer": Format(
+            render=lambda report, title, difference: to_model_explorer(report),
+            endings=(".json",),
+            help="custom node data for Google's Model Explorer",
+            shows_difference=False,
+        ),
+    }
+)
+"""By name. A new one is a file beside this one and a row here."""
+
+
+def formats_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the formats that go into files of such a name, the first being the one that it stands for."""
+    ending = PurePath(path).suffix.lower()
+    return tuple(name for name, form in FORMATS.items() if ending in form.endings)
 
 
 class PartitionReport(ReportFacts):
@@ -38,3 +107,50 @@ class PartitionReport(ReportFacts):
     def __str__(self) -> str:
         """The report as text."""
         return FORMATS["text"].render(self, "", None)
+
+
+_FILE = FileKind(
+    name="report",
+    contents=PartitionReport,
+    error=ReportFileError,
+    advice="write it again with `nnadapter report --format json`",
+    header={"schema_version": SCHEMA_VERSION},
+)
+
+
+def read_report(path: str | os.PathLike[str]) -> PartitionReport:
+    """Return the report that `nnadapter report --format json` wrote.
+
+    Keys that are not known are left out; keys that came later have their defaults.
+
+    Raises:
+        ReportFileError: the file cannot be read, is no whole JSON, is no report, or has another schema version.
+    """
+    return _checked(_FILE.read(path), os.fsdecode(path))
+
+
+def report_from(data: object) -> PartitionReport:
+    """Return the report whose `to_dict` is `data`.
+
+    Raises:
+        ReportFileError: something is missing, of another type, or of another schema version.
+    """
+    return _checked(_FILE.converted(data), "")
+
+
+def _checked(report: PartitionReport, file: str) -> PartitionReport:
+    """The report, unless its segments are out of order or it names devices and segments that it does not have."""
+
+    def refuse(problem: str, *place: Any) -> None:
+        _FILE.refuse(f"{problem}; {_FILE.advice}", file, place)
+
+    devices, segments = {*report.devices, ""}, range(len(report.segments))
+    if [segment.index for segment in report.segments] != [*segments]:
+        refuse("they are not numbered from 0 on", "segments")
+    for at, node in enumerate(report.nodes):
+        if node.device not in devices or (node.segment is not None and node.segment not in segments):
+            refuse(f"node {node.name!r} is on a device or in a segment that the report does not have", "nodes", at)
+    for at, segment in enumerate(report.segments):
+        if segment.device not in report.devices:
+            refuse(f"segment {at} is on {segment.device!r}, which is no device of the report", "segments", at)
+    return report

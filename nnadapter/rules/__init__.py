@@ -14,23 +14,29 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter.rules.applying import Applied, RuleEffect, apply_rules
-    from nnadapter.rules.limits import GivenUp, SegmentCandidate, segments_to_drop
+    from nnadapter.rules.application import (
+        Applied,
+        GivenUp,
+        RuleEffect,
+        SegmentCandidate,
+        apply_rules,
+        segments_to_drop,
+    )
     from nnadapter.rules.reading import read_rules
     from nnadapter.rules.values import Ban, Limits, Pin, Rules
 
 _HOMES = {
-    "Applied": "nnadapter.rules.applying",
+    "Applied": "nnadapter.rules.application",
     "Ban": "nnadapter.rules.values",
-    "GivenUp": "nnadapter.rules.limits",
+    "GivenUp": "nnadapter.rules.application",
     "Limits": "nnadapter.rules.values",
     "Pin": "nnadapter.rules.values",
-    "RuleEffect": "nnadapter.rules.applying",
+    "RuleEffect": "nnadapter.rules.application",
     "Rules": "nnadapter.rules.values",
-    "SegmentCandidate": "nnadapter.rules.limits",
-    "apply_rules": "nnadapter.rules.applying",
+    "SegmentCandidate": "nnadapter.rules.application",
+    "apply_rules": "nnadapter.rules.application",
     "read_rules": "nnadapter.rules.reading",
-    "segments_to_drop": "nnadapter.rules.limits",
+    "segments_to_drop": "nnadapter.rules.application",
 }
 """Where each public name lives."""
 

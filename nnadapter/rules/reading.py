@@ -10,7 +10,7 @@ from msgspec import Struct
 from nnadapter import limits
 from nnadapter.drivers.registry import sources
 from nnadapter.errors import RulesError, close_names
-from nnadapter.files.strict import FileKind
+from nnadapter.files.documents import FileKind
 from nnadapter.rules.values import Ban, Limits, Pin, Rules
 
 TEXT = "the rules' text"

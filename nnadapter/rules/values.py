@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 
 from nnadapter.drivers.selection import canonical
 from nnadapter.errors import RulesError
-from nnadapter.files.strict import check_fields
+from nnadapter.files.documents import check_fields
 from nnadapter.onnx.domains import plain_domain
 
 Text = Annotated[str, Meta(min_length=1)]

@@ -9,30 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nnadapter.drivers.border import OutputCheck
-from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.arenas import Arenas
+from nnadapter.drivers.boundary import OutputCheck
+from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.index_ranges import IndexCheck
 from nnadapter.ir.operand import Array
-from nnadapter.memory.arenas import Arenas
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.forking import new_lock
 from nnadapter.running.borders import borders_of, held_between
-from nnadapter.running.bound_step import BoundStep, Substitute
+from nnadapter.running.bound_step import BoundStep, Substitute, bound_checks, expected_outputs, planned_values, slots_of
 from nnadapter.running.by_trace import transfers_of
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.incidents import Incident
-from nnadapter.running.index_checks import bound_checks
+from nnadapter.running.plan_devices import WELL, PlanDevices
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
-from nnadapter.running.resting import WELL
-from nnadapter.running.site import PlanDevices
-from nnadapter.running.slots import expected_outputs, planned_values, slots_of
 from partition.plan import Plan, Step
 
 if TYPE_CHECKING:
-    from nnadapter.ir.size_class import GuardedShapes
+    from nnadapter.ir.guarded_shapes import GuardedShapes
     from nnadapter.running.whole import Whole
 
 

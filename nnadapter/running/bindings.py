@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from nnadapter.drivers.copies import Copies
 from nnadapter.drivers.onnxruntime.values import array_of, is_foreign_type, output_binder, results_of
 from nnadapter.drivers.selection import CPU
+from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.errors import ClosedError, InvalidInputError, MissingInputError
 from nnadapter.ir.operand import Array
 from nnadapter.running.control import RunControl
@@ -292,7 +292,7 @@ def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
             f"an OrtValue of {value.data_type()} on {value.device_name()} cannot be read by ONNX Runtime's Python "
             "interface; feed one in the host's memory"
         )
-    from nnadapter.drivers.execution_providers.memory import tensor_of
+    from nnadapter.drivers.execution_providers.program import tensor_of
 
     return Copies(None, {device_name(provider): tensor_of(value, provider)})
 

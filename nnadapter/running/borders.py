@@ -26,11 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.border import OutputCheck
+from nnadapter.drivers.arenas import ALIGNMENT, Arenas
+from nnadapter.drivers.boundary import OutputCheck
 from nnadapter.ir.operand import Array
-from nnadapter.memory.arenas import Arenas
-from nnadapter.memory.buffers import ALIGNMENT
-from nnadapter.running.slots import expected_outputs
+from nnadapter.running.bound_step import expected_outputs
 from partition.plan import Plan
 
 LEAST_BYTES = 1 << 16

@@ -8,24 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nnadapter.drivers.kept_memory import TENSORS
+from nnadapter.drivers.tensor_copies import TENSORS
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg
 from nnadapter.running.incidents import Incident
-from nnadapter.running.outputs import Kept
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.provenance import Provenance, with_incidents
 from nnadapter.running.repeating import Done, Fits, Repeat, Serves
+from nnadapter.running.residence import Kept
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.running.bindings import Binding
-    from nnadapter.running.checks import Checks
-    from nnadapter.running.compiled import RunnablePlan
-    from nnadapter.running.control import RunControl
+    from nnadapter.running.compiled import Checks, RunnablePlan
+    from nnadapter.running.control import Deadlines, RunControl
     from nnadapter.running.counts import CountCheck
-    from nnadapter.running.deadlines import Deadlines
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Per input its shape; None for what has none."""
@@ -322,6 +320,6 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
 def _deadlines(seconds: float | None) -> Deadlines | None:
     if seconds is None:
         return None
-    from nnadapter.running.deadlines import Deadlines
+    from nnadapter.running.control import Deadlines
 
     return Deadlines(seconds)

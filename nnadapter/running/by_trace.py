@@ -10,15 +10,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.capability import Threading
-from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.running.pool import ExecutionPool
-from nnadapter.traces.event import COMPILE, FALLBACK
-from nnadapter.traces.trace import Trace
+from nnadapter.traces.trace import COMPILE, FALLBACK, Trace
 from partition.plan import Step
 
 if TYPE_CHECKING:
-    from nnadapter.drivers.copies import Transfer
+    from nnadapter.drivers.tensor_copies import Transfer
 
 
 def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:

@@ -15,17 +15,16 @@ from nnadapter.onnx.files import load_model
 from nnadapter.options import Options
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.unloaded import left_to_last_resort
-from nnadapter.running.engine import Engine
+from nnadapter.running.engine import Engine, with_trace
 from nnadapter.running.planned import PlannedEngine
-from nnadapter.running.traced_engine import with_trace
-from nnadapter.traces.event import PLAN, SESSION
 from nnadapter.traces.recorder import Recorder
+from nnadapter.traces.trace import PLAN, SESSION
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from nnadapter.onnx.beginning import BegunModel
+    from nnadapter.onnx.files import BegunModel
 
 
 def make_engine(

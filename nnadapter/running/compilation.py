@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.arenas import Arenas
+from nnadapter.drivers.failures import NamedCalls
 from nnadapter.errors import (
     FAILURES,
     CompilationError,
@@ -22,8 +23,7 @@ from nnadapter.errors import (
     TransientError,
     describe,
 )
-from nnadapter.ir.size_class import GuardedShapes
-from nnadapter.memory.arenas import Arenas
+from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.offering.part import Part
 from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of
@@ -34,9 +34,9 @@ from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.running.binder import Bindable, Binder
-from nnadapter.running.bound_step import Substitute
-from nnadapter.running.builder import Builder
-from nnadapter.running.built import (
+from nnadapter.running.bound_step import OtherShapeError, Substitute
+from nnadapter.running.builder import (
+    Builder,
     Built,
     Programs,
     atoms_of,
@@ -49,12 +49,10 @@ from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import REPEATED, fall_back, named, run_failure
 from nnadapter.running.fallback import Cause, note_unanswered, refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.running.filled import SpecializedPlan, SpecializedPlans
-from nnadapter.running.filling import SpecializedPrograms
+from nnadapter.running.filling import SpecializedPlan, SpecializedPlans, SpecializedPrograms
 from nnadapter.running.incidents import Incident, Incidents
+from nnadapter.running.plan_devices import PlanDevices, evict_nothing
 from nnadapter.running.repair import Repair, blamed, delegated, host_of
-from nnadapter.running.site import PlanDevices, evict_nothing
-from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.whole import Whole
 from partition.plan import Step
 

@@ -1,4 +1,11 @@
-"""What stands over one run: who may stop it, until when it has to be done, and whose turn it is on a device.
+"""Control of a run: termination, deadlines, and turns on devices.
+
+Each device then works on another input, and never on two at once, which would only take its memory and its caches
+twice. A run that waits for a device has given back the one before, so none waits for a run that waits for it.
+
+All runs of a session have the same time, so whoever comes later has to be done later: the thread sleeps to the first
+end, or as long as a run that has not come yet would have. Nobody wakes it, so a run pays two steps in a dictionary. It
+ends where nobody ran for so long. A run whose clock stood still meanwhile says so when it is told.
 
 Most runs have nothing of the kind, and no control: nothing is looked at between their steps.
 
@@ -15,20 +22,192 @@ looks whether the caller's say the same.
 from __future__ import annotations
 
 import time
-from threading import Lock, Thread
+from collections.abc import Callable
+from contextlib import suppress
+from heapq import heapify, heappop, heappush
+from math import inf
+from threading import TIMEOUT_MAX, Lock, Thread
 from typing import TYPE_CHECKING
+from weakref import ReferenceType, finalize, ref
 
-from nnadapter.drivers.control import Control
-from nnadapter.errors import CancelledError, DeadlineExceededError
-from nnadapter.running.deadlines import ENTRY, Deadlines, deadline_of
-from nnadapter.running.turns import _LOOK_SECONDS
-from nnadapter.traces.event import WAIT
-from nnadapter.traces.trace import SILENT
+from nnadapter.drivers.interface import Control
+from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
+from nnadapter.process.forking import new_lock, register_after_fork
+from nnadapter.traces.trace import SILENT, WAIT
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from nnadapter.running.turns import Turns
+
+_LOOK_SECONDS = 0.005
+"""How often one that waits asks whether it still wants to."""
+
+
+class Turns:
+    """The devices of some runs that follow each other."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._taken: set[str] = set()
+        self._waiting: dict[str, list[tuple[int, Lock]]] = {}
+
+    def take_free(self, device: str) -> bool:
+        """Take the device if nobody has it."""
+        with self._lock:
+            is_free = device not in self._taken
+            self._taken.add(device)
+            return is_free
+
+    def take(self, device: str, number: int, is_over: Callable[[], bool]) -> bool:
+        """Wait until the device is free, and no run with a lower number waits for it; then it is taken.
+
+        Args:
+            device: which.
+            number: of the run; no other has it.
+            is_over: the run does not want the device any more.
+
+        Returns:
+            It is taken; not so where `is_over` came first.
+        """
+        with self._lock:
+            if device not in self._taken:
+                self._taken.add(device)
+                return True
+            turn = Lock()
+            turn.acquire()
+            entry = number, turn
+            heappush(self._waiting.setdefault(device, []), entry)
+        while not turn.acquire(timeout=_LOOK_SECONDS):
+            if is_over() and self._withdrawn(device, entry):
+                return False
+        return True
+
+    def _withdrawn(self, device: str, entry: tuple[int, Lock]) -> bool:
+        """It waits no longer; not so where its turn has come meanwhile."""
+        with self._lock:
+            waiting = self._waiting[device]
+            if entry not in waiting:
+                return False
+            waiting.remove(entry)
+            heapify(waiting)
+            return True
+
+    def give_back(self, device: str) -> None:
+        """Give a device that was taken to who waits for it."""
+        with self._lock:
+            if waiting := self._waiting.get(device):
+                heappop(waiting)[1].release()
+            else:
+                self._taken.remove(device)
+
+
+ENTRY = "nnadapter.deadline_s"
+"""Of run options: seconds that this run may take, in place of what its session says."""
+Tell = Callable[[], float | None]
+"""Told that the time is over. Returns when it is to be told instead, by `monotonic`, if it has more time."""
+
+
+def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
+    """Return the seconds that run options give a run; None where they say nothing of it.
+
+    Raises:
+        InvalidOptionError: they are no seconds.
+        TypeError: they are no run options.
+    """
+    try:
+        said = None if options is None else options.get_run_config_entry(ENTRY)
+    except RuntimeError:  # there is no such entry
+        return None
+    except AttributeError:
+        raise TypeError(f"run options are an onnxruntime.RunOptions, got {type(options).__name__}") from None
+    if said is None:
+        return None
+    with suppress(ValueError):
+        if 0 < (seconds := float(said)) < inf:
+            return seconds
+    raise InvalidOptionError(f"entry {ENTRY!r} of run options is a number of seconds above 0, got {said!r}")
+
+
+class Deadlines:
+    """The runs of one session. Usable from many threads.
+
+    Args:
+        seconds: that a run may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._lock = new_lock()
+        self._is_awake = False
+        self._ends: dict[Tell, float] = {}
+        self._asleep = Lock()
+        """Held until there is nothing to watch over any more; then whoever watches takes it."""
+        self._asleep.acquire()
+        finalize(self, _let_go, self._asleep).atexit = False
+        register_after_fork(self)
+
+    def watch(self, tell: Tell) -> float:
+        """Have `tell` called when the time is over, from another thread, and return when that is by `monotonic`.
+
+        Who watched calls `forget`, or is told.
+        """
+        end = self._ends[tell] = time.monotonic() + self.seconds
+        if not self._is_awake:
+            self._wake()
+        return end
+
+    def forget(self, tell: Tell) -> None:
+        """The run is done."""
+        self._ends.pop(tell, None)
+
+    def close(self) -> None:
+        """Nobody comes any more. May be called again."""
+        _let_go(self._asleep)
+
+    def part(self) -> None:
+        """In a process that was forked: neither the thread nor the runs are there."""
+        self._is_awake = False
+        self._ends.clear()
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._is_awake:
+                self._is_awake = True
+                watching = Thread(target=_look, args=(ref(self), self._asleep), name="nnadapter deadlines", daemon=True)
+                watching.start()
+
+    def _tell(self) -> float | None:
+        """Tell those whose time is over; return seconds to the next end, None where nobody ran for so long."""
+        if not self._goes_on():
+            return None
+        now = time.monotonic()
+        for tell, end in list(self._ends.items()):
+            if end <= now and self._ends.pop(tell, None) is not None and (later := tell()) is not None:
+                self._ends[tell] = later  # if its run ended this moment, it is told once, and forgotten
+        return max(0.0, min([end - now for end in list(self._ends.values())], default=self.seconds))
+
+    def _goes_on(self) -> bool:
+        if self._ends:
+            return True
+        with self._lock:
+            # Before it is looked again: who comes meanwhile sees it, or is seen.
+            self._is_awake = False
+            self._is_awake = bool(self._ends)
+            return self._is_awake
+
+
+def _look(held: ReferenceType[Deadlines], asleep: Lock) -> None:
+    """What the thread does; it keeps nothing alive, and ends with what it watches over."""
+    while (deadlines := held()) is not None and (seconds := deadlines._tell()) is not None:
+        del deadlines
+        if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
+            return
+
+
+def _let_go(asleep: Lock) -> None:
+    with suppress(RuntimeError):  # somebody was first
+        asleep.release()
+
 
 _LEAST_SECONDS = 1e-9
 """What a driver is told where no time is left: 0 means that there is no deadline."""
@@ -169,7 +348,7 @@ class RunControl:
             )
         if self._stopped:
             return CancelledError(f"the run was stopped by who asked for it: {what}", device=device, segment=segment)
-        from nnadapter.drivers.onnxruntime.errors import TERMINATED
+        from nnadapter.drivers.onnxruntime.failures import TERMINATED
 
         text = f"the run was stopped by its run options: {what} ({TERMINATED})"
         return CancelledError(text, device=device, segment=segment)

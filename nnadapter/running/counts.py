@@ -17,7 +17,7 @@ import numpy as np
 
 from nnadapter.errors import InputValueError
 from nnadapter.limits import COUNTED_ELEMENTS, RESIZED_ELEMENTS
-from nnadapter.onnx.mentions import mapped, mentioned
+from nnadapter.onnx.wire_format import mapped, mentioned
 from nnadapter.onnx.wire_nodes import read_graphs
 
 _Numbers = np.ndarray[Any, Any]

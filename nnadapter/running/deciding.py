@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from nnadapter.drivers.copies import on_host
+from nnadapter.drivers.tensor_copies import on_host
 from nnadapter.errors import FAILURES
-from nnadapter.onnx.preparation.choice import Conditions, Truths
+from nnadapter.onnx.preparation.branch_decisions import Conditions, Truths
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
 
@@ -95,8 +95,7 @@ class Fork(Generic[Chosen]):
         """What computes conditions: a session in the caller's thread."""
         with self._loading:
             if self._execution is None:
-                from nnadapter.drivers.onnxruntime.sessions import open_session, session_execution
-                from nnadapter.drivers.onnxruntime.weights import Loadable
+                from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, session_execution
 
                 model = Loadable(self._conditions.contents)
                 session = open_session(model, None, has_pool=False, spins=False)

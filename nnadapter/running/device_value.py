@@ -10,12 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnadapter.drivers.border import has_of
-from nnadapter.drivers.copies import Copies
-from nnadapter.drivers.device_tensors import DeviceTensor
-from nnadapter.drivers.kept_memory import kept
+from nnadapter.drivers.boundary import has_of
+from nnadapter.drivers.interface import DeviceTensor
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, canonical
+from nnadapter.drivers.tensor_copies import Copies, kept
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import plain, type_name

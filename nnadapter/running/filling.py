@@ -1,4 +1,4 @@
-"""Plans of one class of shapes whose devices compile for fixed sizes: at each sizes, segments are filled and compiled.
+"""Specializations of a plan for concrete sizes, for devices that compile fixed shapes.
 
 Judging, converting and cutting are done once for the class (`planning.opening`). What is left for new sizes is to
 replay the trace, to fill in numbers, to make tables constants, and what the driver does: it is asked about the segment,
@@ -11,24 +11,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
-from nnadapter.drivers.border import OutputCheck, ask_admission, ask_supported
-from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.boundary import OutputCheck, ask_admission, ask_supported
+from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describe
-from nnadapter.ir.filled_model import Border, SpecializedModel
-from nnadapter.ir.size_class import GuardedShapes
-from nnadapter.offering.filled_parts import SpecializablePart, group_specializations
-from nnadapter.offering.part import Part
-from nnadapter.process.closing import close_all
+from nnadapter.ir.guarded_shapes import GuardedShapes
+from nnadapter.ir.structure import Border, SpecializedModel
+from nnadapter.offering.part import Part, SpecializablePart, group_specializations
 from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import close_all
 from nnadapter.running.binder import Binder
 from nnadapter.running.bound_step import BoundStep
+from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import CompiledPlan
-from nnadapter.running.plan_memory import Holding
-from nnadapter.running.same_program import SameProgram
+from nnadapter.running.plans import Holding
+from nnadapter.running.pool import SameProgram
 from partition.plan import Step
 from partition.verdict import Unsupported
 
@@ -349,3 +350,17 @@ def _expected(model: SpecializedModel) -> OutputCheck:
 def _check(border: Border) -> OutputCheck:
     _, outputs = border
     return [(type_.dimensions, type_.dtype.array_type) for type_ in outputs]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpecializedPlans(ProgramOwner, Compiled):
+    """A class of shapes; it does not run itself, but the plans that are filled."""
+
+    filling: SpecializedPrograms[SpecializedPlan]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpecializedPlan(ProgramSharer, Compiled):
+    """A plan at one set of sizes, whose programs it shares with others of its class."""
+
+    of: SpecializedPrograms[SpecializedPlan]

@@ -1,6 +1,6 @@
 """A model on the CPU alone: ONNX Runtime on the original model, untouched, and bit-equal to it.
 
-Where its optimizers break a model, they are disabled: see `nnadapter.drivers.onnxruntime.fusions` and `optimizers`.
+Where its optimizers break a model, they are disabled: see `nnadapter.drivers.onnxruntime.failures` and `optimizers`.
 
 What a session that only loads and runs a model does not need (onnx, planning, bindings, traces) is imported where it is
 needed.
@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nnadapter.drivers.crashes import print_crashes
-from nnadapter.drivers.onnxruntime.errors import translated
-from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
-from nnadapter.drivers.onnxruntime.optimizers import (
+from nnadapter.drivers.failures import print_crashes
+from nnadapter.drivers.onnxruntime.failures import (
     UnoptimizedRuns,
     disabled_optimizers,
+    translated,
     with_fewer_optimizations,
     without_extended,
+    wrong_fusions,
 )
 from nnadapter.drivers.onnxruntime.values import (
     gives_foreign_memory,
@@ -30,9 +30,8 @@ from nnadapter.drivers.onnxruntime.values import (
     run_by_memory,
 )
 from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, ModelFileError
-from nnadapter.onnx.mentions import mentions
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
-from nnadapter.onnx.walking import check_size
+from nnadapter.onnx.wire_format import check_size, mentions
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.running.provenance import Provenance, of_one
 
@@ -84,7 +83,7 @@ class HostEngine:
         self._source, self._setting = source, setting
         self._deadlines = None
         if deadline_s is not None:
-            from nnadapter.running.deadlines import Deadlines
+            from nnadapter.running.control import Deadlines
 
             self._deadlines = Deadlines(deadline_s)
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
@@ -125,7 +124,7 @@ class HostEngine:
     def _has_deadline(self, options: Any) -> bool:
         if self._deadlines is not None or options is None:
             return self._deadlines is not None
-        from nnadapter.running.deadlines import deadline_of
+        from nnadapter.running.control import deadline_of
 
         return deadline_of(options) is not None
 
@@ -167,7 +166,7 @@ class HostEngine:
     def observed(self) -> Observed:
         """See `Engine.observed`; the model is read again for it."""
         from nnadapter.onnx.files import load_model
-        from nnadapter.onnx.preparation.sizes import default_shapes
+        from nnadapter.onnx.preparation.default_sizes import default_shapes
         from nnadapter.planning.planner import Planner, prepare_for
         from nnadapter.running.observed import Observed
 
@@ -433,7 +432,7 @@ def _check_size(source: str | os.PathLike[str] | bytes) -> None:
     except IndexError:
         return  # no message: perhaps ONNX Runtime knows what it is
     if has_functions:
-        from nnadapter.onnx.function_calls import check_calls_in
+        from nnadapter.onnx.graphs import check_calls_in
 
         check_calls_in(source)
 

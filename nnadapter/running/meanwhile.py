@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nnadapter.running.by_plans import InputShapes
     from nnadapter.running.choices import Chosen
     from nnadapter.running.control import RunControl
-    from nnadapter.running.outputs import Kept
     from nnadapter.running.repeating import Done
+    from nnadapter.running.residence import Kept
 
     _Key = tuple[InputShapes, Chosen | None]
 

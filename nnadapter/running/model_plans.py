@@ -13,16 +13,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import proxy
 
-from nnadapter.drivers.copies import on_host
-from nnadapter.drivers.onnxruntime.pools import not_counting, pools_held
+from nnadapter.drivers.onnxruntime.program import not_counting, pools_held
+from nnadapter.drivers.tensor_copies import on_host
 from nnadapter.errors import CompilationError, InvalidModelError
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import feed_for
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.open_support import is_worth_it, with_dynamic_verdicts
-from nnadapter.planning.opening import ShapeDependentRefusal, opened
+from nnadapter.planning.opening import ShapeDependentRefusal, is_worth_it, opened, with_dynamic_verdicts
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
@@ -31,11 +30,10 @@ from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.fallback import refuse_fallback
-from nnadapter.running.filled import SpecializedPlans
-from nnadapter.running.open_plan import FixedSizesError
-from nnadapter.running.open_plans import OpenPlans
+from nnadapter.running.filling import SpecializedPlans
+from nnadapter.running.open_plans import FixedSizesError, OpenPlans
 from nnadapter.running.plans import PlanCache
-from nnadapter.traces.event import PLAN, SESSION
+from nnadapter.traces.trace import PLAN, SESSION
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:

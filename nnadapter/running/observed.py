@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nnadapter.drivers.copies import Transfer
+from nnadapter.drivers.tensor_copies import Transfer
 from nnadapter.running.failing import run_failure
 from nnadapter.running.incidents import Incidents
 from nnadapter.running.plans import PlanCounts

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nnadapter.costs.calibration_files import driver_version
-from nnadapter.costs.remembered import (
+from nnadapter.costs.calibration import driver_version
+from nnadapter.costs.measured_choices import (
     MeasuredCandidate,
     MeasuredChoice,
     MeasuredDevice,
@@ -24,8 +24,8 @@ from nnadapter.errors import StoredFileError
 from nnadapter.options import fallback_text
 from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.setting import Setting
+from nnadapter.process.packages import own_version
 from nnadapter.process.processors import machine_description
-from nnadapter.process.versions import own_version
 from nnadapter.running.compiled import TimedPlacement
 from partition.plan import Plan
 

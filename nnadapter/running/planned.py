@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.errors import InvalidInputError
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import as_it_was
-from nnadapter.onnx.branches import with_weights_outside
-from nnadapter.onnx.brought_converters import external_versions
+from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.domains import plain_domain
-from nnadapter.onnx.extracting import OnnxIndex
-from nnadapter.onnx.node import OnnxNode, read_node
-from nnadapter.onnx.node_schema import may_take_types
-from nnadapter.onnx.nodes import captured_names, opsets_of
+from nnadapter.onnx.external_converters import external_versions
+from nnadapter.onnx.graphs import captured_names, infos_of, opsets_of
+from nnadapter.onnx.inlining import with_weights_outside
+from nnadapter.onnx.model import OnnxNode, may_take_types, read_node
+from nnadapter.onnx.preparation.default_sizes import check_shape, default_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
-from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.schemas import since_version
 from nnadapter.onnx.signature import Shapes, read_signature
-from nnadapter.onnx.values import infos_of
 from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.planner import prepare_for
@@ -40,15 +38,15 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from nnadapter.onnx.preparation.choice import Truths
-    from nnadapter.onnx.preparation.decisions import DecidingConditions
+    from nnadapter.onnx.preparation.branch_decisions import Truths
+    from nnadapter.onnx.preparation.deciding_conditions import DecidingConditions
     from nnadapter.running.choices import Choices, Chosen
     from nnadapter.running.control import RunControl
     from nnadapter.running.counts import CountCheck
     from nnadapter.running.meanwhile import BackgroundPlanner
     from nnadapter.running.measuring import Measurer
-    from nnadapter.running.outputs import Kept
     from nnadapter.running.repeating import Done, Fits, Serves
+    from nnadapter.running.residence import Kept
     from nnadapter.running.whole import Whole
 
 
@@ -258,7 +256,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         """What inputs choose of a model, if they do."""
         if not any(node.op_type == "If" for node in prepared.nodes):
             return None
-        from nnadapter.onnx.preparation.decisions import decision_of
+        from nnadapter.onnx.preparation.deciding_conditions import decision_of
         from nnadapter.running.choices import Choices  # few models have it
 
         decision = decision_of(prepared)

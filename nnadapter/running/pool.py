@@ -1,26 +1,23 @@
-"""Executions of a program: lent to one run at a time each, or shared, as the device's threading says."""
+"""Executions of a program, lent to one run at a time or shared, and programs shared by equal segments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.drivers.border import create_execution
+from nnadapter.drivers.boundary import create_execution
 from nnadapter.drivers.capability import Threading
-from nnadapter.drivers.control import UNLIMITED
-from nnadapter.drivers.crashes import NamedCalls
-from nnadapter.drivers.device_tensors import DeviceTensor
-from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.failures import NamedCalls
+from nnadapter.drivers.interface import UNLIMITED, DeviceTensor, Execution, Program, Stream
 from nnadapter.drivers.registry import device_lock
-from nnadapter.drivers.streams import Stream
 from nnadapter.errors import FAILURES
 from nnadapter.ir.operand import Array
-from nnadapter.process.closing import close_all
-from nnadapter.process.lending import ObjectPool
-from nnadapter.running.plan_memory import Holding
+from nnadapter.process.resources import ObjectPool, close_all
+from nnadapter.running.plans import Holding
 
 if TYPE_CHECKING:
     from nnadapter.running.control import RunControl
+
 
 _NOTHING = Holding(0, {})
 
@@ -171,3 +168,37 @@ def _held(program: Program, executions: int) -> Holding:
 def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
     """Call a method of an execution, at these sizes if it is told any."""
     return getattr(execution if sizes is None else execution.at(sizes), how)(*arguments)
+
+
+class SameProgram(Program):
+    """The program of another step, which closes it; executions are this step's own.
+
+    Args:
+        of: that program.
+    """
+
+    def __init__(self, of: Program) -> None:
+        self.of = of
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return self.of.create_execution()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What one execution holds: the program counts where it is closed."""
+        return self.of.execution_bytes
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`."""
+        return self.of.execution_bytes
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`."""
+        return self.of.shared_bytes
+
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`."""
+        return self.of.serialize()

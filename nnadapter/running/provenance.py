@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from nnadapter.drivers.copies import Transfer
+    from nnadapter.drivers.tensor_copies import Transfer
     from nnadapter.running.incidents import Incident
 
 

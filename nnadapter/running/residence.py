@@ -1,4 +1,4 @@
-"""Values that stay where they were made: steps that compute from memory of their device into memory of it.
+"""Device-resident values between steps, and outputs of a run as the caller gets them.
 
 A device with memory of its own would get every input of a segment from the host, and give every output back to it. So:
 
@@ -16,14 +16,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
-from nnadapter.drivers.border import OutputCheck, check_tensors
-from nnadapter.drivers.copies import Copies, Transfer, can_lie_on_devices
-from nnadapter.drivers.device_tensors import DeviceTensor
-from nnadapter.drivers.kept_memory import TENSORS, kept
+import numpy as np
+
+from nnadapter.drivers.boundary import OutputCheck, check_tensors
+from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.tensor_copies import TENSORS, Copies, Transfer, can_lie_on_devices, kept
 from nnadapter.errors import OutOfMemoryError
-from nnadapter.planning.saving import saving_steps
+from nnadapter.planning.overlap import saving_steps
 from partition.plan import Plan
 
 Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
@@ -127,7 +129,7 @@ def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> C
 
 def has_memory(device: str) -> bool:
     """Whether a device has memory of its own."""
-    from nnadapter.drivers.border import has_of  # drivers are known where a device is named
+    from nnadapter.drivers.boundary import has_of  # drivers are known where a device is named
     from nnadapter.drivers.registry import open_device
 
     return has_of(device, open_device(device), "has_memory")
@@ -165,3 +167,28 @@ def residences(
         for step in plan.steps
         if step.device in owning
     }
+
+
+Kept = Mapping[str, str]
+"""Inputs and outputs that stay, and the devices where they shall lie; empty for where they do."""
+NOTHING_KEPT: Kept = MappingProxyType({})
+
+
+def output_of(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None, made: list[Transfer]) -> Any:
+    """An output as its caller wants it: an array of its own, or kept where it lies or shall lie."""
+    fed = name in feeds
+    if kept is not None and name in kept and isinstance(value, (np.ndarray, Copies)):
+        copies = value if isinstance(value, Copies) else Copies(value)
+        is_callers = isinstance(feeds.get(name), np.ndarray)
+        copies.is_shared |= fed
+        return delivered(copies.without_array() if is_callers else copies, name, kept[name], made)
+    if type(value) is Copies:
+        return own_value(value.host(name, made), fed)
+    return own_value(value, fed)
+
+
+def own_value(value: Any, fed: bool) -> Any:
+    """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
+    if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
+        return value.copy()
+    return value

@@ -10,11 +10,11 @@ from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.drivers.onnxruntime.sessions import new_session_options, options_lock, profiling
 from nnadapter.errors import NNAdapterError
 from nnadapter.onnx.files import load_model
+from nnadapter.running.engine import TracedEngine
 from nnadapter.running.host import CPU, HostEngine
-from nnadapter.running.traced_engine import TracedEngine
 from nnadapter.running.traced_programs import traced_run
-from nnadapter.traces.event import COMPILE
 from nnadapter.traces.recorder import Recorder
+from nnadapter.traces.trace import COMPILE
 
 if TYPE_CHECKING:
     import onnx

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnadapter.drivers.copies import Transfer, on_host
+from nnadapter.drivers.tensor_copies import Transfer, on_host
 from nnadapter.errors import FAILURES, NNAdapterError
 from nnadapter.running.control import RunControl
 from nnadapter.running.incidents import Incident
-from nnadapter.running.outputs import Kept, output_of
-from nnadapter.running.plan_memory import Holding
+from nnadapter.running.plans import Holding
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
+from nnadapter.running.residence import Kept, output_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ Source: NNAdapterDevice, NNAdapterContext, NNAdapterModel, NNAdapterCompilation,
 """
 
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.runtime.compilation import Compilation
-from nnadapter.runtime.context import Context
-from nnadapter.runtime.device import Device
-from nnadapter.runtime.execution import Execution
+from nnadapter.runtime.compilation import Compilation, Execution
+from nnadapter.runtime.device import Context, Device
 
 __all__ = ["Compilation", "Context", "Device", "Execution", "ModelBuilder"]

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nnadapter.testing.bench import Settings
-    from nnadapter.testing.bound import BoundCase, conformance_cases
-    from nnadapter.testing.kit import run_conformance
-    from nnadapter.testing.score import ScoreCard
-    from nnadapter.testing.tolerances import Precision
+    from nnadapter.testing.kit import BoundCase, ScoreCard, conformance_cases, run_conformance
+    from nnadapter.testing.subjects import Precision
 
 __all__ = ["BoundCase", "Precision", "ScoreCard", "Settings", "conformance_cases", "run_conformance"]
 

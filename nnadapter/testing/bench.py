@@ -1,22 +1,31 @@
-"""The device under test, in a process of its own: opened when it is needed, and opened again after it was lost."""
+"""Device under test in a process of its own, the cases that run on it, and commands that repeat them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random
 from types import MappingProxyType
 from typing import Any
 
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Admission, Context, Execution, Program, SegmentModel
-from nnadapter.drivers.isolated import TIME_LIMIT_S, IsolatedDevice
+from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S, IsolatedDevice
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
-from nnadapter.runtime.exporting import taking_ir
-from nnadapter.testing.outcomes import Evidence, FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome
-from nnadapter.testing.subjects import Subject
-from nnadapter.testing.tolerances import Precision
+from nnadapter.runtime.onnx_context import taking_ir
+from nnadapter.testing.subjects import (
+    Evidence,
+    FailedOutcome,
+    Outcome,
+    OutcomeKind,
+    PassedOutcome,
+    Precision,
+    SkippedOutcome,
+    Subject,
+)
 from partition.verdict import Supported, Unsupported
 
 
@@ -179,3 +188,59 @@ def closing(resource: Program | Execution | Context) -> Iterator[None]:
     finally:
         with contextlib.suppress(DeviceLostError):
             resource.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case. The same name, seed and device give the same case again."""
+
+    name: str
+    """`group/what/number`."""
+    act: Callable[[Bench, Random], Outcome]
+
+    @property
+    def group(self) -> str:
+        """The first part of its name."""
+        return self.name.partition("/")[0]
+
+    def run(self, bench: Bench) -> Outcome:
+        """Do it; whatever the driver does, something comes of it."""
+        try:
+            return self.act(bench, Random(f"{bench.settings.seed}/{self.name}"))
+        except CaseFailure as broken:
+            return broken.failed
+        except DeviceLostError as error:
+            return FailedOutcome(
+                OutcomeKind.HUNG if isinstance(error, DeviceTimeoutError) else OutcomeKind.CRASHED, str(error)
+            )
+        except NNAdapterError as error:
+            return FailedOutcome(OutcomeKind.WRONG_ANSWER, f"{type(error).__name__}: {error}")
+
+
+Cases = Callable[[Bench], Iterator[Case]]
+"""A group: the cases that there are for a device, made when they are run."""
+
+
+_USUAL = Settings(device="")
+
+
+def repeat_command(settings: Settings, name: str = "") -> str:
+    """The words that a shell takes."""
+    return shlex.join(_words(settings, name))
+
+
+def _words(settings: Settings, name: str) -> Iterator[str]:
+    yield from ("nnadapter", "conformance", settings.device)
+    for option, value in settings.options.items():
+        text = ",".join(value) if isinstance(value, (tuple, list)) else str(value)
+        yield from ("--option", f"{settings.device}.{option}={text}")
+    if settings.precision is not Precision.FLOAT32:
+        yield from ("--precision", settings.precision.value)
+    if settings.seed != _USUAL.seed:
+        yield from ("--seed", str(settings.seed))
+    if settings.time_limit_s != _USUAL.time_limit_s:
+        yield from ("--time-limit", f"{settings.time_limit_s:g}")
+    if settings.short:
+        yield "--short"
+    if name:
+        yield from ("-k", name)

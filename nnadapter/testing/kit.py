@@ -1,23 +1,112 @@
-"""The kit: which groups there are for a device, which cases are asked for, and a run of them."""
+"""Conformance kit: cases of a device, runs of them, the score card, and cases bound to a device for pytest."""
 
 from __future__ import annotations
 
+import atexit
+import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from time import perf_counter
 from types import MappingProxyType
+from typing import Any
 
+import nnadapter.testing.dynamic_shape_cases as size_cases
 import nnadapter.testing.ir_cases as ir_cases
 import nnadapter.testing.onnx_cases as onnx_cases
-import nnadapter.testing.size_cases as size_cases
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.testing.bench import Bench, Settings
-from nnadapter.testing.case import Case, Cases
+from nnadapter.testing.bench import Bench, Case, Cases, Settings, repeat_command
 from nnadapter.testing.operator_tests import operator_tests
-from nnadapter.testing.outcomes import FailedOutcome, Outcome, OutcomeKind, SkippedOutcome
 from nnadapter.testing.program_cases import programs
-from nnadapter.testing.score import ScoreCard, ScoreRow
+from nnadapter.testing.subjects import FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRow:
+    """One case."""
+
+    name: str
+    outcome: Outcome
+
+    @property
+    def group(self) -> str:
+        """The first part of its name."""
+        return self.name.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What became of the cases of a group."""
+
+    passed: int
+    failed: int
+    skipped: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreCard:
+    """A run of the kit."""
+
+    settings: Settings
+    rows: tuple[ScoreRow, ...]
+    seconds: float
+
+    @cached_property
+    def failures(self) -> tuple[tuple[ScoreRow, FailedOutcome], ...]:
+        """Cases that failed, in their order."""
+        return tuple((row, row.outcome) for row in self.rows if isinstance(row.outcome, FailedOutcome))
+
+    @property
+    def full_marks(self) -> bool:
+        """Nothing failed, and something passed."""
+        return not self.failures and any(isinstance(row.outcome, PassedOutcome) for row in self.rows)
+
+    @cached_property
+    def kinds(self) -> dict[OutcomeKind, int]:
+        """How often each kind of failure was met."""
+        return dict(Counter(failed.kind for _, failed in self.failures))
+
+    @cached_property
+    def claimed_in_vain(self) -> tuple[str, ...]:
+        """Cases of what the device said it takes and then did not compile."""
+        return tuple(row.name for row, failed in self.failures if failed.kind is OutcomeKind.DOES_NOT_COMPILE)
+
+    @cached_property
+    def groups(self) -> dict[str, Tally]:
+        """Counts by group, in the order of the run."""
+        names = dict.fromkeys(row.group for row in self.rows)
+        return {name: self._tally(name) for name in names}
+
+    def _tally(self, group: str) -> Tally:
+        counts = Counter(type(row.outcome) for row in self.rows if row.group == group)
+        return Tally(passed=counts[PassedOutcome], failed=counts[FailedOutcome], skipped=counts[SkippedOutcome])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The card as plain data."""
+        return {
+            "device": self.settings.device,
+            "options": dict(self.settings.options),
+            "precision": self.settings.precision.value,
+            "seed": self.settings.seed,
+            "full_marks": self.full_marks,
+            "seconds": round(self.seconds, 1),
+            "groups": {
+                name: {"passed": tally.passed, "failed": tally.failed, "skipped": tally.skipped}
+                for name, tally in self.groups.items()
+            },
+            "failures": [
+                {"case": row.name, "kind": failed.kind.value, "detail": failed.detail} for row, failed in self.failures
+            ],
+            "claimed_and_not_compiled": list(self.claimed_in_vain),
+            "skipped": [
+                {"case": row.name, "reason": row.outcome.reason}
+                for row in self.rows
+                if isinstance(row.outcome, SkippedOutcome)
+            ],
+        }
+
 
 GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
     {
@@ -120,3 +209,60 @@ def run_conformance(
         return run_cases(bench, cases_of(bench, pattern, limit), told)
     finally:
         bench.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundCase:
+    """One case of one device."""
+
+    case: Case
+    bench: Bench
+
+    @property
+    def name(self) -> str:
+        """See `Case.name`."""
+        return self.case.name
+
+    def check(self) -> None:
+        """Run it.
+
+        Raises:
+            AssertionError: the driver did something wrong.
+            unittest.SkipTest: the case is not for this device; pytest takes it for a skip too.
+        """
+        outcome = self.case.run(self.bench)
+        if isinstance(outcome, SkippedOutcome):
+            raise unittest.SkipTest(outcome.reason)
+        if isinstance(outcome, FailedOutcome):
+            command = repeat_command(self.bench.settings, self.name)
+            raise AssertionError(f"{outcome.kind.value}: {outcome.detail}\nagain: {command}")
+
+    def __str__(self) -> str:
+        """The name, as pytest shows it."""
+        return self.name
+
+
+def conformance_cases(
+    device: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    pattern: str = "",
+    limit: int | None = None,
+    **settings: Any,
+) -> list[BoundCase]:
+    """Return the cases for a device, which is opened in a process of its own for as long as this one lives.
+
+    Args:
+        device: its name, as in `nnadapter devices`.
+        options: of its context.
+        pattern: a part of names, or a glob; all cases if empty.
+        limit: at most so many of each group.
+        settings: further fields of `Settings`, such as `short=True`.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used here.
+        InvalidOptionError: an option does not exist or does not fit.
+    """
+    bench = Bench(Settings(device=device, options=dict(options or {}), **settings))
+    atexit.register(bench.close)
+    return [BoundCase(case, bench) for case in cases_of(bench, pattern, limit)]

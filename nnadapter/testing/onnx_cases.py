@@ -1,20 +1,254 @@
-"""Groups for devices that take ONNX: boundary shapes, random graphs, invalid models."""
+"""Cases for devices that take ONNX: single nodes, boundary shapes, random graphs, invalid models.
+
+ONNX Runtime on the CPU says what is right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
-from nnadapter.testing.bench import Bench
-from nnadapter.testing.case import Case
+from nnadapter.errors import NNAdapterError
+from nnadapter.inference.session import InferenceSession
+from nnadapter.ir.operand import Array
+from nnadapter.testing.bench import Bench, Case
 from nnadapter.testing.ir_cases import refused
-from nnadapter.testing.onnx_models import NODES, of_many_nodes, of_op
-from nnadapter.testing.outcomes import Outcome, SkippedOutcome
+from nnadapter.testing.subjects import Outcome, Precision, SkippedOutcome, Subject, by_band
+
+OPSET, _IR_VERSION = 17, 8
+_OPEN = "size"
+_DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
+Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
+"""Op type, attributes, number of further inputs like the first, and constants behind them."""
+Make = Callable[[tuple[int, ...]], Node | None]
+"""A node for an input of these dimensions; None where the op does not go with them."""
+
+
+def _plain(op_type: str, more: int = 0, least: int = 0, **attributes: Any) -> Make:
+    return lambda dimensions: (op_type, attributes, more, ()) if len(dimensions) >= least else None
+
+
+def _matrix(dimensions: tuple[int, ...]) -> Node | None:
+    if len(dimensions) < 2:
+        return None
+    weights = np.linspace(-1, 1, dimensions[-1] * 3, dtype=np.float32).reshape(dimensions[-1], 3)
+    return "MatMul", {}, 0, (weights,)
+
+
+def _reshape(dimensions: tuple[int, ...]) -> Node | None:
+    return ("Reshape", {}, 0, (np.asarray([-1]),)) if 0 not in dimensions else None
+
+
+def _transpose(dimensions: tuple[int, ...]) -> Node | None:
+    return ("Transpose", {"perm": tuple(reversed(range(len(dimensions))))}, 0, ()) if dimensions else None
+
+
+def _convolution(dimensions: tuple[int, ...]) -> Node | None:
+    if len(dimensions) != 4 or 0 in dimensions:
+        return None
+    weights = np.linspace(-1, 1, 2 * dimensions[1] * 9, dtype=np.float32).reshape(2, dimensions[1], 3, 3)
+    return "Conv", {"pads": (1, 1, 1, 1)}, 0, (weights, np.asarray([0.5, -0.5], np.float32))
+
+
+def _pool(op_type: str) -> Make:
+    attributes = {"kernel_shape": (2, 2), "pads": (1, 1, 1, 1)}
+    return lambda dimensions: (op_type, attributes, 0, ()) if len(dimensions) == 4 and 0 not in dimensions else None
+
+
+def _slice(dimensions: tuple[int, ...]) -> Node | None:
+    if not dimensions or dimensions[-1] < 2:
+        return None
+    return "Slice", {}, 0, tuple(np.asarray([number]) for number in (1, dimensions[-1], -1))
+
+
+NODES: Mapping[str, Make] = MappingProxyType(
+    {
+        **{op: _plain(op) for op in ("Relu", "Abs", "Neg", "Tanh", "Sigmoid", "Floor", "Erf", "LeakyRelu", "Identity")},
+        **{op: _plain(op, more=1) for op in ("Add", "Sub", "Mul", "Max", "Min")},
+        "Softmax": _plain("Softmax", least=1, axis=-1),
+        "Concat": _plain("Concat", more=1, least=1, axis=0),
+        "ReduceMean": _plain("ReduceMean", least=1, axes=(-1,), keepdims=1),
+        "ReduceMax": _plain("ReduceMax", least=1, axes=(0,), keepdims=0),
+        "MatMul": _matrix,
+        "Reshape": _reshape,
+        "Transpose": _transpose,
+        "Slice": _slice,
+        "Conv": _convolution,
+        "MaxPool": _pool("MaxPool"),
+        "AveragePool": _pool("AveragePool"),
+    }
+)
+"""What graphs are made of, all float32."""
+
+
+def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
+    """A model of one node on an input of these dimensions; None where the op does not go with them."""
+    return _grown(bench.settings.precision, random, dimensions, [op_type])
+
+
+def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
+    """A random graph of ops that the device takes one by one; None if there are none."""
+    op_types = ops_taken(bench)
+    dimensions = random.choice(_DIMENSIONS)
+    chosen = [random.choice(op_types) for _ in range(count)] if op_types else []
+    return _grown(bench.settings.precision, random, dimensions, chosen) if chosen else None
+
+
+def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]) -> DynamicOnnxModel | None:
+    """A model of such ops, with one axis of its input left open; None where they do not go with its dimensions."""
+    dimensions = random.choice(_DIMENSIONS)
+    graph = _Graph(random, dimensions)
+    for op_type in op_types:
+        graph.add(op_type)
+    if not graph.nodes:
+        return None
+    axis = random.randrange(len(dimensions))
+    return DynamicOnnxModel(bench.settings.precision, graph.model(), graph.model(open_axis=axis), dimensions, axis)
+
+
+def ops_taken(bench: Bench) -> list[str]:
+    """Ops that the device takes one by one, found out once."""
+    if "ops" not in bench.notes:
+        small = {op: of_op(bench, Random(op), op, (1, 2, 3, 4)) for op in NODES}
+        bench.notes["ops"] = [op for op, subject in small.items() if subject and bench.takes(subject.model)]
+    return list(bench.notes["ops"])
+
+
+@dataclass(frozen=True)
+class DynamicOnnxModel:
+    """A model with one axis of its input, `x`, left open."""
+
+    precision: Precision
+    closed: onnx.ModelProto
+    """The model at one size."""
+    model: onnx.ModelProto
+    dimensions: tuple[int, ...]
+    """Of the input, at that size."""
+    axis: int
+    """Which is open."""
+
+    def at(self, size: int) -> Subject | None:
+        """The model with an input of a size, and what ONNX Runtime makes of it; None where it makes nothing."""
+        dimensions = (*self.dimensions[: self.axis], size, *self.dimensions[self.axis + 1 :])
+        generator = np.random.default_rng(size)
+        feed = generator.uniform(-2, 2, dimensions).astype(np.float32)
+        try:
+            with InferenceSession(self.model, devices="cpu") as session:
+                expected = session.run(None, {"x": feed})
+        except NNAdapterError:
+            return None
+        return by_band(self.model, [node.op_type for node in self.model.graph.node], [feed], expected, self.precision)
+
+
+def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
+    """The first op that the device takes, on an input of these dimensions."""
+    op_types = ops_taken(bench)
+    return of_op(bench, Random(0), op_types[0], dimensions) if op_types else None
+
+
+def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | None:
+    """The same without contents, for dimensions that no memory holds."""
+    op_types = ops_taken(bench)
+    if not op_types:
+        return None
+    graph = _Graph(Random(0), dimensions)
+    graph.add(op_types[0])
+    return graph.model(types_only=True)
+
+
+class _Graph:
+    """A model in the making, float32 throughout."""
+
+    def __init__(self, random: Random, dimensions: tuple[int, ...]) -> None:
+        self._random = random
+        self.nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self._shapes = {"x": dimensions}
+        self._read: set[str] = set()
+
+    def add(self, op_type: str) -> bool:
+        """Add a node that reads one of the last values; False where the op does not go with it."""
+        source = self._random.choice(list(self._shapes)[-2:])
+        dimensions = self._shapes[source]
+        node = NODES[op_type](dimensions)
+        if node is None:
+            return False
+        name, attributes, more, constants = node
+        like = [value_name for value_name, shape in self._shapes.items() if shape == dimensions]
+        inputs = [source, *(self._random.choice(like) for _ in range(more))]
+        self._read.update(inputs)
+        for constant in constants:
+            inputs.append(f"c{len(self._constants)}")
+            self._constants.append(numpy_helper.from_array(constant, inputs[-1]))
+        output = f"y{len(self.nodes)}"
+        self.nodes.append(helper.make_node(name, inputs, [output], name=f"n{len(self.nodes)}", **attributes))
+        self._shapes[output] = _shape_of(self.model(), output)
+        return True
+
+    def model(self, *, types_only: bool = False, open_axis: int | None = None) -> onnx.ModelProto:
+        """The model so far: what nobody reads is its outputs.
+
+        Args:
+            types_only: results have the input's shape.
+            open_axis: of the input; its size has a name, and of results ranks alone are said.
+        """
+        result_names = [output for node in self.nodes for output in node.output]
+        shapes: dict[str, Sequence[int | str | None] | None] = {**self._shapes}
+        if types_only:
+            shapes = dict.fromkeys((*result_names, "x"), self._shapes["x"])
+        if open_axis is not None:
+            shapes = {name: (None,) * len(shape) for name, shape in self._shapes.items()}
+            shapes["x"] = [_OPEN if axis == open_axis else size for axis, size in enumerate(self._shapes["x"])]
+        outputs = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes.get(name))
+            for name in result_names
+            if name not in self._read
+        ]
+        graph_input = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shapes["x"])
+        graph = helper.make_graph(self.nodes, "conformance", [graph_input], outputs, self._constants)
+        return helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
+
+
+def _shape_of(model: onnx.ModelProto, name: str) -> tuple[int, ...]:
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    value = next(output for output in inferred.graph.output if output.name == name)
+    return tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
+
+
+def _grown(
+    precision: Precision, random: Random, dimensions: tuple[int, ...], op_types: Sequence[str]
+) -> Subject | None:
+    graph = _Graph(random, dimensions)
+    for op_type in op_types:
+        graph.add(op_type)
+    if not graph.nodes:
+        return None
+    generator = np.random.default_rng(random.randrange(1000))
+    try:
+        return _of_model(precision, graph.model(), [generator.uniform(-2, 2, dimensions).astype(np.float32)])
+    except ValueError:  # empty reductions: nobody says what is right
+        return None
+
+
+def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Array]) -> Subject:
+    """With what ONNX Runtime makes of it; raises ValueError where that is not of the shapes that ONNX says."""
+    with InferenceSession(model, devices="cpu") as session:
+        expected = session.run(None, {"x": feeds[0]})
+    for value, result in zip(model.graph.output, expected, strict=True):
+        dimensions = tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
+        if result.shape != dimensions:
+            raise ValueError(f"ONNX Runtime gives {list(result.shape)}, ONNX says {list(dimensions)}")
+    operations = [node.op_type for node in model.graph.node]
+    return by_band(model, operations, feeds, expected, precision, partial(_of_model, precision, model))
+
 
 _NOT_TAKEN = "the op does not go with these dimensions"
 BOUNDARIES: Mapping[str, tuple[int, ...]] = MappingProxyType(

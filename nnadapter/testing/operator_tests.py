@@ -21,13 +21,11 @@ from nnadapter.ir.operand import Array
 from nnadapter.offering.conversions import converted
 from nnadapter.offering.preparing import prepare
 from nnadapter.offering.segments import OnnxParts
-from nnadapter.onnx.extracting import OnnxIndex
+from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.preparation.prepare import Specialized, specialize
 from nnadapter.process.cache import remembered
-from nnadapter.testing.bench import Bench
-from nnadapter.testing.case import Case
-from nnadapter.testing.outcomes import Outcome, SkippedOutcome
-from nnadapter.testing.subjects import Subject, by_band
+from nnadapter.testing.bench import Bench, Case
+from nnadapter.testing.subjects import Outcome, SkippedOutcome, Subject, by_band
 from partition.verdict import Unsupported
 
 _SHORT = 12

@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             f"{metafunc.definition.nodeid} asks for {_FIXTURE!r} and has no marker; "
             'write @pytest.mark.conformance("DEVICE") above it'
         )
-    from nnadapter.testing.bound import conformance_cases
+    from nnadapter.testing.kit import conformance_cases
 
     cases = conformance_cases(*marker.args, **marker.kwargs)
     metafunc.parametrize(_FIXTURE, cases, ids=[case.name for case in cases])

@@ -1,20 +1,116 @@
-"""A model with inputs and what it makes of them: what is put before a device."""
+"""Models with inputs and expected outputs, the tolerances they are compared with, and outcomes of cases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from nnadapter.accuracy.tolerances import tolerance_of
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Operand, freeze
-from nnadapter.testing.outcomes import Evidence, FailedOutcome, OutcomeKind
+from nnadapter.running.deviation import distances
 from nnadapter.testing.random_models.maker import RandomCase
 from nnadapter.testing.random_models.oracle import check, outputs_of
-from nnadapter.testing.tolerances import Precision, furthest
+
+
+class OutcomeKind(StrEnum):
+    """What a driver did wrong."""
+
+    WRONG_VALUES = "wrong values"
+    NOT_A_NUMBER = "NaN where there is a number"
+    WRONG_TYPE = "wrong data type"
+    WRONG_SHAPE = "wrong shape"
+    WRONG_COUNT = "wrong number of outputs"
+    CHANGED_INPUTS = "writes to its inputs"
+    CHANGED_RESULTS = "writes to results that it gave away"
+    CRASHED = "crashes"
+    HUNG = "gives no answer in time"
+    DOES_NOT_COMPILE = "says that it takes what it does not compile"
+    DOES_NOT_RUN = "fails while it computes"
+    WRONG_ANSWER = "answers wrongly when asked"
+    ACCEPTS_INVALID = "takes an invalid model"
+    ACCEPTS_DAMAGED = "does not refuse a damaged program as it should"
+    LEAKS = "leaks"
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOutcome:
+    """It did what it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedOutcome:
+    """The case is not for this device."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What it takes to see a failure with one's own eyes."""
+
+    model: Any = None
+    """In the form that the device takes."""
+    inputs: tuple[Array, ...] = ()
+    expected: tuple[Array, ...] = ()
+    got: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOutcome:
+    """It did not."""
+
+    kind: OutcomeKind
+    detail: str
+    """One sentence with what was found and what was expected."""
+    evidence: Evidence = Evidence()
+
+
+Outcome = PassedOutcome | SkippedOutcome | FailedOutcome
+"""What became of a case."""
+
+
+class Precision(StrEnum):
+    """In what a device computes float32: one that says float16 or bfloat16 is held to what that can do."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+STEP = 1
+"""Steps that an 8-bit integer may be off in onnx's operator tests: rounding of a half is not laid down for devices."""
+_EIGHT_BITS = ("int8", "uint8")
+
+
+def furthest(got: Array, expected: Array, precision: Precision, *, steps: int = 0) -> str:
+    """Say where `got` is beyond the band around `expected`, of the same type and shape; empty if nowhere.
+
+    Args:
+        got: what a device computed.
+        expected: what is right.
+        precision: in what the device computes.
+        steps: how far 8-bit integers may be off.
+    """
+    wrong = _wrong(got, expected, precision, steps)
+    if not wrong.any():
+        return ""
+    where = tuple(int(axis[0]) for axis in np.nonzero(wrong)) if wrong.ndim else ()
+    count = f"{int(wrong.sum())} of {wrong.size} elements are off"
+    return f"{list(where)}: got {got[where]}, expected {expected[where]}; {count}"
+
+
+def _wrong(got: Array, expected: Array, precision: Precision, steps: int) -> Array:
+    name = expected.dtype.name
+    allowed = steps if name in _EIGHT_BITS else 0
+    return distances(got, expected, tolerance_of(name, DataType(precision.value), allowed)).tolerances > 1
+
 
 Differ = Callable[[Sequence[Array]], str]
 """Says how results of the right number, types and shapes differ from what is right; empty if they do not."""

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter.torch.compiled_report import TorchReport
+    from nnadapter.torch.compiled_report import GraphFacts, StayedFacts, TorchReport
     from nnadapter.torch.entry import nnadapter, report, to_device
-    from nnadapter.torch.facts import GraphFacts, StayedFacts
 
 _HOMES = {
-    "GraphFacts": "nnadapter.torch.facts",
-    "StayedFacts": "nnadapter.torch.facts",
+    "GraphFacts": "nnadapter.torch.compiled_report",
+    "StayedFacts": "nnadapter.torch.compiled_report",
     "TorchReport": "nnadapter.torch.compiled_report",
     "nnadapter": "nnadapter.torch.entry",
     "report": "nnadapter.torch.entry",

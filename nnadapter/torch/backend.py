@@ -1,27 +1,377 @@
-"""A graph that PyTorch captured -> what PyTorch calls in its place, by way of AOTAutograd."""
+"""Back end of torch.compile: captured graphs compiled into sessions and PyTorch operators, and their records.
+
+PyTorch knows every size as an expression in those of the inputs, but graphs also ask computed tensors for theirs (what
+an upsampling made, say). Such a question would cut a region in two: the size is a number, which Python gets between two
+runs. So it is asked of the inputs instead, and what follows from their sizes is computed of these.
+"""
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from nnadapter.errors import FallbackWarning, InvalidOptionError, NNAdapterError
-from nnadapter.torch.graphs import Boxed, Graph, IsWeight, Left, compile_graph
-from nnadapter.torch.records import Capture, remember
-from nnadapter.torch.resident import Resident
+from nnadapter.process.forking import new_lock
+from nnadapter.torch.exporting import ExportFailure, export, line_of
+from nnadapter.torch.program import Program
+from nnadapter.torch.regions import (
+    Region,
+    call_regions,
+    computed_results,
+    halved,
+    readers,
+    regions_of,
+    uses_of,
+    working,
+)
+from nnadapter.torch.resident_runs import owns_memory
+from nnadapter.torch.resident_tensors import Resident
 from nnadapter.torch.settings import Settings, read_settings
-from nnadapter.torch.sources import line_of
-from nnadapter.torch_models.operators import decomposition_table, registry
-from nnadapter.torch_models.recurrence import preserve_recurrence, written_in_steps
+from nnadapter.torch_models.layouts import lying_as, part_views
+from nnadapter.torch_models.onnx_forms import preserve_recurrence, written_in_steps
+from nnadapter.torch_models.operators import computes, decomposition_table, name_of, refusal, registry
 from partition.verdict import Reason, Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+
+
+_SIZE = torch.ops.aten.sym_size.int
+
+
+def ask_inputs(graph_module: fx.GraphModule) -> None:
+    """Put sizes that follow from those of the graph's inputs in place of sizes of computed tensors."""
+    graph = graph_module.graph
+    size_nodes = [node for node in graph.find_nodes(op="call_function", target=_SIZE) if _is_computed(node)]
+    symbol_nodes = _known(graph) if size_nodes else {}
+    for node in size_nodes:
+        expression = _expression(node.meta["val"])
+        if expression.free_symbols and expression.free_symbols <= symbol_nodes.keys():
+            node.replace_all_uses_with(_written(graph, expression, symbol_nodes))
+            graph.erase_node(node)
+    if size_nodes:
+        graph_module.recompile()
+
+
+def _is_computed(node: fx.Node) -> bool:
+    return node.all_input_nodes[0].op == "call_function" and isinstance(node.meta["val"], torch.SymInt)
+
+
+def _known(graph: fx.Graph) -> Mapping[Any, fx.Node]:
+    """The symbols that inputs say: as numbers, or as sizes of tensors."""
+    inputs = graph.find_nodes(op="placeholder")
+    numbers = {_expression(node.meta["val"]): node for node in inputs if isinstance(node.meta.get("val"), torch.SymInt)}
+    tensors = [(node, node.meta["val"].shape) for node in inputs if isinstance(node.meta.get("val"), torch.Tensor)]
+    places = {
+        _expression(size): (node, axis)
+        for node, shape in reversed(tensors)
+        for axis, size in enumerate(shape)
+        if isinstance(size, torch.SymInt) and _expression(size) not in numbers
+    }
+    with graph.inserting_after(inputs[-1]):
+        size_nodes = {symbol: _asked(graph, *place) for symbol, place in places.items()}
+    return {**size_nodes, **numbers}
+
+
+def _expression(size: torch.SymInt) -> Any:
+    """The symbol of an input's size; else what it is in such symbols, which may be a number by now."""
+    return size.node.expr
+
+
+def _asked(graph: fx.Graph, node: fx.Node, axis: int) -> fx.Node:
+    size_node = graph.call_function(_SIZE, (node, axis))
+    size_node.meta["val"] = node.meta["val"].shape[axis]
+    return size_node
+
+
+def _written(graph: fx.Graph, expression: Any, symbol_nodes: Mapping[Any, fx.Node]) -> fx.Node:
+    """The nodes that compute an expression, behind the known sizes; the last one is returned."""
+    if expression in symbol_nodes:
+        return symbol_nodes[expression]
+    tracer = fx.proxy.GraphAppendingTracer(graph)
+    proxies = {symbol: fx.Proxy(node, tracer) for symbol, node in symbol_nodes.items()}
+    existing_nodes = set(graph.nodes)
+    first = next(node for node in graph.nodes if node.op == "call_function" and node not in symbol_nodes.values())
+    with graph.inserting_before(first):
+        result: fx.Node = sympy_interp(PythonReferenceAnalysis, proxies, expression).node
+    for node in graph.nodes:
+        if node not in existing_nodes:
+            node.meta["val"] = node.target(*fx.map_arg(node.args, lambda arg: arg.meta["val"]))
+    return result
+
+
+Boxed = Callable[[list[Any]], Any]
+"""How AOTAutograd calls what was compiled: with a list, which is emptied, so that what is not needed any more goes."""
+IsWeight = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """An operator that stays in PyTorch."""
+
+    operator: str
+    """As `aten.NAME.OVERLOAD`."""
+    refusal: Unsupported
+    line: str
+    """`FILE:LINE` of the person's source; empty where it is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A compiled graph, and what is known of it."""
+
+    kind: str
+    """`inference`, `forward` or `backward`; `captured` where PyTorch made none of these of what it captured."""
+    operators: int
+    """How many operators do work."""
+    delegated: int
+    """How many of these are in regions for sessions."""
+    programs: tuple[Program, ...]
+    left: tuple[Left, ...]
+
+
+def compile_graph(
+    graph_module: fx.GraphModule,
+    kind: str,
+    settings: Settings,
+    is_weight: IsWeight,
+    shown: int | None = None,
+    written: Sequence[int] = (),
+    lying: Collection[int] = (),
+) -> tuple[Graph, Boxed]:
+    """Return a graph in ATen compiled: what can go to sessions does, and what cannot stays, with the reason.
+
+    Args:
+        graph_module: functional, as AOTAutograd makes it; it is changed.
+        kind: `inference`, `forward` or `backward`.
+        settings: what sessions are made with.
+        is_weight: whether a tensor that the graph is called with may be a constant.
+        shown: how many of its results, the first ones, are seen by others than the backward graph; all if None.
+        written: which of its inputs each call changes, as the step of an optimizer does: they are no constants. What
+            they become are the first of its results, in this order.
+        lying: which of its results lie on a device, though a person has them.
+    """
+    ask_inputs(graph_module)
+    computed = computed_results(graph_module, kind, shown) if owns_memory(settings) else frozenset()
+    refused = {node: reason for node in _called(graph_module) if (reason := refusal(node)) is not None}
+    exported = _exported(graph_module, refused, computed)
+    nodes, work = _called(graph_module), working(graph_module)
+    regions = [region for region, _ in exported]
+    uses = uses_of(graph_module, kind, shown, written, computed, regions, lying)
+    inputs = graph_module.graph.find_nodes(op="placeholder")
+    steady = {node for place, node in enumerate(inputs) if place not in written}
+    programs = [
+        Program(region, model, settings, _weighs(region, steady, is_weight), uses) for region, model in exported
+    ]
+    graph = Graph(
+        kind=kind,
+        operators=len(work),
+        delegated=sum(len(region.working) for region in regions),
+        programs=tuple(programs),
+        left=tuple(_left([node for node in nodes if node in work], refused)),
+    )
+    run = _runner(graph_module, nodes, regions, programs)
+    saved_inputs = [(place, node) for place, node in enumerate(inputs) if node.name in uses.read and kind == "backward"]
+    lays = {place: lying_as(node.meta.get("val")) for place, node in saved_inputs}
+    if not owns_memory(settings):
+        lays = {place: lay for place, lay in lays.items() if lay is not None}
+    return graph, _boxed(partial(_run_reading, run, lays) if lays else run)
+
+
+def _called(graph_module: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in graph_module.graph.nodes if node.op == "call_function"]
+
+
+def _exported(
+    graph_module: fx.GraphModule, refused: dict[fx.Node, Unsupported], computed: Collection[fx.Node]
+) -> list[tuple[Region, onnx.ModelProto]]:
+    """Regions with their models. What the exporter fails at is added to `refused`, and regions are made again."""
+    exports: dict[tuple[fx.Node, ...], tuple[Region, onnx.ModelProto]] = {}
+    while True:
+        part_views(graph_module, computed, readers(refused))
+        regions = regions_of(graph_module, refused, computed)
+        refused_count = len(refused)
+        for region in regions:
+            if region.nodes not in exports:
+                try:
+                    exports[region.nodes] = (region, export(region.module))
+                except ExportFailure as failure:
+                    refused.update(_blamed(region, failure))
+        if len(refused) == refused_count:
+            return [exports[region.nodes] for region in regions]
+
+
+def _blamed(region: Region, failure: ExportFailure) -> dict[fx.Node, Unsupported]:
+    """The nodes that the exporter failed at: those of the operator that it named, or else those found by halving."""
+    named = {node for node in region.nodes if str(node.target) == failure.target}
+    if not named and len(region.working) > 1:
+        reasons = {node: reason for half in halved(region) for node, reason in _failing(half).items()}
+        if reasons:
+            return reasons
+    named = named or set(region.nodes)
+    taking = {node for node in region.nodes if set(node.all_input_nodes) & named and not computes(node)}
+    return dict.fromkeys((*named, *taking), Unsupported(Reason.COMPILE_FAILED, failure.detail))
+
+
+def _failing(region: Region) -> dict[fx.Node, Unsupported]:
+    try:
+        export(region.module)
+    except ExportFailure as failure:
+        return _blamed(region, failure)
+    return {}
+
+
+def _weighs(region: Region, steady: Collection[fx.Node], is_weight: IsWeight) -> Callable[[int, Any], bool]:
+    """Which inputs of a region may be constants: those of the whole graph that are weights, and not written to."""
+    places = {place for place, node in enumerate(region.inputs) if node in steady or node.op == "get_attr"}
+    return lambda place, value: place in places and is_weight(value)
+
+
+def lost(program: Program) -> Iterator[Left]:
+    """The operators of a region that PyTorch runs, since no session could be made of it, or its session failed."""
+    reason = program.repeated if program.failure is None else program.failure
+    if reason is not None:
+        yield from _left(program.region.working, dict.fromkeys(program.region.working, reason))
+
+
+def _left(nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsupported]) -> Iterator[Left]:
+    for node in nodes:
+        if node in refused:
+            line = line_of(node.meta.get("stack_trace"))
+            yield Left(operator=name_of(node), refusal=refused[node], line=line)
+
+
+def _runner(
+    graph_module: fx.GraphModule, nodes: Sequence[fx.Node], regions: Sequence[Region], programs: Sequence[Program]
+) -> Boxed:
+    """What runs a graph, given tensors."""
+    inputs = graph_module.graph.find_nodes(op="placeholder")
+    if len(regions) == 1 and set(regions[0].nodes) == set(nodes) and set(regions[0].inputs) <= set(inputs):
+        return _direct(inputs, regions[0], programs[0], graph_module.graph.output_node().args[0])
+    call_regions(graph_module, regions, programs)
+    return partial(_spread, graph_module.forward)
+
+
+def _direct(inputs: Sequence[fx.Node], region: Region, program: Program, results: Sequence[Any]) -> Boxed:
+    """A graph that is one region: without the code that PyTorch writes for graphs."""
+    reads = [inputs.index(node) for node in region.inputs]
+    places = {node: place for place, node in enumerate((*region.outputs, *inputs))}
+    gives = [places[result] if isinstance(result, fx.Node) else None for result in results]
+    is_identity = gives == list(range(len(region.outputs)))
+
+    def run(args: list[Any]) -> list[Any]:
+        outputs = program(*[args[place] for place in reads])
+        if is_identity:
+            args.clear()
+            return list(outputs)
+        all_values = (*outputs, *args)
+        args.clear()
+        return [None if place is None else all_values[place] for place in gives]
+
+    return run
+
+
+def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
+    arguments = tuple(args)
+    args.clear()
+    return function(*arguments)
+
+
+def _run_reading(function: Boxed, lays: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
+    """Run a backward graph; before, what was kept for it at places in `lays` comes to the host, and is laid out."""
+    for place, lay in lays.items():
+        is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
+        value = args[place].plain() if is_kept else args[place]
+        args[place] = value if lay is None else lay(value)
+    return function(args)
+
+
+def _boxed(function: Boxed) -> Boxed:
+    function._boxed_call = True  # type: ignore[attr-defined]  # how PyTorch is told
+    return function
+
+
+_COMPILES = "compile_wrapper"
+"""The function of PyTorch's that compiles while it is called; its `fn` is what a person gave."""
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Capture:
+    """What PyTorch captured in one go: a graph for inference, or one forward and one backward."""
+
+    ended: str
+    """Why it ends where it does, if that is not the end of the function: a graph break."""
+    line: str
+    """`FILE:LINE` of where it ends so."""
+    graphs: list[Graph] = field(default_factory=list)
+    """In the order in which they were compiled."""
+
+
+_captures: weakref.WeakKeyDictionary[Any, list[weakref.ref[Capture]]] = weakref.WeakKeyDictionary()
+_all: list[weakref.ref[Capture]] = []
+_lock = new_lock()
+
+
+def remember(capture: Capture) -> None:
+    """Note a capture for what is being compiled in this thread; it is forgotten when nobody keeps it any more."""
+    owner = _compiled_now(sys._getframe())
+    with _lock:
+        _all[:] = [*(reference for reference in _all if reference() is not None), weakref.ref(capture)]
+    if owner is not None:
+        with _lock:
+            _captures.setdefault(owner, []).append(weakref.ref(capture))
+
+
+def captures_of(compiled: Any) -> list[Capture]:
+    """What was captured for what torch.compile returned, or for what it was given, in order."""
+    target = given_of(compiled)
+    with _lock:
+        noted = [reference() for reference in _captures.get(target, ())]
+        all_captures = [reference() for reference in _all]
+    target_captures = [capture for capture in noted if capture is not None]
+    if target_captures or not isinstance(target, torch.nn.Module):
+        return target_captures
+    tensors = frozenset(map(id, (*target.parameters(), *target.buffers())))
+    return [capture for capture in all_captures if capture is not None and _has_run(capture, tensors)]
+
+
+def _has_run(capture: Capture, tensors: frozenset[int]) -> bool:
+    """Whether it ran with these weights: PyTorch runs for a module what it captured for another of its class."""
+    return any(program.has_run(tensors) for graph in capture.graphs for program in graph.programs)
+
+
+def _compiled_now(frame: FrameType | None) -> Any:
+    while frame is not None:
+        if frame.f_code.co_name == _COMPILES and "fn" in frame.f_locals:
+            return given_of(frame.f_locals["fn"])
+        frame = frame.f_back
+    return None
+
+
+def given_of(compiled: Any) -> Any:
+    """Return the module or function behind what was compiled."""
+    if isinstance(compiled, torch._dynamo.OptimizedModule):
+        return compiled._orig_mod
+    compiled = getattr(compiled, "_torchdynamo_orig_callable", compiled)
+    if isinstance(getattr(compiled, "__wrapped__", None), torch.nn.Module):  # PyTorch's own modules are called so
+        return compiled.__wrapped__
+    bound = getattr(compiled, "__self__", None)
+    return bound if isinstance(bound, torch.nn.Module) else getattr(compiled, "__func__", compiled)
+
 
 WeightsOf = Callable[[frozenset[int]], IsWeight]
 """Which tensors may be constants, by the inputs of the graph that it writes to."""

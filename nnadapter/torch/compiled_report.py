@@ -1,12 +1,259 @@
-"""`TorchReport`: the facts of what was compiled, with their renderings as methods."""
+"""Report of a compiled module or function: its facts, and their renderings as text and HTML."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
 
-from nnadapter.torch.facts import CompiledFacts
-from nnadapter.torch.page import to_page
-from nnadapter.torch.text import to_text
+from nnadapter.reports.facts import plain
+from nnadapter.reports.formatting import count, quantity
+from nnadapter.reports.report import PartitionReport
+
+SCHEMA_VERSION = 1
+"""Of the JSON form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StayedFacts:
+    """Operators that stayed in PyTorch for one reason, at one line; or that their session ran on the CPU."""
+
+    operator: str
+    """As `aten.NAME.OVERLOAD`."""
+    device: str
+    """The device that refused it; empty where it did not come to a session."""
+    reason: str
+    """A code of `partition.Reason`."""
+    detail: str
+    line: str
+    """`FILE:LINE` of the person's source; empty where it is not known."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFacts:
+    """One graph."""
+
+    kind: str
+    """`inference`, `forward` or `backward`."""
+    operators: int
+    """How many operators of ATen do work, in all."""
+    delegated: int
+    """How many of these are in sessions."""
+    sessions: tuple[PartitionReport, ...]
+    """The reports of its sessions, those of regions that were not run yet left out."""
+    waiting: int
+    """Regions that were not run yet, and so have no session."""
+    stayed: tuple[StayedFacts, ...]
+    """What stayed in PyTorch."""
+    refused: tuple[StayedFacts, ...]
+    """What is in sessions, and a device of them did not take."""
+    ended: str
+    """Why the graph ends before the function does (a graph break); empty where it does not."""
+    line: str
+    """Where it ends so."""
+    varying: int
+    """Weights that changed so often that they are inputs."""
+    taken_bytes: int
+    """What goes into its sessions in each call; weights that are constants do not."""
+    given_bytes: int
+    """What comes out of them."""
+    to_device_bytes: int
+    """What of it was copied to devices that have memory of their own, in the last call."""
+    to_host_bytes: int
+    """What was copied from them."""
+    copying: tuple[str, ...]
+    """These devices. To others, and to the CPU, tensors are handed over in the memory where they lie."""
+    crowded: bool
+    """One of these devices had no room for what stays there between graphs, when it was last tried."""
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Nodes of its sessions that run on accelerators, and all that run."""
+        counts = [_accelerated(report) for report in self.sessions]
+        return sum(count for count, _ in counts), sum(count for _, count in counts)
+
+    @property
+    def flops(self) -> tuple[int, int]:
+        """FLOPs of its sessions on accelerators, and all of theirs."""
+        totals = [sum(node.flops or 0 for node in report.nodes if node.state == "runs") for report in self.sessions]
+        shares = [report.coverage.flops for report in self.sessions]
+        return round(sum(share * total for share, total in zip(shares, totals, strict=True))), sum(totals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledFacts:
+    """What became of what torch.compile was given; `TorchReport` adds the renderings."""
+
+    name: str
+    """The module's class, or the function's name."""
+    graphs: tuple[GraphFacts, ...]
+    """In the order in which they were compiled."""
+    not_captured: tuple[str, ...] = ()
+    """Kinds of modules in it, as `LSTM`, that PyTorch captures only where it is told to."""
+
+    @property
+    def breaks(self) -> tuple[GraphFacts, ...]:
+        """The graphs that end before the function does."""
+        return tuple(graph for graph in self.graphs if graph.ended and graph.kind != "backward")
+
+    @property
+    def coverage(self) -> float:
+        """Share of operators that sessions run, from 0 to 1."""
+        return _share(sum(graph.delegated for graph in self.graphs), sum(graph.operators for graph in self.graphs))
+
+    @property
+    def flops_coverage(self) -> float:
+        """Share of the sessions' FLOPs on accelerators, from 0 to 1."""
+        counts = [graph.flops for graph in self.graphs]
+        return _share(sum(count for count, _ in counts), sum(count for _, count in counts))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data: the fields of the classes of this file, sessions as `PartitionReport.to_dict`."""
+        graphs = [
+            {**plain_of(graph), "sessions": [report.to_dict() for report in graph.sessions]} for graph in self.graphs
+        ]
+        summary = {"schema_version": SCHEMA_VERSION, "name": self.name, "coverage": self.coverage}
+        return {**summary, "not_captured": list(self.not_captured), "graphs": graphs}
+
+
+def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
+    """The facts of a graph without its sessions, as plain data."""
+    names = (
+        "kind",
+        "operators",
+        "delegated",
+        "waiting",
+        "stayed",
+        "refused",
+        "ended",
+        "line",
+        "varying",
+        "taken_bytes",
+        "given_bytes",
+        "to_device_bytes",
+        "to_host_bytes",
+        "crowded",
+        "copying",
+    )
+    return {name: plain(getattr(graph, name)) for name in names}
+
+
+def gathered(operator_facts: list[StayedFacts]) -> tuple[StayedFacts, ...]:
+    """Return what is said of single operators with equal ones counted together, in the order in which they come."""
+    return tuple(StayedFacts(**{**_fields(facts), "count": count}) for facts, count in Counter(operator_facts).items())
+
+
+def _fields(facts: StayedFacts) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in StayedFacts.__slots__}
+
+
+def _accelerated(report: PartitionReport) -> tuple[int, int]:
+    running = sum(node.state == "runs" for node in report.nodes)
+    return round(report.coverage.nodes * running), running
+
+
+def _share(part: int, total: int) -> float:
+    return part / total if total else 1.0
+
+
+_SHOWN = 20
+
+
+def to_text(report: CompiledFacts) -> str:
+    """Return the report as lines of text.
+
+    1. Summary: graphs, graph breaks, how many operators are in sessions.
+    2. For each graph what stayed in PyTorch, and what devices refused of its sessions, with lines of source.
+    """
+    return "\n".join(
+        (*_summary(report), *(line for numbered_graph in enumerate(report.graphs) for line in _graph(*numbered_graph)))
+    )
+
+
+def _summary(report: CompiledFacts) -> Iterator[str]:
+    total, delegated = (
+        sum(graph_facts.operators for graph_facts in report.graphs),
+        sum(graph_facts.delegated for graph_facts in report.graphs),
+    )
+    yield f"compiled   {report.name}: {count(len(report.graphs), 'graph')}, {count(len(report.breaks), 'graph break')}"
+    for kind in report.not_captured:
+        advice = "set torch._dynamo.config.allow_rnn = True before the first call, and PyTorch captures it"
+        yield f"left out   {kind} runs in PyTorch: {advice}"
+    if not report.graphs:
+        yield "           nothing was compiled yet: PyTorch compiles when it is called"
+        return
+    yield f"operators  {total}: {delegated} in sessions, {total - delegated} in PyTorch"
+    qualifier = (
+        "known " if any(session.uncounted for graph_facts in report.graphs for session in graph_facts.sessions) else ""
+    )
+    flops = f"{report.flops_coverage:.1%} of their {qualifier}FLOPs off the CPU"
+    yield f"coverage   {report.coverage:.1%} of operators in sessions; {flops}"
+    for graph in report.breaks:
+        yield f"break      {graph.ended} ({graph.line})"
+
+
+def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
+    accelerated, running = graph.nodes
+    yield ""
+    yield f"graph {index}    {graph.kind}: {graph.delegated} of {count(graph.operators, 'operator')} in sessions"
+    for session in graph.sessions:
+        shapes = ", ".join(f"{name}{list(shape)}" for name, shape in list(session.input_shapes.items())[:4])
+        yield f"  session  on {', '.join(session.devices)}: {shapes}"
+    if graph.sessions:
+        yield f"  nodes    {accelerated} of {running} off the CPU"
+        passing = f"{quantity(graph.taken_bytes, 'B')} in and {quantity(graph.given_bytes, 'B')} out in each call"
+        yield f"  passes   {passing}, {_moved(graph)}"
+    if graph.crowded:
+        yield f"  memory   {' or '.join(graph.copying)} had no room for what stays there: it passes, and is tried again"
+    if graph.waiting:
+        yield f"  waiting  {count(graph.waiting, 'region')} not run yet"
+    if graph.varying:
+        yield f"  weights  {count(graph.varying, 'weight')} changed so often that they are inputs"
+    yield from _rows("stayed", graph.stayed)
+    yield from _rows("refused", graph.refused)
+
+
+def _moved(graph: GraphFacts) -> str:
+    if not graph.copying:
+        return "nothing copied"
+    to_device, back = quantity(graph.to_device_bytes, "B"), quantity(graph.to_host_bytes, "B")
+    return f"of which {to_device} are copied to {', '.join(graph.copying)} and {back} back"
+
+
+def _rows(title: str, rows: tuple[StayedFacts, ...]) -> Iterator[str]:
+    for row in rows[:_SHOWN]:
+        where = f" ({row.line})" if row.line else ""
+        by = f" by {row.device}" if title == "refused" else ""
+        yield f"  {title:<8} {row.count} × {row.operator}{by}, {row.reason}: {row.detail}{where}"
+    if len(rows) > _SHOWN:
+        yield f"  {title:<8} and {len(rows) - _SHOWN} more"
+
+
+_STYLE = (
+    "body{font:14px sans-serif;margin:2em}pre{white-space:pre-wrap}"
+    "iframe{width:100%;height:80vh;border:1px solid #ccc}summary{cursor:pointer;margin:.5em 0}"
+)
+
+
+def to_page(report: CompiledFacts) -> str:
+    """Return a page that needs no network and no other file."""
+    title = escape(f"{report.name}: PyTorch graphs")
+    head = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    body = f"<h1>{title}</h1><pre>{escape(str(report))}</pre>{''.join(_sessions(report))}"
+    return f"{head}</head><body>{body}</body></html>\n"
+
+
+def _sessions(report: CompiledFacts) -> Iterator[str]:
+    for place, graph in enumerate(report.graphs):
+        for index, session in enumerate(graph.sessions):
+            name = f"graph {place}, {graph.kind}, session {index}"
+            page = escape(session.to_html(f"{report.name}: {name}"))
+            frame = f'<iframe title="{escape(name)}" srcdoc="{page}"></iframe>'
+            yield f"<details><summary>{escape(name)}</summary>{frame}</details>"
 
 
 class TorchReport(CompiledFacts):

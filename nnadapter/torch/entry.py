@@ -57,7 +57,7 @@ def to_device(module: Any, device: str) -> Any:
     require_torch("a module on a device")
     import torch
 
-    from nnadapter.torch.living import move
+    from nnadapter.torch.resident_tensors import move
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidOptionError(f"what lives on a device is a torch.nn.Module, got {type(module).__name__}")

@@ -1,4 +1,4 @@
-"""A region's graph as an ONNX model, by PyTorch's own exporter.
+"""Export of a region as an ONNX model, and source lines of its operators.
 
 The graph is in ATen already, with types and sizes for every node. So it is handed over as an exported program, which
 the exporter does not trace again from source: open sizes and lines of source stay as they are.
@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,14 +29,29 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
-from nnadapter.torch.sources import line_of, short
-from nnadapter.torch_models.exporter import exported
+from nnadapter.torch_models.exporter import WrongType, exported, keep_type
 from nnadapter.torch_models.operators import is_size, registry
-from nnadapter.torch_models.promotion import WrongType, keep_type
-from nnadapter.torch_models.quiet import quiet
+from nnadapter.torch_models.requirements import quiet
 
 if TYPE_CHECKING:
     import onnx
+
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
+_PYTORCH = str(Path(torch.__file__).parent)
+
+
+def line_of(stack_trace: str | None) -> str:
+    """Return `FILE:LINE` of the innermost call outside of PyTorch in a stack trace as text; empty if there is none."""
+    frames = [(match["file"], match["line"]) for match in _FRAME.finditer(stack_trace or "")]
+    outside = [f"{file}:{line}" for file, line in frames if not file.startswith(_PYTORCH)]
+    return outside[-1] if outside else ""
+
+
+def short(line: str) -> str:
+    """Return `FILE:LINE` without folders."""
+    return Path(line).name if line else ""
+
 
 _BLAMED = re.compile(r"target=torch\.ops\.([\w.]+)\]")
 

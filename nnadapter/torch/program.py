@@ -1,4 +1,13 @@
-"""A region as something that PyTorch calls with tensors: a session, made at the first call.
+"""Regions as callables: a session made at the first call, and checks that constant weights are unchanged.
+
+PyTorch does not count changes through `parameter.data`, through `parameter.numpy()` or by batch normalization. They are
+seen by the bytes: of small tensors all of them, of everything else a few, spread evenly. What changes a tensor as a
+whole changes those; a change of single elements of a large one may be missed.
+
+PyTorch counts changes in place (`_version`), but not all: optimizers with `fused=True`, batch normalization and those
+who go through `.data` change tensors behind its back. So steps of optimizers over weights are counted here, by a hook
+on all of them, and memory is looked at (`samples.py`). A call with hundreds of weights asks for all of them in one go.
+Tensors are held weakly: a session must not keep a model alive.
 
 Weights (parameters and buffers) that a region of inference reads are constants of its session, so that devices pack
 them once. A run asks whether they are still what they were (`weights.py`). Where one has changed, a session is made
@@ -14,14 +23,19 @@ report says why. A run that fails is done again by PyTorch.
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nnadapter.drivers.selection import REFERENCE
 from nnadapter.errors import (
@@ -33,26 +47,219 @@ from nnadapter.errors import (
     describe,
 )
 from nnadapter.inference.session import InferenceSession
-from nnadapter.onnx.building import initializer_of, with_constants
+from nnadapter.onnx.construction import initializer_of, with_constants
 from nnadapter.process.forking import new_lock
-from nnadapter.reports.units import count
-from nnadapter.torch.arrays import number_array, to_array
-from nnadapter.torch.crossing import crossing
-from nnadapter.torch.cutting import Region
+from nnadapter.reports.formatting import count
+from nnadapter.torch.arrays import number_array, results_of, to_array
 from nnadapter.torch.exporting import ExportFailure, export
-from nnadapter.torch.parts import Failures, failures_for, halves, joined, weighing_in
-from nnadapter.torch.resident import Resident
-from nnadapter.torch.results import results_of
+from nnadapter.torch.regions import NO_USES, Failures, Region, Uses, failures_for, halves, joined, roles_of, weighing_in
+from nnadapter.torch.resident_runs import Fed, ResidentRunner, TransferredBytes, crossing, owning_device
+from nnadapter.torch.resident_tensors import Resident
 from nnadapter.torch.settings import Settings
-from nnadapter.torch.staying import Fed, ResidentRunner, TransferredBytes, owning_device
-from nnadapter.torch.uses import NO_USES, Uses, roles_of
-from nnadapter.torch.weights import Weights, note_weights, taker
 from nnadapter.torch_models.layouts import bytes_of, lying_as
 from nnadapter.torch_models.operators import is_size
 from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:
     import onnx
+
+
+Array = np.ndarray[Any, Any]
+
+_WHOLE_BUFFER = 2**16
+"""Bytes up to which a buffer is compared as a whole: batch normalization of 16384 channels."""
+_WHOLE_PARAMETER = 2**14
+"""Bytes up to which a parameter is: a bias of 4096 classes. There are many, and they are read in each call."""
+_WORD = 4
+_IN_ALL, _LEAST, _MOST = 2048, 4, 64
+"""How many words of tensors that are not compared as a whole are read: of all together, and of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Words of some tensors' memory, as they were."""
+
+    memory: Array
+    """uint32[N]: all memory between the first and the last of the tensors, most of which is not theirs."""
+    places: Array
+    """int64[M]: the words in it that are read."""
+    bounds: tuple[int, ...]
+    """Where the words of each tensor begin among these, and the end."""
+    words: bytes
+    """What they were."""
+
+    def hold(self) -> bool:
+        """Whether they are what they were; the tensors must be alive and where they were."""
+        return self.memory.take(self.places).tobytes() == self.words
+
+    def changed(self) -> list[int]:
+        """Which tensors have others."""
+        was, current = np.frombuffer(self.words, np.uint32), self.memory.take(self.places)
+        differ = np.flatnonzero(was != current)
+        return sorted(set((np.searchsorted(self.bounds, differ, "right") - 1).tolist()))
+
+
+def samples_of(tensors: Sequence[Any]) -> Samples:
+    """Return what some words of tensors are now; of those whose memory has gaps or is not the host's, none are read."""
+    dense = [tensor if _is_dense(tensor) else None for tensor in tensors]
+    share = min(_MOST, max(_LEAST, _IN_ALL // max(len(tensors), 1)))
+    words = [np.empty(0, np.int64) if tensor is None else _words(tensor, share) for tensor in dense]
+    addresses = np.concatenate([np.empty(0, np.int64), *words])
+    lowest = int(addresses.min()) if len(addresses) else 0
+    memory = _memory_words(lowest, (int(addresses.max()) - lowest) // _WORD + 1 if len(addresses) else 0)
+    places = (addresses - lowest) // _WORD
+    bounds = np.cumsum([0, *map(len, words)])
+    return Samples(memory, places, tuple(bounds.tolist()), memory.take(places).tobytes())
+
+
+def _is_dense(tensor: Any) -> bool:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.nbytes:
+        return False
+    axes = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    return bool(tensor.permute(axes).is_contiguous())
+
+
+def _words(tensor: Any, share: int) -> Array:
+    """Addresses int64[N] of the words of a tensor that are read; the outer ones may hold bytes beside it."""
+    start, size = tensor.data_ptr(), tensor.nbytes
+    first, last = start // _WORD, -(-(start + size) // _WORD)
+    is_whole = size <= (_WHOLE_PARAMETER if isinstance(tensor, torch.nn.Parameter) else _WHOLE_BUFFER)
+    count = last - first if is_whole else min(share, last - first)
+    return np.unique(np.linspace(first, last - 1, count).astype(np.int64)) * _WORD
+
+
+class _Memory:
+    """Memory of the process as numpy takes it."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__array_interface__ = {"data": (address, True), "shape": (count,), "typestr": "<u4", "version": 3}
+
+
+def _memory_words(address: int, count: int) -> Array:
+    return np.asarray(_Memory(address, count)) if count else np.empty(0, np.uint32)
+
+
+_version = attrgetter("_version")
+_data_pointer = torch.Tensor.data_ptr
+
+
+class Steps:
+    """How many steps optimizers have made over a tensor."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+_count = attrgetter("count")
+_all_steps = Steps()
+"""Over any tensor that is a constant of a session."""
+_stepped = WeakIdKeyDictionary()
+"""Tensor -> its `Steps`, for those that are constants of a session."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Weights:
+    """The tensors that a session has as constants, as they were when it was made."""
+
+    places: tuple[int, ...]
+    """Which of the region's inputs they are."""
+    versions: list[int]
+    addresses: list[int]
+    steps: tuple[Steps, ...]
+    counts: list[int]
+    """What `steps` were."""
+    all_steps: int
+    """What all steps were when `counts` were last asked for."""
+    samples: Samples
+    references: tuple[Any, ...]
+    """Weak ones; they say when a tensor is gone."""
+    taken: Callable[[Sequence[Any]], Sequence[Any]]
+    """Takes them out of the inputs of a call."""
+
+    def hold(self, inputs: Sequence[Any]) -> bool:
+        """Whether all of them are what they were, by the inputs of a call with the same tensors."""
+        tensors = self.taken(inputs)
+        return (
+            [*map(_version, tensors)] == self.versions
+            and [*map(_data_pointer, tensors)] == self.addresses
+            and (self.all_steps == _all_steps.count or self._have_not_stepped())
+            and self.samples.hold()
+        )
+
+    def _have_not_stepped(self) -> bool:
+        step_count = _all_steps.count
+        if [*map(_count, self.steps)] != self.counts:
+            return False
+        self.all_steps = step_count
+        return True
+
+    def changed(self, inputs: Sequence[Any]) -> list[int]:
+        """The places of those that are not what they were."""
+        tensors = self.taken(inputs)
+        moved = {
+            place
+            for place, tensor, was in zip(self.places, tensors, self.addresses, strict=True)
+            if _data_pointer(tensor) != was
+        }
+        counted = zip(self.places, tensors, self.versions, self.steps, self.counts, strict=True)
+        changed_places = {
+            place
+            for place, tensor, version, steps, count in counted
+            if _version(tensor) != version or steps.count != count
+        }
+        written = set() if moved else {self.places[index] for index in self.samples.changed()}
+        return sorted(moved | changed_places | written)
+
+
+def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Callable[[Any], None]) -> Weights:
+    """Return what `inputs` at `places` are now; `callback` is called when one of these tensors is no more."""
+    tensors = tuple(inputs[place] for place in places)
+    if tensors:
+        _watch_optimizers()
+    all_steps = _all_steps.count
+    steps = tuple(_stepped.setdefault(tensor, Steps()) for tensor in tensors)
+    return Weights(
+        places=places,
+        versions=[*map(_version, tensors)],
+        addresses=[*map(_data_pointer, tensors)],
+        steps=steps,
+        counts=[*map(_count, steps)],
+        all_steps=all_steps,
+        samples=samples_of(tensors),
+        references=tuple(weakref.ref(tensor, callback) for tensor in tensors),
+        taken=taker(places),
+    )
+
+
+def taker(places: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return what takes the elements at `places` out of a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda inputs: [inputs[place] for place in places]
+
+
+@functools.cache
+def _watch_optimizers() -> None:
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+    fused = any(group.get("fused") for group in optimizer.param_groups)
+    if fused or not torch.compiler.is_compiling():  # other compiled steps write by copies, which PyTorch counts
+        _count_step(optimizer)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _count_step(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            steps = _stepped.get(parameter)
+            if steps is not None:
+                steps.count += 1
+                _all_steps.count += 1
+
 
 _REPACKED = 3
 """How often a session is made again because a weight has changed; then it is an input."""

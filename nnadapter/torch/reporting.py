@@ -11,13 +11,11 @@ from nnadapter.drivers.selection import CPU
 from nnadapter.errors import InvalidOptionError
 from nnadapter.inference.session import InferenceSession
 from nnadapter.running.residence import has_memory
-from nnadapter.torch.compiled_report import TorchReport
+from nnadapter.torch.backend import Capture, Graph, Left, captures_of, given_of, lost
+from nnadapter.torch.compiled_report import GraphFacts, StayedFacts, TorchReport, gathered
 from nnadapter.torch.exporting import origins
-from nnadapter.torch.facts import GraphFacts, StayedFacts, gathered
-from nnadapter.torch.graphs import Graph, Left, lost
 from nnadapter.torch.program import Program
-from nnadapter.torch.records import Capture, captures_of, given_of
-from nnadapter.torch.staying import added
+from nnadapter.torch.resident_runs import added
 
 
 def report_compiled(compiled: Any) -> TorchReport:

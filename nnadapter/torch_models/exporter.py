@@ -1,19 +1,193 @@
-"""A program of PyTorch's as an ONNX model, by PyTorch's own exporter with the table of operators that is kept."""
+"""Export of programs as ONNX models by PyTorch's exporter, simplified and with ATen's data types.
+
+PyTorch's exporter makes promotions of types explicit, and some of its operators then give a wider type than ATen's:
+sums, running sums and products of 16-bit numbers come as float32. Such a result is rounded to what ATen says. Any
+other difference means that the operator is another one: it stays in PyTorch.
+
+Some of those take numbers for 0 or 1 that are close to these: of `x / (y + 1e-9)` they leave `x / y`, of `x * 0.999995`
+nothing. Here such a number is exactly 1. Some give several numbers one name, of which all but one are lost. One, which
+makes a Split of two Slices, looks at the whole graph for each node: in large networks it took most of the time.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir
+import torch
+from onnx_ir.passes.common import (
+    CommonSubexpressionEliminationPass,
+    DeduplicateInitializersPass,
+    InlinePass,
+    LiftConstantsToInitializersPass,
+    LiftSubgraphInitializersToMainGraphPass,
+    NameFixPass,
+    OutputFixPass,
+    RemoveUnusedFunctionsPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+)
+from onnxscript.optimizer import fold_constants_ir
+from onnxscript.rewriter import RewritePass, RewriteRule
+from onnxscript.rewriter.rules import common as rules
 from torch.export import ExportedProgram
 from torch.onnx import OnnxExporterError, _constants
 from torch.onnx._internal.exporter import _core
 
-from nnadapter.torch_models.numbers import as_tensors, without_types
+from nnadapter.torch_models.onnx_forms import as_tensors, without_types
 from nnadapter.torch_models.operators import registry
-from nnadapter.torch_models.tidying import tidy
 
 if TYPE_CHECKING:
     import onnx
+
+
+class WrongType(Exception):  # noqa: N818  it says why, and is always caught
+    """A result has a data type that rounding does not mend."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+def keep_type(graph: onnx.GraphProto, output: onnx.ValueInfoProto, like: Any) -> None:
+    """Let an output of `graph` have the data type of `like`: a tensor, or a number that is a size.
+
+    Raises:
+        WrongType: it has one that is no wider floating-point type.
+    """
+    expected_type = _core.torch_dtype_to_onnx_dtype(like.dtype if isinstance(like, torch.Tensor) else torch.int64)
+    actual_type = type(expected_type)(output.type.tensor_type.elem_type)
+    if actual_type == expected_type:
+        return
+    if not (
+        actual_type.is_floating_point()
+        and expected_type.is_floating_point()
+        and actual_type.bitwidth > expected_type.bitwidth
+    ):
+        raise WrongType(f"PyTorch's exporter gives {actual_type.name.lower()} in place of {expected_type.name.lower()}")
+    _round(graph, output, int(expected_type))
+
+
+def _round(graph: onnx.GraphProto, output: onnx.ValueInfoProto, element_type: int) -> None:
+    """Put a Cast before an output, which keeps its name."""
+    wide = f"{output.name}.wide"
+    for node in graph.node:
+        node.input[:] = [wide if name == output.name else name for name in node.input]
+        node.output[:] = [wide if name == output.name else name for name in node.output]
+    for value in (*graph.initializer, *graph.value_info):
+        value.name = wide if value.name == output.name else value.name
+    cast = graph.node.add(op_type="Cast", name=f"{output.name}.rounded", input=[wide], output=[output.name])
+    cast.attribute.add(name="to", type=_INT, i=element_type)
+    output.type.tensor_type.elem_type = element_type
+
+
+_INT = 2
+"""`AttributeProto.INT`."""
+
+
+_ROUNDS = 2
+"""As the exporter's own optimizer takes."""
+
+
+def tidy(model: onnx_ir.Model) -> None:
+    """Compute what is constant, write what is simpler so, and leave out what nobody reads or what is there twice."""
+    InlinePass()(model)
+    for _ in range(_ROUNDS):
+        fold_constants_ir(model, onnx_shape_inference=True)
+        _REWRITING(model)
+        RemoveUnusedNodesPass()(model)
+    _give_apart(model.graph)
+    for tidying in _TIDYING:
+        tidying()(model)
+
+
+def _give_apart(graph: onnx_ir.Graph) -> None:
+    """A result that nothing computes, by a node of its own: a model of nothing but constants has one to run.
+
+    The pass that does so below for inputs takes the input's name for the result.
+    """
+    for place, value in enumerate(graph.outputs):
+        if value.producer() is None:
+            node = onnx_ir.node("Identity", inputs=[value])
+            (result,) = node.outputs
+            graph.append(node)
+            graph.outputs[place] = result
+            if value.is_graph_input():
+                result.name = f"{value.name}_given"
+            else:
+                result.name, value.name = value.name, f"{value.name}_constant"
+            result.shape, result.type = value.shape, value.type
+
+
+def _multiplied(op: Any, x: Any, number: Any) -> Any:
+    return op.Mul(x, number)
+
+
+def _multiplying(op: Any, x: Any, number: Any) -> Any:
+    return op.Mul(number, x)
+
+
+def _divided(op: Any, x: Any, number: Any) -> Any:
+    return op.Div(x, number)
+
+
+def _itself(op: Any, x: Any, number: Any) -> Any:
+    return op.Identity(x)
+
+
+def _is_one(context: Any, x: Any, number: Any) -> bool:
+    value = number.const_value
+    return value is not None and not len(value.shape) and bool(value.numpy() == 1)
+
+
+RULES = (
+    "two_reshapes_matmul_reshape_rule",
+    "one_reshape_matmul_reshape_rule",
+    "cast_constant_of_shape_rule",
+    "cast_constant_of_shape_without_value_rule",
+    "collapse_slice_rule",
+    "collapse_slice2_rule",
+    "materialize_reshape_shape_rule",
+    "flatten_to_reshape_rule",
+    "reshape_reshape_rule",
+    "squeeze_reshape_1d_rule",
+    "unsqueeze_unsqueeze_rule",
+    "transpose_transpose_rule",
+    "successive_relu_rule",
+    "no_op_cast_rule",
+    "no_op_expand_rule",
+    "no_op_transpose_rule",
+    "no_op_dynamic_scatter_nd_rule",
+    "no_op_static_scatter_nd_rule",
+    "normalize_pad_format_conv_rule",
+    "normalize_pad_format_conv_integer_rule",
+    "fuse_pad_into_conv_rule",
+    "fuse_pad_into_conv_integer_rule",
+    "fuse_batchnorm_into_conv_rule",
+    "fuse_batchnorm_into_conv_transpose_rule",
+    "fuse_batchnorm_into_gemm_rule",
+    "remove_optional_bias_from_conv_rule",
+    "remove_optional_bias_from_conv_transpose_rule",
+    "remove_optional_bias_from_gemm_rule",
+)
+"""Of the exporter's optimizer, by their names there; of another version, those that it has."""
+_REWRITING = RewritePass(
+    [
+        *(RewriteRule(form, _itself, _is_one) for form in (_multiplied, _multiplying, _divided)),
+        *(getattr(rules, name) for name in RULES if hasattr(rules, name)),
+    ]
+)
+_TIDYING = (
+    RemoveUnusedFunctionsPass,
+    RemoveUnusedOpsetsPass,
+    partial(LiftConstantsToInitializersPass, lift_all_constants=True, size_limit=0),
+    LiftSubgraphInitializersToMainGraphPass,
+    DeduplicateInitializersPass,
+    CommonSubexpressionEliminationPass,
+    OutputFixPass,
+    NameFixPass,
+)
 
 
 def export_program(program: ExportedProgram) -> onnx.ModelProto:

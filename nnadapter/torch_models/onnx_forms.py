@@ -1,14 +1,183 @@
-"""Operators written in ONNX in place of the exporter's functions, which differ from PyTorch's kernels."""
+"""ONNX forms of operators that replace the exporter's: numbers, LSTM and GRU, and functions it gets wrong.
+
+In a program on float64 tensors `x * 1.1` is `x * 1.10000002384`, off in the eighth digit. So operators that make a
+tensor of a number, which all others on such a number are written in, are written here. So are real numbers that follow
+from sizes: Python computes these as float64, and `int(30 * 0.7)` is 20, where float32 says 21.
+
+Where AOTAutograd makes a graph in ATen, it writes them step by step, for the length that comes first: a graph as long
+as the input, made again for every length. So before that, what PyTorch captured of them is put into operators of ours
+that stand for `aten::lstm.input` and `aten::gru.input`, and the exporter is told that they are those. For gradients
+they are written in steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir
 import torch
 from onnxscript import opset18 as op
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.ops import aten
+
+_BOOL, _INT64, _FLOAT, _DOUBLE = (getattr(onnx_ir.DataType, name) for name in ("BOOL", "INT64", "FLOAT", "DOUBLE"))
+_NOT_SAID = -1
+_TYPES = {bool: _BOOL, int: _INT64, float: _FLOAT}
+"""What PyTorch makes of a number where no data type is said."""
+
+
+def _scalar_tensor(s: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
+    """A tensor [] of a number. Source: `aten::scalar_tensor`."""
+    return _tensor(s, _FLOAT if dtype == _NOT_SAID else dtype)
+
+
+def _full(size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
+    """A tensor of this size, of one number. Source: `aten::full`."""
+    return op.Expand(_tensor(fill_value, dtype), op.Cast(size, to=_INT64))
+
+
+def _full_like(self: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
+    """A tensor of the size of another one, of one number. Source: `aten::full_like`."""
+    return op.Expand(_tensor(fill_value, self.dtype if dtype == _NOT_SAID else dtype), op.Shape(self))
+
+
+def _new_full(self: Any, size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
+    """Return a tensor of this size, of one number, with the data type of another one. Source: `aten::new_full`."""
+    return _full(size, fill_value, self.dtype if dtype == _NOT_SAID else dtype)
+
+
+def _sym_float(self: Any) -> Any:
+    """A size as a real number. Source: `torch.sym_float`."""
+    return op.Cast(self, to=_DOUBLE)
+
+
+def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Whole numbers make a whole one where there is a function for that; others are computed in float64."""
+
+    def written(*numbers: Any) -> Any:
+        are_whole = (type(number) is int or getattr(number, "dtype", None) == _INT64 for number in numbers)
+        if of_whole is not None and all(are_whole):
+            return of_whole(*(_tensor(number, _INT64) for number in numbers))
+        return of_reals(*(_tensor(number, _DOUBLE) for number in numbers))
+
+    return written
+
+
+def _floor_quotient(first: Any, second: Any) -> Any:
+    """Rounded down, as Python divides; ONNX rounds quotients of whole numbers towards 0."""
+    return op.Div(op.Sub(first, op.Mod(first, second)), second)
+
+
+def as_float32(number: Any) -> Any:
+    """The same number, which the exporter is told to write as float32."""
+    return number
+
+
+ARITHMETIC: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    torch.sym_float: _sym_float,
+    operator.truediv: _arithmetic(op.Div, None),
+    operator.mul: _arithmetic(op.Mul, op.Mul),
+    operator.add: _arithmetic(op.Add, op.Add),
+    operator.sub: _arithmetic(op.Sub, op.Sub),
+    operator.neg: _arithmetic(op.Neg, op.Neg),
+}
+"""How numbers are made of sizes."""
+WRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    **ARITHMETIC,
+    operator.floordiv: _arithmetic(lambda first, second: op.Floor(op.Div(first, second)), _floor_quotient),
+    as_float32: lambda number: op.Cast(number, to=_FLOAT),
+    aten.scalar_tensor.default: _scalar_tensor,
+    aten.full.default: _full,
+    aten.full_like.default: _full_like,
+    aten.new_full.default: _new_full,
+}
+_SEQUENCES = (
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default, aten.hamming_window.default,
+)  # fmt: skip
+_LONGEST = 1 << 16
+"""Elements of a sequence that is a constant."""
+_NAMES = {"FLOAT": torch.float32, "DOUBLE": torch.float64, "FLOAT16": torch.float16}
+_NAMES |= {"INT64": torch.int64, "INT32": torch.int32, "INT16": torch.int16, "INT8": torch.int8, "UINT8": torch.uint8}
+_DTYPES = {_NOT_SAID: None, **{getattr(onnx_ir.DataType, name): dtype for name, dtype in _NAMES.items()}}
+
+
+def register_numbers(registry: Any) -> None:
+    """Let the exporter write these operators so."""
+    for target, function in WRITTEN.items():
+        registry.register_op(target, function)
+    for target in _SEQUENCES:
+        registry.register_op(target, _sequence(target, registry.get_decomps(target)[0].onnx_function))
+
+
+def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """A sequence of known numbers is what PyTorch makes of them: how many there are hangs on a rounding, for one."""
+
+    def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
+        are_known = all(isinstance(number, (int, float)) for number in numbers)
+        with unset_fake_temporarily():
+            sequence = target(*numbers, dtype=_DTYPES[dtype]).numpy() if are_known and dtype in _DTYPES else None
+        if sequence is None or sequence.size > _LONGEST:
+            return theirs(*numbers, dtype=dtype, **options)
+        return op.Constant(value=onnx_ir.tensor(sequence))
+
+    return written
+
+
+def as_tensors(graph: fx.Graph) -> None:
+    """Let operators on tensors read real numbers that follow from sizes in the data type that they compute in.
+
+    As a tensor where they take one, else as a number.
+    """
+    for node in list(graph.nodes):
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target in WRITTEN:
+            continue
+        read = [(input_node, input_node.meta.get("val")) for input_node in node.all_input_nodes]
+        tensors = [value for _, value in read if isinstance(value, torch.Tensor)]
+        dtype = torch.result_type(tensors[0], 1.0) if tensors else torch.float32
+        for number in [input_node for input_node, value in read if isinstance(value, torch.SymFloat)]:
+            with graph.inserting_before(node):
+                replacement = _in_its_place(graph, node, number, dtype)
+            if replacement is not None:
+                node.replace_input_with(number, replacement)
+
+
+def _in_its_place(graph: fx.Graph, node: fx.Node, number: fx.Node, dtype: torch.dtype) -> fx.Node | None:
+    """What an operator reads in place of a number, if it does not read that."""
+    places = zip(node.target._schema.arguments, node.args, strict=False)
+    if any("Tensor" in str(argument.type) for argument, value in places if value is number):
+        replacement = graph.call_function(aten.scalar_tensor.default, (number,), {"dtype": dtype})
+        replacement.meta["val"] = next(
+            input_node.meta["val"]
+            for input_node in node.all_input_nodes
+            if isinstance(input_node.meta["val"], torch.Tensor)
+        ).new_empty((), dtype=dtype)
+        return replacement
+    if dtype is torch.float64:
+        return None
+    replacement = graph.call_function(as_float32, (number,))
+    replacement.meta["val"] = number.meta["val"]
+    return replacement
+
+
+def without_types(model: onnx_ir.Model) -> None:
+    """Take away the data type of single numbers of float32: the exporter says that of all real ones."""
+    for value in (value for node in model.graph for value in node.outputs):
+        if value.dtype == _FLOAT and value.shape is not None and not len(value.shape) and not value.is_graph_output():
+            value.type = None
+
+
+def _tensor(number: Any, dtype: int) -> Any:
+    """A tensor [] of this data type; the number may be a value already, that of a size."""
+    if not isinstance(number, (bool, int, float)):
+        if dtype == _NOT_SAID:
+            dtype = _INT64 if number.dtype == _INT64 else _FLOAT
+        return op.Cast(number, to=dtype)
+    data_type = _TYPES[type(number)] if dtype == _NOT_SAID else onnx_ir.DataType(dtype)
+    return op.Constant(value=onnx_ir.tensor(number, dtype=data_type))
 
 
 def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
@@ -77,3 +246,113 @@ def register_forms(registry: Any) -> None:
 def has_quantization() -> bool:
     """Return whether PyTorch has loaded its operators of quantization, which happens at any time."""
     return hasattr(torch.ops.quantized_decomposed, "quantize_per_tensor")
+
+
+_SEQUENCE, _STATE, _LAYERS, _DROPOUT, _TRAIN = 0, 1, 4, 5, 6
+_ARGUMENTS = 9
+"""How many arguments they have, and the places of some."""
+
+
+@torch.library.custom_op("nnadapter::lstm", mutates_args=())  # type: ignore[untyped-decorator]
+def _lstm(
+    input: Tensor,  # noqa: A002  the names are ATen's, by which the exporter goes
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `aten::lstm.input`: sequences [L, N, C] (or [N, L, C]), states and weights to results and last states."""
+    results = torch.lstm(
+        input, list(hx), list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first
+    )
+    return tuple(result.clone() for result in results)
+
+
+@torch.library.custom_op("nnadapter::gru", mutates_args=())  # type: ignore[untyped-decorator]
+def _gru(
+    input: Tensor,  # noqa: A002
+    hx: Tensor,
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor]:
+    """As `aten::gru.input`."""
+    results = torch.gru(input, hx, list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    return tuple(result.clone() for result in results)
+
+
+@_lstm.register_fake  # type: ignore[untyped-decorator]
+def _of_lstm(input: Tensor, hx: Sequence[Tensor], params: Any, *options: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: A002
+    """What results look like."""
+    return _made(input, hx[0], *options[-2:]), hx[0].new_empty(hx[0].shape), hx[1].new_empty(hx[1].shape)
+
+
+@_gru.register_fake  # type: ignore[untyped-decorator]
+def _of_gru(input: Tensor, hx: Tensor, params: Any, *options: Any) -> tuple[Tensor, Tensor]:  # noqa: A002
+    """What results look like."""
+    return _made(input, hx, *options[-2:]), hx.new_empty(hx.shape)
+
+
+def _made(sequence: Tensor, state: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
+    """A result that lies in memory as PyTorch's: one step behind the other."""
+    first, second = (1, 0) if batch_first else (0, 1)
+    width = state.shape[-1] * (2 if bidirectional else 1)
+    result = sequence.new_empty((sequence.shape[first], sequence.shape[second], width))
+    return result.transpose(0, 1) if batch_first else result
+
+
+WHOLE: Mapping[Any, tuple[Any, Any]] = {
+    torch.lstm: (torch.ops.nnadapter.lstm.default, aten.lstm.input),
+    torch.gru: (torch.ops.nnadapter.gru.default, aten.gru.input),
+}
+"""What PyTorch captures -> our operator, and the one of ATen whose ONNX form it has."""
+
+
+def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
+    """Put our operators in place of LSTM and GRU in a captured graph, where `registry` has ONNX forms for them."""
+    for node in graph_module.graph.nodes:
+        custom_operator, theirs = WHOLE.get(node.target, (None, None))
+        if custom_operator is not None and registry.is_registered(theirs) and _is_plain(node):
+            node.target = custom_operator
+    graph_module.recompile()
+
+
+@contextmanager
+def written_in_steps(graph_module: fx.GraphModule) -> Iterator[None]:
+    """Make graphs with gradients within this.
+
+    Where the input of an LSTM needs no gradient, PyTorch 2.13 takes an operator of oneDNN that is for inference alone,
+    and fails at what it left for the gradients of the weights. While oneDNN is switched off, it writes steps.
+    """
+    was = torch._C._get_mkldnn_enabled()
+    is_there = bool(graph_module.graph.find_nodes(op="call_function", target=torch.lstm))
+    torch._C._set_mkldnn_enabled(was and not is_there)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was)
+
+
+def register_recurrence(registry: Any) -> None:
+    """Tell the exporter that our operators are those of ATen."""
+    for custom_operator, theirs in WHOLE.values():
+        for form in registry.get_decomps(theirs):
+            registry.register_op(custom_operator, form.onnx_function)
+
+
+def _is_plain(node: fx.Node) -> bool:
+    """Whether it is for sequences of one length, drops nothing out, and its states are as wide as its cells."""
+    if len(node.args) != _ARGUMENTS or node.kwargs or not isinstance(node.args[2], (tuple, list)):
+        return False
+    states = node.args[_STATE] if isinstance(node.args[_STATE], (tuple, list)) else [node.args[_STATE]]
+    widths = [state.meta["example_value"].shape[-1] for state in states if isinstance(state, fx.Node)]
+    drops = node.args[_TRAIN] and node.args[_DROPOUT] and node.args[_LAYERS] != 1
+    return len(set(widths)) == 1 and not drops

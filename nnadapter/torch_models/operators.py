@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _registration
 
-from nnadapter.torch_models import numbers, onnx_forms, recurrence
+from nnadapter.torch_models import onnx_forms
 from nnadapter.torch_models.decompositions import OWN
-from nnadapter.torch_models.decompositions.resizing import BY_SCALES, hangs_on_length, is_whole
-from nnadapter.torch_models.quiet import quiet
-from nnadapter.torch_models.views import is_view
+from nnadapter.torch_models.decompositions.indexing import BY_SCALES, hangs_on_length, is_whole
+from nnadapter.torch_models.layouts import is_view
+from nnadapter.torch_models.requirements import quiet
 from partition.verdict import Reason, Unsupported
 
 _IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
@@ -76,8 +76,8 @@ def _registry(opset: int, *, has_quantization: bool) -> Any:
     """Make the table, which takes half a second; once more after PyTorch has loaded its quantization operators."""
     with quiet():
         onnx_registry = _registration.ONNXRegistry.from_torchlib(opset)
-    recurrence.register_recurrence(onnx_registry)
-    numbers.register_numbers(onnx_registry)
+    onnx_forms.register_recurrence(onnx_registry)
+    onnx_forms.register_numbers(onnx_registry)
     onnx_forms.register_forms(onnx_registry)
     return onnx_registry
 
@@ -132,7 +132,7 @@ def _is_whole(node: torch.fx.Node) -> bool:
 
 def is_real(node: torch.fx.Node) -> bool:
     """Whether the node gives a real number that is computed of sizes, a quotient of two as a rule."""
-    if node.target not in numbers.ARITHMETIC or not isinstance(node.meta.get("val"), torch.SymFloat):
+    if node.target not in onnx_forms.ARITHMETIC or not isinstance(node.meta.get("val"), torch.SymFloat):
         return False
     return all(map(is_size, node.all_input_nodes))
 

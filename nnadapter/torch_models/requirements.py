@@ -1,9 +1,12 @@
-"""Whether PyTorch and its exporter are here, and new enough."""
+"""Installed versions of PyTorch and its ONNX exporter, and suppression of the exporter's logs and warnings."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from types import MappingProxyType
 
@@ -53,3 +56,26 @@ def _version(package: str) -> str | None:
 def _numbers(version: str) -> tuple[int, ...]:
     """The first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+_LOGS = {
+    **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
+    **dict.fromkeys(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.export")), logging.CRITICAL),
+}
+"""From which level on they are heard: the exporter, the packages that it writes ONNX with, and what logs a traceback
+for inputs that a module does not take, or for a file that is no program, where an error is raised as well."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep back what the exporter logs and warns of (packages that are not here, its own old interfaces)."""
+    levels = {log: log.level for log in _LOGS}
+    for log, level in _LOGS.items():
+        log.setLevel(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for log, level in levels.items():
+            log.setLevel(level)

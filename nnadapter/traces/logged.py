@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from nnadapter.errors import InvalidOptionError, describe, near_names
-from nnadapter.traces.event import COMPILE, FALLBACK, PLAN
-from nnadapter.traces.trace import Trace
+from nnadapter.traces.trace import COMPILE, FALLBACK, PLAN, Trace
 
 VARIABLE = "NNADAPTER_LOG"
 """The environment variable that names a level, from which on lines are written to standard error."""

@@ -1,25 +1,166 @@
-"""A trace that keeps its first events, and writes them at the end."""
+"""Trace recorder: keeps the first events of a session and writes them for chrome://tracing and Perfetto.
+
+1. Events of one lane and thread are bundled: an event that lies in no other, with those that lie in it. What sticks out
+   of another by no more than clocks do is cut off; what overlaps it otherwise is bundled apart.
+2. Bundles go to rows of their lane in the order of time: each to the row of its thread where that is free, else to the
+   first free one, else to a new one. So a lane has as many rows as threads were in it at once.
+
+Source: Google's Trace Event Format, JSON object format: complete events (`X`), instant events (`i`), metadata (`M`).
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from threading import get_native_id
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from nnadapter.errors import CancelledError, InvalidOptionError, describe
-from nnadapter.files.replacing import check_writable
-from nnadapter.traces.event import COMPILE, ENGINE, FALLBACK, HOST, PLAN, SESSION, TRANSFER, Event
-from nnadapter.traces.trace import Trace
-from nnadapter.traces.writing import write_trace
+from nnadapter.files.atomic_files import check_writable, write_file
+from nnadapter.process.packages import own_version
+from nnadapter.traces.trace import COMPILE, ENGINE, FALLBACK, HOST, PLAN, SESSION, TRANSFER, Event, Trace
+
+_CLOCK = 2_000
+"""Nanoseconds: ONNX Runtime cuts starts and durations down to microseconds, each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What viewers show as a thread."""
+
+    name: str
+    events: list[Event] = field(default_factory=list)
+    """In the order of their starts, the outer one first."""
+
+
+@dataclass(slots=True)
+class _Bundle:
+    thread: int
+    end: int
+    events: list[Event]
+
+
+def rows_of(events: Sequence[Event]) -> list[Row]:
+    """Return the rows of all lanes: of the session's, then of the others in the order in which they were first used."""
+    lanes: defaultdict[str, defaultdict[int, list[Event]]] = defaultdict(
+        lambda: defaultdict(list), {SESSION: defaultdict(list)}
+    )
+    for event in sorted(events, key=lambda entry: entry.start):
+        lanes[event.lane][event.thread].append(event)
+    return [row for lane, threads in lanes.items() for row in _rows(lane, threads.values())]
+
+
+def _rows(lane: str, threads: Iterable[list[Event]]) -> list[Row]:
+    bundles = sorted(
+        (bundle for group in threads for bundle in _bundles(group)), key=lambda group: group.events[0].start
+    )
+    rows: list[Row] = []
+    ends: list[int] = []
+    thread_rows: dict[int, int] = {}
+    for bundle in bundles:
+        start = bundle.events[0].start
+        tried = [thread_rows[bundle.thread]] if bundle.thread in thread_rows else []
+        row = next((index for index in (*tried, *range(len(rows))) if ends[index] <= start), len(rows))
+        if row == len(rows):
+            rows.append(Row(lane if not rows else f"{lane} ({len(rows) + 1})"))
+            ends.append(0)
+        rows[row].events.extend(bundle.events)
+        ends[row], thread_rows[bundle.thread] = bundle.end, row
+    return rows
+
+
+def _bundles(events: Sequence[Event]) -> Iterator[_Bundle]:
+    """The bundles of one thread."""
+    pending = sorted(events, key=lambda event: (event.start, -event.last))
+    while pending:
+        overlapping_events: list[Event] = []
+        yield from _nested(pending, overlapping_events)
+        pending = overlapping_events
+
+
+def _nested(events: Sequence[Event], overlapping_events: list[Event]) -> Iterator[_Bundle]:
+    """Bundles of events that nest; those that do not are added to `overlapping_events`."""
+    bundle: _Bundle | None = None
+    around: list[int] = []
+    """Ends of the events around, the innermost last."""
+    for event in events:
+        while around and around[-1] <= event.start:
+            around.pop()
+        if around and event.last > around[-1]:
+            if event.last - around[-1] > _CLOCK:
+                overlapping_events.append(event)
+                continue
+            event = event._replace(end=around[-1])
+        if around and bundle is not None:
+            bundle.events.append(event)
+        else:
+            if bundle is not None:
+                yield bundle
+            bundle = _Bundle(event.thread, event.last, [event])
+        around.append(event.last)
+    if bundle is not None:
+        yield bundle
+
+
+def write_trace(path: Path, events: Sequence[Event], start: int, dropped: int) -> None:
+    """Write `path`, whole or not at all.
+
+    Args:
+        path: of the file.
+        events: in any order.
+        start: nanoseconds of the trace's clock that count as 0.
+        dropped: events that there were beside.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    first = min([start, *(event.start for event in events)])  # ONNX Runtime's clock may be set while it runs
+
+    def write(file: BinaryIO) -> None:
+        head = {"displayTimeUnit": "ms", "otherData": {"nnadapter": own_version(), "dropped_events": dropped}}
+        file.write(json.dumps(head).removesuffix("}").encode() + b', "traceEvents": [\n')
+        file.write(b",\n".join(_line(entry).encode() for entry in _entries(rows_of(events), first)))
+        file.write(b"\n]}\n")
+
+    write_file(path, write)
+
+
+def _entries(rows: Sequence[Row], start: int) -> Iterator[dict[str, Any]]:
+    process = os.getpid()
+    yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": "nnadapter"}}
+    for number, row in enumerate(rows, 1):
+        place = {"pid": process, "tid": number}
+        yield {"ph": "M", "name": "thread_name", **place, "args": {"name": row.name}}
+        yield {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": number}}
+        for event in row.events:
+            yield {**_when(event, start), "name": event.name, "cat": event.category, **place, "args": event.facts}
+
+
+def _when(event: Event, start: int) -> Mapping[str, Any]:
+    """The event's kind, and its time in microseconds."""
+    begun = (event.start - start) / 1e3
+    if event.end is None:
+        return {"ph": "i", "s": "t", "ts": begun}
+    return {"ph": "X", "ts": begun, "dur": (event.end - event.start) / 1e3}
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(entry, default=str, allow_nan=False)
+    except ValueError:  # a number that JSON does not know
+        return json.dumps({**entry, "args": {name: str(fact) for name, fact in entry["args"].items()}}, default=str)
+
 
 MOST_EVENTS = 100_000
 """Runs, steps, transfers and waits that are kept: some tens of megabytes."""

@@ -1,4 +1,4 @@
-"""One model on its devices, kept for trials: what a plan costs and holds if the device took more than it does.
+"""Missing features of a device, and the plan of a model if the device had some of them.
 
 A trial places, cuts and prices anew; no driver is asked. What is known of fusion is what the device fuses of all that
 it takes today. What it would take newly is priced alone, by the roofline, but for what devices most often run as one
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property, partial
 from math import inf
 
@@ -17,22 +18,238 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.costs.cost_model import cost_table
+from nnadapter.costs.cost_model import Fusion, Groups, Merged, cost_table, merged
 from nnadapter.costs.device_costs import DeviceCosts, Source
-from nnadapter.costs.fusion import Fusion, Groups, Merged, merged
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.offering.atoms import joined
+from nnadapter.offering.atoms import commonly_fused_groups, joined, with_atoms
+from nnadapter.offering.conversions import converted
+from nnadapter.onnx.domains import op_name
+from nnadapter.onnx.preparation.prepare import Specialized
+from nnadapter.planning.judgment import Judgment, refusals
 from nnadapter.planning.placing import fusions_of
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning
-from nnadapter.whatif.features import Example, Feature, Missing, missing_features
-from nnadapter.whatif.wholes import groups_if_supported
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, aligned, price
-from partition.graph import Graph
-from partition.placement import place_by_priority
-from partition.segments import cut
-from partition.verdict import SUPPORTED, Verdict
+from partition.graph import Graph, Value
+from partition.segments import cut, place_by_priority
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+
+class Where(StrEnum):
+    """Where something has to be added."""
+
+    DEVICE = "device"
+    """The device refused an operation that it was offered."""
+    CONVERTER = "converter"
+    """nnadapter has no way to offer it to devices that take its operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Feature:
+    """What must be added for a set of refused nodes."""
+
+    reason: str
+    """A code of `partition.Reason`."""
+    op_type: str
+    """With its domain where that is not ONNX's own; empty where the reason is about whole segments."""
+    what: str = ""
+    """The data type, rank, attribute or version, in words; empty where the op alone says it."""
+    where: Where = Where.DEVICE
+
+    @property
+    def label(self) -> str:
+        """The feature in a few words: `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
+        return _LABELS.get(Reason(self.reason), "{op} {what}").format(op=self.op_type, what=self.what).strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A refused node that needs a feature."""
+
+    node: str
+    detail: str
+    """The refusal in words."""
+
+
+Needs = tuple[frozenset[Feature] | None, ...]
+"""Per atom, what has to be added for the device to take it; empty where it takes it, None where nothing would help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What one device lacks for one graph."""
+
+    needs: Needs
+    examples: Mapping[Feature, Example]
+    """The first node of each."""
+
+
+def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
+    """Return what `target` lacks for the atoms that it refuses.
+
+    1. An atom of several nodes, and a node that became several operations, needs all that was refused of it.
+    2. Of one operation a device names one reason; what hides behind it is not seen.
+    3. What a person's rules forbid, and a node that contradicts itself, needs nothing that a device could learn.
+    """
+    model = judgment.model
+    graph, verdicts = model.graph, judgment.support.verdicts[target.name]
+    refusals_by_node = refusals(target, model)
+    forbidden = _forbidden(judgment, target.name)
+    by_converter = target.capability.form is ModelForm.IR
+    needs: list[frozenset[Feature] | None] = []
+    examples: dict[Feature, Example] = {}
+    for atom, (nodes, verdict) in enumerate(zip(graph.atoms, verdicts, strict=True)):
+        node_refusals = (
+            () if verdict else tuple((node, refusal) for node in nodes for refusal in refusals_by_node[node])
+        )
+        if isinstance(verdict, Unsupported) and all(refusal != verdict for _, refusal in node_refusals):
+            node_refusals = ((nodes[0], verdict),)  # not the device's first word: a segment with this atom failed later
+        if forbidden[atom] or any(refusal.reason in _NO_FEATURE for _, refusal in node_refusals):
+            needs.append(None)
+            continue
+        atom_features = {}
+        for node, refusal in node_refusals:
+            where = by_converter and refusal == model.conversion.verdicts[node]
+            feature = _feature(model.specialized, node, refusal, Where.CONVERTER if where else Where.DEVICE)
+            atom_features[feature] = Example(node=graph.nodes[node].name, detail=refusal.detail)
+        for feature, example in atom_features.items():
+            examples.setdefault(feature, example)
+        needs.append(frozenset(atom_features))
+    return Missing(needs=tuple(needs), examples=examples)
+
+
+def _forbidden(judgment: Judgment, device: str) -> Sequence[bool]:
+    """Per atom, whether rules keep it from the device whatever that says."""
+    atoms, applied = len(judgment.model.graph.atoms), judgment.demands.applied
+    if applied is None:
+        return (False,) * atoms
+    return tuple(not verdict for verdict in applied.restricted(device, (SUPPORTED,) * atoms))
+
+
+def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: Where) -> Feature:
+    if refusal.reason in _OF_SEGMENTS:
+        return Feature(reason=refusal.reason.value, op_type="")
+    node = specialized.graph.nodes[index]
+    describe = _QUALIFIERS.get(refusal.reason)
+    return Feature(
+        reason=refusal.reason.value,
+        op_type=op_name(node.domain, node.op_type),
+        what="" if describe is None else describe(specialized, index, refusal),
+        where=where,
+    )
+
+
+def _dtypes(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return _through(specialized.graph, index, lambda value: value.dtype or "")
+
+
+def _ranks(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return _through(specialized.graph, index, lambda value: "" if value.shape is None else str(len(value.shape)))
+
+
+def _version(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return str(specialized.nodes[index].since_version)
+
+
+def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    """The refusal's own words, without the names of the node and of its values."""
+    node, text = specialized.graph.nodes[index], refusal.detail
+    for name in sorted({node.name, *node.reads, *node.outputs} - {""}, key=len, reverse=True):
+        text = text.replace(f" {name!r}", "")
+    return text
+
+
+def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
+    """What is told of the inputs, each once, and of the outputs where that differs: `int64 -> float64`."""
+    node = graph.nodes[index]
+    inputs, outputs = _told(graph, node.inputs, tell), _told(graph, node.outputs, tell)
+    input_text, output_text = ", ".join(inputs), ", ".join(outputs)
+    return (
+        f"{input_text} -> {output_text}"
+        if input_text and output_text and not outputs.keys() <= inputs.keys()
+        else input_text or output_text
+    )
+
+
+def _told(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> Mapping[str, None]:
+    return dict.fromkeys(filter(None, (tell(graph.value(name)) for name in names if name)))
+
+
+_NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
+"""Nothing that a device could learn."""
+_OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
+"""One thing lifts them for all ops."""
+_QUALIFIERS: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
+    Reason.UNSUPPORTED_DTYPE: _dtypes,
+    Reason.UNSUPPORTED_RANK: _ranks,
+    Reason.UNSUPPORTED_VERSION: _version,
+    Reason.UNSUPPORTED_ATTRIBUTE: _attribute,
+}
+_LABELS: Mapping[Reason, str] = {
+    Reason.UNSUPPORTED_DTYPE: "{op} of {what}",
+    Reason.UNSUPPORTED_RANK: "{op} of rank {what}",
+    Reason.UNSUPPORTED_VERSION: "{op} of schema version {what}",
+    Reason.UNSUPPORTED_ATTRIBUTE: "{op}: {what}",
+    Reason.UNSUPPORTED_TYPE: "{op} on values that are no dense tensors with elements",
+    Reason.NOT_CONSTANT: "{op} with computed inputs",
+    Reason.DYNAMIC_SHAPE: "{op} with a shape that is not known",
+    Reason.DATA_DEPENDENT_SHAPE: "{op} with a shape that is only known while it runs",
+    Reason.CONTROL_FLOW: "{op}, which runs other graphs",
+    Reason.MEMORY_LIMIT: "segments larger than the memory",
+    Reason.SEGMENT_LIMIT: "segments that are refused as a whole",
+    Reason.COMPILE_FAILED: "{op}, which fails to compile",
+    Reason.DRIVER_ERROR: "{op}, on which the driver fails",
+    Reason.WRONG_RESULT: "{op}, which the device computes wrongly",
+}
+"""By reason; the op alone where there is none."""
+
+
+def groups_if_supported(
+    specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], fusion: Fusion
+) -> Groups:
+    """Atoms of the graph that would be one if the device lacked nothing.
+
+    1. What is recognized where nothing is apart.
+    2. Of a device that fuses anything, products with their activations; but not where it does otherwise today: where it
+       takes all of such a group, and does not run it as one, it is taken to do so with no group of the same ops.
+
+    Args:
+        specialized: the graph with its atoms.
+        missing: what the device lacks for it.
+        verdicts: the device's, on every atom.
+        fusion: what it fuses today.
+    """
+    if not missing.examples:
+        return ()
+    graph = specialized.graph
+    plain = replace(specialized, graph=replace(graph, atoms=()))
+    conversion = converted(plain)
+    atoms = with_atoms(plain, conversion)[0].graph.atoms
+    of_atoms = [_atoms_of(graph, nodes) for nodes in atoms if len(nodes) > 1]
+    if fusion.groups:
+        home = {node: number for number, group in enumerate(fusion.groups) for node in group}
+        products = {nodes: _atoms_of(graph, nodes) for nodes in commonly_fused_groups(conversion)}
+        unfused_op_types = {
+            _op_types(graph, nodes)
+            for nodes, product_atoms in products.items()
+            if all(verdicts[atom] for atom in product_atoms) and len({home.get(node, ~node) for node in nodes}) > 1
+        }
+        of_atoms += [
+            product_atoms
+            for nodes, product_atoms in products.items()
+            if _op_types(graph, nodes) not in unfused_op_types
+        ]
+    lacking = (group for group in of_atoms if len(group) > 1 and any(missing.needs[atom] for atom in group))
+    return tuple(dict.fromkeys(lacking))
+
+
+def _atoms_of(graph: Graph, nodes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(graph.atom_of[node] for node in nodes))
+
+
+def _op_types(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
+    return tuple(graph.nodes[node].op_type for node in nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,18 +11,19 @@ from enum import StrEnum
 
 import numpy as np
 
-from partition.by_cost.batches import Rows
-from partition.by_cost.blocks import Blocks, uniform_placements
-from partition.by_cost.maximum_flow import flow_module
-from partition.by_cost.origin import Origin, OriginKind, all_on
-from partition.by_cost.penalties import placement_costs
-from partition.by_cost.pricing import Prices, aligned
-from partition.by_cost.repeats import place_repeats
-from partition.by_cost.search import enumerable, enumerate_placements
-from partition.by_cost.several_devices import place_on_several
-from partition.by_cost.two_devices import Named, PlacedOnTwo, place_on_two
+from partition.by_cost.minimum_cuts import flow_module
+from partition.by_cost.pricing import Origin, OriginKind, Prices, Rows, aligned, all_on, placement_costs
+from partition.by_cost.repeats import Blocks, place_repeats, uniform_placements
+from partition.by_cost.search import (
+    Named,
+    PlacedOnTwo,
+    enumerable,
+    enumerate_placements,
+    place_on_several,
+    place_on_two,
+)
 from partition.graph import Graph, GraphError
-from partition.placement import check_all_placeable
+from partition.segments import check_all_placeable
 
 _KEPT = 8
 """Candidates that are returned at most, beside the two baselines."""
@@ -42,9 +43,9 @@ class BoundKind(StrEnum):
     ENUMERATION = "enumeration"
     """All placements were priced: the bound is the least cost."""
     CUT = "cut"
-    """A minimum cut with launches along paths, for two devices; see `partition.by_cost.two_devices.place_on_two`."""
+    """A minimum cut with launches along paths, for two devices; see `partition.by_cost.search.place_on_two`."""
     DECOMPOSITION = "decomposition"
-    """One minimum cut per device, for three and more; see `partition.by_cost.several_devices`."""
+    """One minimum cut per device, for three and more; see `partition.by_cost.search`."""
     ONE_DEVICE = "one device"
     """There is one placement."""
 
@@ -102,7 +103,7 @@ def place_by_latency(
     Args:
         graph: the graph.
         prices: its prices, columns in any order.
-        blocks: what repeats in the graph (`partition.by_cost.blocks.find_blocks`).
+        blocks: what repeats in the graph (`partition.by_cost.repeats.find_blocks`).
         enumerate_few: whether few placements may be enumerated; without, small graphs are placed as large ones are.
 
     Raises:

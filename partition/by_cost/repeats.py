@@ -1,23 +1,429 @@
-"""Placement of graphs that repeat themselves: solved for few repeats, spread over all, priced as a whole."""
+"""Graphs of repeated blocks: folded to few repeats, solved, and unfolded to all.
+
+Layers that are wired and priced alike are placed alike by the cheapest placements, but for the first and the last ones.
+So a solver need not see all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from partition.by_cost.batches import Rows
-from partition.by_cost.blocks import Blocks
-from partition.by_cost.folding import FoldedGraph, fold
-from partition.by_cost.origin import Origin, OriginKind
-from partition.by_cost.penalties import penalized, placement_costs
-from partition.by_cost.pricing import Prices
-from partition.by_cost.search import PlacementCosts, improve
-from partition.by_cost.several_devices import bound_on_several, moved_from, moved_on_several, searching_cost
-from partition.by_cost.two_devices import CUT_WORK, Named, PlacedOnTwo, bounding_cuts, cheapest, place_on_two
-from partition.graph import Graph
-from partition.topology import Seconds
+from partition.by_cost.pricing import (
+    Flags,
+    Indices,
+    Origin,
+    OriginKind,
+    Prices,
+    Rows,
+    Seconds,
+    penalized,
+    placement_costs,
+    topology_of,
+)
+from partition.by_cost.search import (
+    CUT_WORK,
+    Named,
+    PlacedOnTwo,
+    PlacementCosts,
+    bound_on_several,
+    bounding_cuts,
+    cheapest,
+    improve,
+    moved_from,
+    moved_on_several,
+    place_on_two,
+    searching_cost,
+)
+from partition.graph import Graph, Node
+
+PlacementRows = NDArray[np.int8]
+_GRAMS = 8
+"""Neighborhoods of 1, 2, 4, ... nodes, so many of them, are looked at to find how far repeats are apart."""
+_DISTANCES = 3
+"""Distances per size of neighborhood that are tried."""
+_PATTERNS = 8
+"""Repeats whose placement is tried for all others."""
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Runs of nodes that follow each other and are wired alike."""
+
+    starts: tuple[int, ...]
+    """Position of the first node of every repeat, ascending; at least two."""
+    length: int
+    """Nodes of one repeat."""
+
+
+def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tuple[Blocks, ...]:
+    """Return runs of nodes that repeat without a gap, those that cover most nodes first; none overlap.
+
+    Two nodes `length` apart are alike if their hashes are equal and each of their inputs comes from nodes that are
+    `length` apart as well, or from the same node, or from none, and so in all repeats. A run repeats as long as its
+    nodes are alike. How far repeats are apart is told by neighborhoods of nodes: the distances at which one occurs
+    again most often are tried. The time is that of sorting.
+
+    Args:
+        graph: the graph.
+        hashes: per node, what makes two nodes the same if their inputs are: op type, attributes, shapes, prices.
+        least: nodes that a run has to cover with all of its repeats; looking for few long ones is faster.
+    """
+    names: dict[Hashable, int] = {}
+    codes = np.array([names.setdefault(node_hash, len(names)) for node_hash in hashes], np.int64)
+    runs: list[tuple[int, Blocks]] = []
+    distances = sorted(set(_distances(codes, least)))
+    producers, first = _reads(graph) if distances else (codes, codes)
+    for distance in distances:
+        runs += [(len(run.starts) * run.length, run) for run in _runs(codes, producers, first, distance, least)]
+    is_covered = np.zeros(len(codes), np.bool_)
+    blocks = []
+    for covered, run in sorted(runs, key=lambda candidate: (-candidate[0], candidate[1].length, candidate[1].starts)):
+        span = slice(run.starts[0], run.starts[0] + covered)
+        if covered >= least and not is_covered[span].any():
+            is_covered[span] = True
+            blocks.append(run)
+    return tuple(blocks)
+
+
+def _reads(graph: Graph) -> tuple[Indices, Indices]:
+    """The producing node of every input of every node, -1 where none makes it, and where each node's inputs begin."""
+    producers = [graph.producer.get(name, -1) for node in graph.nodes for name in node.reads]
+    counts = [len(node.reads) for node in graph.nodes]
+    return np.array(producers, np.int64), np.cumsum([0, *counts])
+
+
+def _distances(codes: Indices, least: int) -> Iterator[int]:
+    """Distances at which neighborhoods occur again, leaving out those that no run of `least` nodes could have.
+
+    A run loses one distance and one neighborhood at its end, so in its half at least something occurs again.
+    """
+    grams = codes
+    for level in range(_GRAMS):
+        if len(grams) < 2:
+            return
+        order = np.argsort(grams, kind="stable")
+        steps = np.diff(grams[order]) != 0
+        repeat_distances = np.diff(order)[~steps]
+        if not len(repeat_distances):
+            return
+        size = 2**level
+        counts = np.bincount(repeat_distances)
+        often = np.argsort(-counts, kind="stable")[:_DISTANCES]
+        yield from (int(distance) for distance in often if counts[distance] and 2 * (counts[distance] + size) >= least)
+        dense = np.empty_like(grams)
+        dense[order] = np.concatenate([[0], np.cumsum(steps)])
+        grams = dense[:-size] * len(dense) + dense[size:]
+
+
+def _runs(codes: Indices, producers: Indices, first: Indices, distance: int, least: int) -> Iterator[Blocks]:
+    """Runs of nodes that are each alike to the node `distance` further on, where there are so many at least."""
+    alike, kinds = _equal_nodes(codes, producers, first, distance)
+    flags = np.concatenate([[False], alike, [False]])
+    edges = np.flatnonzero(flags[1:] != flags[:-1]).reshape(-1, 2)
+    edges = edges[edges[:, 1] - edges[:, 0] >= max(distance, least - distance)]
+    turns = np.flatnonzero(kinds[distance:] != kinds[:-distance]) + distance
+    for start, end in edges.tolist():
+        inside = turns[np.searchsorted(turns, start) : np.searchsorted(turns, end)].tolist()
+        for turn in (*inside, end):
+            if turn == end or turn >= start + distance:
+                yield from _repeats(start, turn, distance)
+                start = turn - distance + 1
+
+
+def _repeats(start: int, end: int, distance: int) -> Iterator[Blocks]:
+    if end - start >= distance:
+        yield Blocks(tuple(start + distance * at for at in range((end - start) // distance + 1)), distance)
+
+
+def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: int) -> tuple[Flags, Seconds]:
+    """Per node, whether it is alike to the one `distance` further on, and which of its inputs come from the same node.
+
+    The latter is the sum of a number per input, the fractional parts of multiples of the golden ratio: equal sums mean
+    equal sets for all practical purposes.
+    """
+    counts = np.diff(first)
+    same: Flags = (codes[:-distance] == codes[distance:]) & (counts[:-distance] == counts[distance:])
+    nodes = np.flatnonzero(same)
+    number = counts[nodes]
+    node = np.repeat(nodes, number)
+    place = np.arange(len(node)) - np.repeat(np.cumsum(number) - number, number)
+    producer, repeat_producer = producers[first[node] + place], producers[first[node + distance] + place]
+    same[node[(repeat_producer != producer) & ((producer < 0) | (repeat_producer != producer + distance))]] = False
+    weight = np.where(repeat_producer == producer, (place + 1) * _GOLDEN % 1.0, 0.0)
+    return same, np.bincount(node, weight, len(same)).astype(np.float64)
+
+
+def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Blocks]) -> Iterator[PlacementRows]:
+    """Yield `rows` with the placement of one repeat given to all repeats, and to all but the first and the last.
+
+    Nothing is yielded of repeats that are placed alike already.
+
+    Args:
+        graph: the graph.
+        rows: for every atom the row of its device.
+        blocks: of the graph.
+    """
+    atom_of = np.array(graph.atom_of, np.int64)
+    for run in blocks:
+        atoms = atom_of[np.array(run.starts)[:, None] + np.arange(run.length)]
+        if (rows[atoms] == rows[atoms[0]]).all():
+            continue
+        patterns, counts = np.unique(rows[atoms], axis=0, return_counts=True)
+        for pattern in patterns[np.argsort(-counts, kind="stable")[:_PATTERNS]]:
+            for chosen in (atoms, atoms[1:-1]):
+                changed = rows.copy()
+                changed[chosen] = pattern
+                yield changed
+
+
+_ALIKE = 0.01
+"""Prices of repeats that differ by a smaller share count as alike."""
+
+_KEPT = 2
+"""Repeats that stand for the others: two, as two may take turns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldedGraph:
+    """A short graph that stands for a long one."""
+
+    graph: Graph
+    """With the first and the last repeats of every run and a few between, which stand for those that are left out."""
+    prices: Prices
+    """Of the short graph; every repeat costs what it costs, whatever the number that it stands for: so runs, transfers
+    and launches keep their proportion."""
+    home: Indices
+    """[atoms of the long graph] The atom of the short graph that stands for it."""
+    repeats: tuple[int, ...]
+    """Per run, how many repeats it has, first and last ones included."""
+
+    def spread(self, rows: Rows) -> Rows:
+        """Return for every atom of the long graph the row of its device, from those of the short one."""
+        long_rows: Rows = rows[self.home]
+        return long_rows
+
+    def gathered(self, rows: Rows) -> Rows:
+        """Return for every atom of the short graph the row that most atoms have which it stands for."""
+        counts = np.zeros((len(self.graph.atoms), int(rows.max(initial=0)) + 1), np.int64)
+        np.add.at(counts, (self.home, rows), 1)
+        short_rows: Rows = counts.argmax(axis=1).astype(np.int8)
+        return short_rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Repeats that are alike, the first and the last one left out."""
+
+    start: int
+    """Position of the first node."""
+    length: int
+    """Nodes of one repeat."""
+    between: int
+    """Repeats between the first and the last one."""
+    repeats: int
+    """Repeats that are alike."""
+
+
+def fold(
+    graph: Graph, prices: Prices, blocks: Sequence[Blocks], representative_count: int = _KEPT
+) -> FoldedGraph | None:
+    """Return a short graph that stands for `graph`; None where too little repeats.
+
+    1. Of a run of repeats, the first, the last and `representative_count` between are kept, and everything outside.
+    2. What reads a value of a repeat that is left out reads that of the one that stands for it.
+    3. A run ends where atoms, what may run or cross where, or prices differ by more than 1 %: an odd layer is kept.
+    4. Where atoms, or reads from further than one repeat back, cross the border between repeats, another position
+       within the repeat is the border.
+
+    Args:
+        graph: the graph.
+        prices: columns in the order of the graph's topology.
+        blocks: of the graph (`partition.by_cost.repeats.find_blocks`).
+        representative_count: repeats that stand for all between the first and the last one.
+    """
+    graph_facts = _Known.of(graph, prices)
+    spans = [span for run in blocks for span in _spans(graph_facts, run, representative_count)]
+    if not spans:
+        return None
+    stands = np.arange(len(graph.nodes))
+    for span in spans:
+        inside = np.arange(span.length * span.between)
+        stands[span.start + inside] = span.start + inside % (span.length * representative_count)
+    renamed = _renamed(graph, stands)
+    short, home = _short(graph, stands, renamed)
+    return FoldedGraph(short, _prices(short, prices, home), home, tuple(span.repeats for span in spans))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What is asked of the graph for every run, worked out once."""
+
+    graph: Graph
+    prices: Prices
+    atom_of: Indices
+    """[nodes]"""
+    ends: Indices
+    """[atoms, 2] The first and the last node."""
+    wide: Indices
+    """[atoms of several nodes, 2] The same of these, by the first node."""
+    column: dict[str, int]
+    """Of a value, in the prices."""
+    output: Seconds
+    """[values] 1 for what the graph gives back."""
+
+    @classmethod
+    def of(cls, graph: Graph, prices: Prices) -> _Known:
+        """Work it out."""
+        ends = np.array([(min(group), max(group)) for group in graph.atoms], np.int64).reshape(-1, 2)
+        wide = ends[ends[:, 0] < ends[:, 1]]
+        return cls(
+            graph=graph,
+            prices=prices,
+            atom_of=np.array(graph.atom_of, np.int64),
+            ends=ends,
+            wide=wide[np.argsort(wide[:, 0], kind="stable")],
+            column={name: at for at, name in enumerate(prices.values)},
+            output=topology_of(graph).output.astype(np.float64),
+        )
+
+
+def _spans(graph_facts: _Known, run: Blocks, representative_count: int) -> Iterator[_Span]:
+    """Repeats that may be left out, the few that stand for them included."""
+    length = run.length
+    if len(run.starts) < representative_count + 3:
+        return
+    border = _border(graph_facts, run)
+    if border is None:
+        return
+    start = run.starts[0] + border
+    count = len(run.starts) - (border > 0)
+    same = _alike(graph_facts, start, length, count)
+    breaks = [0, *(np.flatnonzero(~same) + 1).tolist(), count]
+    for first, end in pairwise(breaks):
+        middle = (end - first - 2) // representative_count * representative_count
+        if middle > representative_count:
+            yield _Span(start + (end - 1 - middle) * length, length, middle, end - first)
+
+
+def _border(graph_facts: _Known, run: Blocks) -> int | None:
+    """Return where repeats best begin, counted from the run's first node; None if reads go further back than a repeat.
+
+    Atoms that would be cut are counted per position; reads that would reach two repeats back rule a position out.
+    """
+    graph, start, length = graph_facts.graph, run.starts[0], run.length
+    end = start + length * len(run.starts)
+    crossing = np.zeros(length + 1, np.int64)
+    inside = slice(*np.searchsorted(graph_facts.wide[:, 0], (start, end)).tolist())
+    for low, high in graph_facts.wide[inside].tolist():
+        if high < end and high - low < length:
+            _mark(crossing, low - start + 1, high - start + 1, length, 1)
+    for node in range(run.starts[-2], run.starts[-2] + length):
+        for read_name, other in zip(graph.nodes[node].reads, graph.nodes[node + length].reads, strict=False):
+            maker = graph.producer.get(read_name, -1)
+            back = node - maker
+            if maker < 0 or graph.producer.get(other, -1) == maker or back <= length:
+                continue
+            if back >= 2 * length:
+                return None
+            _mark(crossing, maker - start + 1, node - length - start + 1, length, len(graph.nodes))
+    counts = np.cumsum(crossing)[:length]
+    best = int(counts.argmin())
+    return None if counts[best] >= len(graph.nodes) else best
+
+
+def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> None:
+    """Add to the differences of positions first, ..., end - 1, modulo the length."""
+    if first == end:
+        return
+    low, high = first % length, (end - 1) % length + 1
+    crossing[low] += weight
+    crossing[high] -= weight
+    if low >= high:
+        crossing[0] += weight
+
+
+def _alike(graph_facts: _Known, start: int, length: int, count: int) -> Flags:
+    """[count - 1] Whether each repeat has the atoms and the prices of the one before it."""
+    nodes = np.arange(start, start + length * count)
+    ends = graph_facts.ends[graph_facts.atom_of[nodes]]
+    within = (ends - (nodes - (nodes - start) % length)[:, None]).reshape(count, length, 2)
+    is_contained: Flags = np.logical_and.reduce((within >= 0) & (within < length), axis=(1, 2))
+    same = (within[1:] == within[:-1]).all(axis=(1, 2)) & is_contained[1:] & is_contained[:-1]
+    cost = _node_prices(graph_facts, start, length * count).reshape(-1, count, length)
+    alike: Flags = same & np.isclose(cost[:, 1:], cost[:, :-1], rtol=_ALIKE, atol=0.0).all(axis=(0, 2))
+    return alike
+
+
+def _node_prices(graph_facts: _Known, start: int, count: int) -> Seconds:
+    """[prices, count] What nodes cost on each device, what their values do, and how many of these are outputs."""
+    graph, prices, column = graph_facts.graph, graph_facts.prices, graph_facts.column
+    nodes = graph.nodes[start : start + count]
+    node_indices: list[int] = []
+    values: list[int] = []
+    for at, node in enumerate(nodes):
+        columns = [column[name] for name in node.outputs if name]
+        columns += [column[name] for name in node.reads if name in column and name not in graph.producer]
+        node_indices += [at] * len(columns)
+        values += columns
+    crossing = np.concatenate([prices.into[:, values], prices.out[:, values], graph_facts.output[None, values]])
+    summed = [np.bincount(np.array(node_indices, np.int64), row, count) for row in crossing]
+    run = prices.run[:, graph_facts.atom_of[start : start + count]]
+    return np.concatenate([run, np.stack(summed)])
+
+
+def _renamed(graph: Graph, stands: Indices) -> dict[str, str]:
+    """For every value that goes with a repeat that is left out, the one that stands for it."""
+    substitutes: dict[str, str] = {}
+    for node in np.flatnonzero(stands != np.arange(len(stands))).tolist():
+        removed_node, substitute_node = graph.nodes[node], graph.nodes[stands[node]]
+        substitutes.update(zip(removed_node.outputs, substitute_node.outputs, strict=False))
+        for name, other in zip(removed_node.reads, substitute_node.reads, strict=False):
+            if name != other and name not in graph.producer and name not in graph.constants:
+                substitutes[name] = other
+    return substitutes
+
+
+def _short(graph: Graph, stands: Indices, renamed: dict[str, str]) -> tuple[Graph, Indices]:
+    """Return the graph without repeats that are left out, and the home of every atom."""
+    stays = stands == np.arange(len(stands))
+    place: Indices = np.cumsum(stays) - 1
+    nodes = tuple(_reading(graph.nodes[node], renamed) for node in np.flatnonzero(stays).tolist())
+    firsts = np.array([group[0] for group in graph.atoms], np.int64)
+    atoms = np.flatnonzero(stays[firsts])
+    position: Indices = np.cumsum(stays[firsts]) - 1
+    groups = tuple(tuple(place[list(graph.atoms[atom])].tolist()) for atom in atoms.tolist())
+    outputs = tuple(dict.fromkeys(renamed.get(name, name) for name in graph.outputs))
+    short = Graph(nodes, graph.values, graph.constants, graph.inputs, outputs, groups)
+    return short, position[np.array(graph.atom_of, np.int64)[stands[firsts]]]
+
+
+def _reading(node: Node, renamed: dict[str, str]) -> Node:
+    if renamed.keys().isdisjoint(node.reads):
+        return node
+    inputs, captured = (tuple(renamed.get(name, name) for name in names) for names in (node.inputs, node.captured))
+    return replace(node, inputs=inputs, captured=captured)
+
+
+def _prices(short: Graph, prices: Prices, home: Indices) -> Prices:
+    values = topology_of(short).values
+    column = {name: at for at, name in enumerate(prices.values)}
+    chosen = [column[name] for name in values]
+    _, first = np.unique(home, return_index=True)
+    return replace(
+        prices,
+        run=prices.run[:, first],
+        into=prices.into[:, chosen],
+        out=prices.out[:, chosen],
+        values=values,
+        again=None if prices.again is None else prices.again[:, chosen],
+    )
+
 
 _SMALLER = 2
 """A short graph has at most one in so many atoms of the long one."""
@@ -33,7 +439,7 @@ def place_repeats(
     """Return placements and a lower bound of every placement's cost; None if too little repeats or nothing is found.
 
     1. Cuts of the whole graph give the bound, and placements: they know what many repeats together are worth.
-    2. The graph is folded (`partition.by_cost.folding`) and the short one is placed as usual. Placements are spread.
+    2. The graph is folded (`partition.by_cost.repeats`) and the short one is placed as usual. Placements are spread.
     3. The cheapest three on two devices are searched: atoms of the short graph move, and with each all atoms that it
        stands for; the price is that of the whole graph. Placements of the whole graph take part, folded by majority.
 

@@ -1,19 +1,52 @@
-"""The neighborhood of a placement on two devices, searched with true prices; tiny graphs are enumerated."""
+"""Placement search on two and more devices: minimum cuts, local search with true costs, lower bounds.
+
+Such a value leaves the device and is brought to it again, unless it stays there, which costs less (`Prices.again`). A
+cut sees two atoms on one device and nothing to pay; no cut
+can, as paying for two atoms on *one* side makes cuts hard. So what returns cost a placement is charged to the atoms
+that make and read such values, half each, and the next cut pays the average of what was charged so far. That finds
+better placements, and no bound.
+
+Source of the moves: Y. Boykov, O. Veksler, R. Zabih, Fast Approximate Energy Minimization via Graph Cuts, IEEE TPAMI 23
+(2001), swap moves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, combinations
 
 import numpy as np
 
-from partition.by_cost.batches import Rows, price_many
-from partition.by_cost.maximum_flow import flow_module, square
-from partition.by_cost.pricing import Prices
+from partition.by_cost.minimum_cuts import (
+    Plans,
+    TwoWay,
+    along_paths,
+    costliest_path,
+    everywhere,
+    flow_module,
+    square,
+    two_way,
+)
+from partition.by_cost.pricing import (
+    Flags,
+    Indices,
+    Origin,
+    OriginKind,
+    Prices,
+    Rows,
+    Seconds,
+    Topology,
+    all_on,
+    penalized,
+    placement_costs,
+    price,
+    price_many,
+    topology_of,
+)
 from partition.graph import Graph
-from partition.segments import cut
-from partition.topology import Flags, Indices, Seconds, topology_of
+from partition.segments import Segment, cut, schedule
 
 _AT_ONCE = 1_000_000
 """Numbers in the largest array of a batch."""
@@ -161,3 +194,424 @@ def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:
         changed[atoms] = 1 - rows[atoms]
         results.append(changed)
     return np.stack(results, axis=1)
+
+
+def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
+    """Return what returning values cost, per atom and device: [2, atoms] seconds.
+
+    Args:
+        graph: the graph.
+        prices: of two devices, finite, columns in the order of the graph's topology.
+        rows: [atoms] the row of every atom's device.
+    """
+    topology = topology_of(graph)
+    segments = cut(graph, [prices.devices[row] for row in rows.tolist()], host=prices.host).segments
+    home = np.zeros(topology.atoms, np.int64)
+    for at, segment in enumerate(segments):
+        home[list(segment.atoms)] = at
+    maker, reader = topology.producer[topology.read_value], topology.reader
+    is_produced = maker >= 0
+    leaves = topology.output.copy()
+    leaves[topology.read_value[is_produced & (rows[maker] != rows[reader])]] = True
+    returns = is_produced & (rows[maker] == rows[reader]) & (home[maker] != home[reader])
+    value, maker, reader = topology.read_value[returns], maker[returns], reader[returns]
+    row = rows[reader]
+    into, out = prices.into[row, value], prices.out[row, value]
+    if prices.again is not None:
+        repeat_seconds = prices.again[row, value]
+        into, out = (np.where(np.isfinite(repeat_seconds), repeat_seconds, seconds) for seconds in (into, out))
+    _, group, sharing = np.unique(value * len(segments) + home[reader], return_inverse=True, return_counts=True)
+    leaving = np.where(leaves[value], 0.0, out / np.bincount(value)[value])
+    half = (into / sharing[group] + leaving) / 2
+    atom_charges = np.zeros((2, topology.atoms))
+    np.add.at(atom_charges, (row, maker), half)
+    np.add.at(atom_charges, (row, reader), half)
+    return atom_charges
+
+
+_SHARES = (0.25, 0.5, 1.0)
+"""Parts of a launch that are added to every value that crosses."""
+_ROUNDS = 16
+"""Cuts along paths at most, and as many that know what returns."""
+CUT_WORK = 300_000
+"""Atoms that cuts of one kind may touch."""
+_SEARCH_WORK = 12_000_000
+"""Atoms that the search may touch."""
+_STARTS = 3
+"""Placements that the search starts from at most."""
+_TIGHT = 1 + 1e-9
+"""How much a bound may rise and still count as the same one."""
+
+Named = tuple[Origin, Rows]
+"""What found a placement, and for every atom the row of its device."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedOnTwo:
+    """What placement on some devices found out."""
+
+    placements: tuple[Named, ...]
+    bound: float
+    """Seconds: no placement costs less."""
+    repeats: tuple[int, ...] = ()
+    """Per run of repeats of which a few were solved for all, how many they are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuts:
+    """Placements on two devices that give a lower bound."""
+
+    placements: tuple[Named, ...]
+    """Of one cut without launches, of cuts along paths, and last everything on one device, and on the other."""
+    plain: TwoWay
+    """The cut without launches."""
+    plans: Plans
+    """What is known of cuts of the graph."""
+    mixed: float
+    """Seconds: no placement that has atoms on both devices costs less."""
+
+    def bound(self, costs: Seconds) -> float:
+        """Return seconds that no placement costs less than, from what `placements` cost."""
+        return min(self.mixed, float(costs[-2:].min()))
+
+
+def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | None:
+    """Return a cut without launches and cuts along paths (`along_paths`); None if there is no placement.
+
+    A placement on one device alone has one segment and its price is known. Any other one has a segment on both devices
+    at least, and none costs less than the cut without launches; so it costs at least that cut and a launch on both. And
+    every placement costs at least what a cut along paths says. So no placement costs less than the least of: everything
+    on one device, and on the other, and the larger of the plain cut with two launches and of all cuts along paths.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of two devices, columns in the order of the graph's topology.
+        work: atoms that cuts may touch; three cuts are allowed in any case.
+    """
+    topology, plans = topology_of(graph), Plans()
+    plain = two_way(topology, prices, (0, 1), plans=plans)
+    if plain is None:
+        return None
+    rounds = _rounds(graph, work)
+    paths = list(_along_paths(graph, prices, plain, plans, rounds)) if prices.launch.any() else []
+    cuts = [(Origin(OriginKind.CUT_ALONG_PATHS, (at,)), _rows(cut)) for at, cut in enumerate(paths, 1)]
+    single_placements = [
+        (all_on(name), np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)
+    ]
+    mixed = max(plain.bound + float(prices.launch.sum()), *(cut.bound for cut in paths), 0.0)
+    return Cuts(((Origin(OriginKind.CUT), _rows(plain)), *cuts, *single_placements), plain, plans, mixed)
+
+
+def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> PlacedOnTwo | None:
+    """Return placements on two devices and a lower bound of every placement's cost; None if there is no placement.
+
+    1. One cut without launches, and cuts along paths, each with the costliest path of the one before it as one more
+       path: `bounding_cuts`. They give the bound.
+    2. Cuts with a part of a launch added to every value that crosses.
+    3. Cuts along paths, charged with what values cost that come back to their device (`partition.by_cost.search`).
+    4. The cheapest three of all these placements and `starts`, improved by search with true prices.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of two devices, columns in the order of the graph's topology.
+        starts: further placements to begin with.
+        work: atoms that cuts of one kind may touch; three cuts are allowed in any case.
+    """
+    cuts = bounding_cuts(graph, prices, work)
+    if cuts is None:
+        return None
+    soft = penalized(graph, prices)
+    charged = [*_with_shares(graph, prices, cuts.plans)]
+    charged += _with_returns(graph, soft, cuts.plain, cuts.plans, _rounds(graph, work))
+    named = (*starts, *charged, *cuts.placements)
+    costs = placement_costs(graph, soft, [rows for _, rows in named])
+    return PlacedOnTwo((*named, *_searched(graph, soft, named, costs)), cuts.bound(costs))
+
+
+def _rounds(graph: Graph, work: int) -> int:
+    return min(_ROUNDS, max(3, work // topology_of(graph).atoms))
+
+
+def _with_shares(graph: Graph, prices: Prices, plans: Plans) -> Iterator[Named]:
+    """Cuts with a part of a launch on every value that crosses."""
+    topology = topology_of(graph)
+    for share in _SHARES if prices.launch.any() else ():
+        surcharge = everywhere(prices.launch * share, topology.atoms)
+        cut = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
+        if cut is not None:
+            yield Origin(OriginKind.CUT_WITH_SHARES, (share,)), _rows(cut)
+
+
+def _rows(cut: TwoWay) -> Rows:
+    return cut.second.astype(np.int8)
+
+
+def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[TwoWay]:
+    """Cuts along more and more paths, until the bound no longer rises."""
+    topology = topology_of(graph)
+    cut, bound, still = plain, 0.0, 0
+    paths = []
+    for _ in range(rounds):
+        paths.append(costliest_path(graph, cut.second.astype(np.int64), prices.launch))
+        surcharge = along_paths(paths, prices.launch, topology.atoms)
+        following = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
+        if following is None or still > 2:
+            return
+        cut = following
+        still = still + 1 if cut.bound <= bound * _TIGHT else 0
+        bound = max(bound, cut.bound)
+        yield cut
+
+
+def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
+    """Cuts along more and more paths that pay on average what returning values cost the placements so far."""
+    topology = topology_of(graph)
+    rows, total = _rows(plain), np.zeros((2, topology.atoms))
+    paths = []
+    for at in range(1, rounds + 1):
+        wide = rows.astype(np.int64)
+        charged = charges(graph, prices, wide)
+        if at == 1 and not charged.any():
+            return
+        total += charged
+        paths.append(costliest_path(graph, wide, prices.launch))
+        surcharge = along_paths(paths, prices.launch, topology.atoms)
+        surcharge = replace(surcharge, atom=surcharge.atom + total / at)
+        cut = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
+        if cut is None:
+            return
+        rows = _rows(cut)
+        yield Origin(OriginKind.CUT_WITH_RETURNS, (at,)), rows
+
+
+def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Seconds) -> Iterator[Named]:
+    movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
+    work = _SEARCH_WORK
+    for origin, rows in cheapest(named, costs):
+        better, work = improve(graph, PlacementCosts(graph, prices), rows, movable, work)
+        yield Origin(OriginKind.SEARCH, base=origin), better
+
+
+def cheapest(named: Sequence[Named], costs: Seconds) -> list[Named]:
+    """Return the cheapest of distinct placements, those that can run, by what they cost [placements]."""
+    placements: dict[bytes, Named] = {}
+    for at in np.argsort(costs, kind="stable").tolist():
+        if np.isfinite(costs[at]) and len(placements) < _STARTS:
+            placements.setdefault(named[at][1].tobytes(), named[at])
+    return list(placements.values())
+
+
+_MOVE_SHARES = (0.0, 0.5)
+"""Parts of a launch that a move adds to every value that crosses."""
+_PAIR_WORK = 75_000
+"""Atoms that cuts of one kind may touch for the best placement on two devices."""
+_MOVE_WORK = 300_000
+"""Atoms that moves may touch from each start; every pair is tried once in any case."""
+_FLIP_WORK = 40_000
+"""Atoms that flips of one atom may touch, from the best placement."""
+_BOUND_WORK = 600_000
+"""Atoms that cuts for the bound may touch; five rounds are allowed in any case."""
+_BOUND_ROUNDS = 40
+_EXACT = 256
+"""Atoms up to which the search prices placements with the segments that they get in the end."""
+_MOVE_STARTS = (3, 2)
+"""Placements that moves start from, of small graphs and of those above `_EXACT`."""
+
+
+def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> PlacedOnTwo | None:
+    """Return placements on three or more devices and a lower bound; None if there is no placement.
+
+    The placements are those of `moved_on_several`, the bound is that of `bound_on_several`.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of three or more devices, columns in the order of the graph's topology.
+        starts: placements to begin with.
+    """
+    placements = moved_on_several(graph, prices, starts)
+    best = placements[-1][1]
+    bound = bound_on_several(graph, prices, best, searching_cost(graph, penalized(graph, prices), best))
+    return None if bound is None else PlacedOnTwo(placements, bound)
+
+
+def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> tuple[Named, ...]:
+    """Return placements on three or more devices, the one that looks cheapest at the end.
+
+    1. Starts: those given, every atom on its cheapest device, and the best placement on the host and one other device.
+    2. From each of the cheapest starts: for every pair of devices, one exact cut over the atoms on either, the others
+       staying where they are; kept if the true price falls; until no pair helps. Then atoms are moved one by one.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of three or more devices, columns in the order of the graph's topology.
+        starts: placements to begin with.
+    """
+    cheapest = prices.run.argmin(axis=0).astype(np.int8)
+    named = [*starts, (Origin(OriginKind.CHEAPEST_DEVICES), cheapest), *_pairs(graph, prices)]
+    cost_of = partial(searching_cost, graph, penalized(graph, prices))
+    costs = [cost_of(rows) for _, rows in named]
+    atoms = topology_of(graph).atoms
+    chosen = sorted(range(len(named)), key=costs.__getitem__)[: _MOVE_STARTS[atoms > _EXACT]]
+    improved = [_moved(graph, prices, named[at], cost_of, atoms) for at in chosen]
+    (origin, rows), cost = min(improved, key=lambda candidate: candidate[1])
+    final = (Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, atoms))
+    return (*named, *(candidate for candidate, _ in improved), final)
+
+
+def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int) -> Named:
+    """Return a placement after moves between pairs of devices and of single atoms, those that `cost_of` finds cheaper.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of three or more devices, columns in the order of the graph's topology.
+        start: the placement to begin with.
+        cost_of: seconds that a placement takes.
+        touched: atoms that `cost_of` looks at.
+    """
+    (origin, rows), cost = _moved(graph, prices, start, cost_of, touched)
+    return Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, touched)
+
+
+def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
+    """Return a lower bound of the cost of every placement; None if there is no placement.
+
+    A placement on one device alone has one segment, and its price is known. Any other one costs at least what
+    `_decomposed` says without launches and, as two devices have a segment, the two cheapest launches; and any costs at
+    least what `_decomposed` says with launches along a path.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of three or more devices, columns in the order of the graph's topology.
+        best: [atoms] a good placement.
+        cost: seconds that it takes.
+    """
+    rows = range(len(prices.devices))
+    single_device_costs = [searching_cost(graph, prices, np.full(len(best), row, np.int8)) for row in rows]
+    plain = _decomposed(graph, replace(prices, launch=np.zeros(len(rows))), best, cost)
+    if plain is None:
+        return None
+    launched = (_decomposed(graph, prices, best, cost) if prices.launch.any() else None) or 0.0
+    return min(*single_device_costs, max(plain + float(np.sort(prices.launch)[:2].sum()), launched))
+
+
+def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
+    """Return the seconds of a placement [atoms], of large graphs with segments found greedily, which are a few more."""
+    placement = [prices.devices[row] for row in rows.tolist()]
+    if topology_of(graph).atoms <= _EXACT:
+        return price(graph, prices, placement)
+    turns, _ = schedule(graph.atom_predecessors, placement, work=0)
+    return price(graph, prices, placement, [Segment(label, atoms) for label, atoms in turns])
+
+
+def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
+    """The placements on the host and one other device, where these two take everything."""
+    host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
+    for other in range(len(prices.devices)):
+        rows = [host, other]
+        if other == host or not np.isfinite(prices.run[rows]).any(axis=0).all():
+            continue
+        of_two = prices.of_rows(rows)
+        first = np.isinf(of_two.run[0]).astype(np.int8)
+        pair = Origin(OriginKind.PAIR, of_two.devices)
+        solution = place_on_two(graph, of_two, ((pair, first),), _PAIR_WORK)
+        if solution is not None:
+            costs = placement_costs(graph, penalized(graph, of_two), [placed for _, placed in solution.placements])
+            yield pair, np.array(rows, np.int8)[solution.placements[int(costs.argmin())][1]]
+
+
+def _moved(
+    graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int
+) -> tuple[Named, float]:
+    topology = topology_of(graph)
+    origin, rows = start
+    cost = cost_of(rows)
+    pairs = list(combinations(range(len(prices.devices)), 2))
+    tries, idle, turn = max(len(pairs), _MOVE_WORK // touched), 0, 0
+    while idle < len(pairs) * len(_MOVE_SHARES) and turn < tries:
+        share, pair = _MOVE_SHARES[turn // len(pairs) % len(_MOVE_SHARES)], pairs[turn % len(pairs)]
+        swapped = _swapped(topology, prices, rows, pair, share)
+        turn, idle = turn + 1, idle + 1
+        if swapped is None or np.array_equal(swapped, rows):
+            continue
+        swapped_cost = cost_of(swapped)
+        if swapped_cost < cost * _REAL:
+            rows, cost, idle = swapped, swapped_cost, 0
+    return (Origin(OriginKind.PAIRS_MOVED, base=origin), rows), cost
+
+
+def _swapped(topology: Topology, prices: Prices, rows: Rows, pair: tuple[int, int], share: float) -> Rows | None:
+    active = np.isin(rows, pair)
+    surcharge = everywhere(prices.launch[list(pair)] * share, topology.atoms)
+    cut = two_way(topology, prices, pair, active, surcharge)
+    if cut is None:
+        return None
+    return np.where(active, np.where(cut.second, pair[1], pair[0]), rows).astype(np.int8)
+
+
+def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], float], touched: int) -> Rows:
+    """Move single atoms to other devices while that helps and the work lasts."""
+    work = _FLIP_WORK
+    atoms = np.flatnonzero(np.isfinite(prices.run).sum(axis=0) > 1).tolist()
+    since, at = 0, 0
+    while atoms and since < len(atoms) and work > 0:
+        atom = atoms[at % len(atoms)]
+        at, since = at + 1, since + 1
+        for row in np.flatnonzero(np.isfinite(prices.run[:, atom])).tolist():
+            work -= touched
+            changed = rows.copy()
+            changed[atom] = row
+            changed_cost = cost_of(changed) if row != rows[atom] and work > 0 else cost
+            if changed_cost < cost * _REAL:
+                rows, cost, since = changed, changed_cost, 0
+    return rows
+
+
+def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
+    """Return a lower bound of runs, transfers and launches along a path; None if there is no placement.
+
+    That cost of a placement is a sum over devices of what depends on one device alone: which atoms stand on it decides
+    what it runs, which values come to it and leave it, and, along a path, how often it is launched. Let u(a) be any
+    prices for atoms *not* on a device. Per device, the least of "its own cost, and u for the atoms that are not on it"
+    is one cut. Every placement has each atom on all devices but one, so it pays u(a) (k - 1) times in the sum over k
+    devices: the sum of the cuts, less (k - 1) times the sum of u, is a lower bound. With u as the cheapest run of every
+    atom it is the sum of these at least; a subgradient method raises it: an atom that no device takes gets dearer, one
+    that several take gets cheaper.
+    """
+    topology = topology_of(graph)
+    count = len(prices.devices)
+    paths = [costliest_path(graph, best.astype(np.int64), prices.launch)]
+    absence_prices = prices.run.min(axis=0)
+    bound, pace, plans = 0.0, 1.0, Plans()
+    for _ in range(min(_BOUND_ROUNDS, max(5, _BOUND_WORK // (topology.atoms * count)))):
+        cuts = [_alone(topology, prices, row, absence_prices, paths, plans) for row in range(count)]
+        parts = [cut for cut in cuts if cut is not None]
+        if len(parts) < count:
+            return None
+        value = sum(cut.bound for cut in parts) - (count - 1) * float(absence_prices.sum())
+        pace = pace if value > bound else pace * 0.7
+        bound = max(bound, value)
+        slope = 1.0 - np.sum([cut.second for cut in parts], axis=0)
+        if not slope.any() or not np.isfinite(cost):
+            break
+        step = pace * max(cost - value, 0.0) / float((slope**2).sum())
+        absence_prices = np.maximum(absence_prices + step * slope, 0.0)
+    return bound
+
+
+def _alone(
+    topology: Topology, prices: Prices, row: int, absence_prices: Seconds, paths: list[np.ndarray], plans: Plans
+) -> TwoWay | None:
+    """The cheapest set of atoms for one device, where an atom elsewhere costs `absence_prices`."""
+    none = np.zeros(len(prices.values))
+    launch = np.array([0.0, prices.launch[row]])
+    of_one = replace(
+        prices,
+        devices=("elsewhere", prices.devices[row]),
+        run=np.stack([absence_prices, prices.run[row]]),
+        into=np.stack([none, prices.into[row]]),
+        out=np.stack([none, prices.out[row]]),
+        launch=launch,
+        again=None,
+    )
+    surcharge = along_paths(paths, launch, topology.atoms)
+    return two_way(topology, of_one, (0, 1), surcharge=surcharge, plans=plans)

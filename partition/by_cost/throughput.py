@@ -25,10 +25,9 @@ from math import prod
 
 import numpy as np
 
-from partition.by_cost.pricing import Prices, aligned, device_seconds
+from partition.by_cost.pricing import Flags, Indices, Prices, Seconds, aligned, device_seconds, topology_of
 from partition.graph import Graph
-from partition.placement import check_all_placeable
-from partition.topology import Flags, Indices, Seconds, topology_of
+from partition.segments import check_all_placeable
 
 _ENUMERATED = 512
 """Placements that are priced at most where all are."""

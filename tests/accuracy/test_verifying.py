@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import nnadapter as nna
-from nnadapter.accuracy import checking
-from nnadapter.accuracy.step_checks import check_step
+from nnadapter.accuracy import checks
+from nnadapter.accuracy.checks import check_step
 from nnadapter.caching.bans import stored_bans
 from nnadapter.cli import main
 from nnadapter.errors import AccuracyError, ExecutionError, FallbackWarning, InvalidOptionError
@@ -188,7 +188,7 @@ def test_what_cannot_be_compared_of_one_choice_is_of_another(monkeypatch):
             raise ExecutionError("it has no kernel")
         return check_step(*given)
 
-    monkeypatch.setattr(checking, "check_step", check)
+    monkeypatch.setattr(checks, "check_step", check)
     with session(parse(text), options=verifying(fallback="allow"), wrong=["last"]) as tested:
         tested.run(None, {"x": x, "c": np.array(True)})
         assert any("not compared" in note for note in tested.report().notes)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nnadapter.caching.entry import Entry, read_entry
-from nnadapter.caching.folder import Folder, Miss
+from nnadapter.caching.folder import Entry, Folder, Miss, read_entry
 from nnadapter.caching.key import PARTS, Key, nearest, text_part
 from nnadapter.caching.outcome import _told
 from nnadapter.errors import CacheWarning

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nnadapter.costs.calibration_files import keep_calibration, read_calibration
+from nnadapter.costs.calibration import keep_calibration, read_calibration
 
 calibrate_module = importlib.import_module("nnadapter.cli.calibrate")  # its command has the same name
 
@@ -48,7 +48,7 @@ def test_it_measures_prints_and_keeps(call, cache):
 @pytest.mark.usefixtures("with_the_cpu")
 @pytest.mark.parametrize("crowded", [True, False])
 def test_it_says_that_other_programs_were_in_the_way(call, cache, monkeypatch, crowded):
-    monkeypatch.setattr("nnadapter.costs.calibrating.is_crowded", lambda *_: crowded)
+    monkeypatch.setattr("nnadapter.costs.calibrator.is_crowded", lambda *_: crowded)
     said = call("calibrate null").stdout
     (file,) = files(cache, "null")
     assert ("other programs used the processors meanwhile" in said) is crowded is read_calibration(file).crowded

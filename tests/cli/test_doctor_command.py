@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 
 import nnadapter as nna
-from nnadapter.cli.health import Health
+from nnadapter.cli.devices import Health
 from tests.optional import needs
 
 

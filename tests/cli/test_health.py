@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import nnadapter as nna
-from nnadapter.cli.health import check_health
+from nnadapter.cli.devices import check_health
 from nnadapter.drivers import registry
 from tests.trial_driver import TrialContext
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nnadapter.cli.pictures import picture_array
+from nnadapter.cli.inputs import picture_array
 from nnadapter.errors import InvalidInputError
 
 PIXELS = np.random.default_rng(1).integers(0, 256, (4, 5, 3), np.uint8)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.cli.outputs import describe_output, save_outputs
+from nnadapter.cli.run import describe_output, save_outputs
 from nnadapter.offering.feeds import random_feed
 from tests.models import SANDWICH, numbers, parse, run_whole
 from tests.optional import needs

@@ -11,7 +11,7 @@ import pytest
 import nnadapter as nna
 from benchmarks.models.language_models import CHOOSES, Sizes, first_feed, merged_decoder
 from nnadapter.errors import CompiledModelError, InvalidInputError, NNAdapterError
-from nnadapter.onnx.preparation.choice import MOST_FORKS
+from nnadapter.onnx.preparation.branch_decisions import MOST_FORKS
 from nnadapter.running.choices import MOST_AHEAD
 from partition.verdict import Reason, Unsupported
 from tests import keeping_driver

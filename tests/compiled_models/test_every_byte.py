@@ -9,8 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import CompiledModelError, InvalidModelError
-from nnadapter.files.container.layout import PREFIX
-from nnadapter.files.container.reading import Container
+from nnadapter.files.container.format import PREFIX, Container
 from tests.compiled_models.files import KINDS, kind_of, parts_of, same
 
 FLIPS = (0xFF, 0x01)

@@ -7,7 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.compiled_models.checking import reasons_against
-from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.drivers import Compatibility
 from nnadapter.errors import DriverWarning
 from tests.keeping_driver import ASKED, FAULTS

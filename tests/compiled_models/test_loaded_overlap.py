@@ -10,8 +10,7 @@ import nnadapter as nna
 from nnadapter.compiled_models.messages import MESSAGES, VERSION
 from nnadapter.drivers import registry
 from nnadapter.errors import FallbackWarning
-from nnadapter.files.container.reading import Container
-from nnadapter.files.container.writing import write_container
+from nnadapter.files.container.format import Container, write_container
 from tests import latency_driver
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.residing_driver import BREAKS, MOST

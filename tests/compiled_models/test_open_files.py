@@ -16,8 +16,8 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, first_feed, language_model
+from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.compiled_models.messages import MESSAGES
-from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.words import in_words
 from nnadapter.errors import CompiledModelError, InvalidInputError
 from tests import keeping_driver

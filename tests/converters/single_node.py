@@ -16,7 +16,7 @@ from nnadapter.exporting import export_model
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.verification import verify
 from nnadapter.onnx.references import inlined
 from partition.graph import Value
 from partition.verdict import Reason, Unsupported

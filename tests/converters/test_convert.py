@@ -5,7 +5,7 @@ import pytest
 from nnadapter.converters import OnnxNode, convert_graph
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import Lifetime
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.verification import verify
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
 from partition.verdict import SUPPORTED, Reason

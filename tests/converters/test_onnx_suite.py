@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.verification import verify
 from partition.verdict import Reason, Unsupported
 from tests.converters.single_node import convert
 

@@ -9,10 +9,8 @@ import pytest
 from onnx import helper
 
 from nnadapter.converters import OnnxNode, convert_graph, converted, read_node, since_version
-from nnadapter.converters.registry import converter, lookup
-from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
-from nnadapter.onnx.further_schemas import further_schema
-from nnadapter.onnx.schemas import is_further
+from nnadapter.converters.registry import NO_CONVERTER, UNCONVERTED, converter, lookup
+from nnadapter.onnx.schemas import further_schema, is_further
 from partition.graph import Value
 from partition.verdict import Reason, Unsupported
 from tests.every import for_every

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
+from nnadapter.converters.shape_arithmetic import MOST_ELEMENTS, evaluate, shape_of
+from nnadapter.ir.guarded_shapes import SymbolicArray
 from nnadapter.ir.operand import Array
-from nnadapter.ir.size_arrays import SymbolicArray
-from nnadapter.ir.tracing import Trace, Traced
+from nnadapter.ir.symbolic_numbers import Trace, Traced
 from nnadapter.offering.preparing import OPERATORS
-from nnadapter.onnx.building import build
-from nnadapter.onnx.model import read_model
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.construction import build
+from nnadapter.onnx.model import OnnxNode, read_model
 from nnadapter.onnx.preparation.folding import evaluate as by_onnxruntime
 from partition.graph import Value
 

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from nnadapter.costs.calibrating import ROUNDS, calibrate
+from nnadapter.costs.calibrator import ROUNDS, calibrate, fit
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.device_costs import AROUND_A_DEVICE, AROUND_THE_HOST, calibrated
-from nnadapter.costs.fitting import fit
-from nnadapter.costs.networks import networks
-from nnadapter.costs.stopwatch import Stopwatch
+from nnadapter.costs.probes import networks
+from nnadapter.costs.timing import Stopwatch
 from nnadapter.drivers import Profile
-from nnadapter.drivers.onnxruntime import driver, pools
-from nnadapter.drivers.onnxruntime.pools import most_pools, pool_permit
+from nnadapter.drivers.onnxruntime import driver, program
+from nnadapter.drivers.onnxruntime.program import most_pools, pool_permit
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.process import processors
@@ -95,7 +94,7 @@ def test_rounds_end_with_the_budget_and_are_told():
 @pytest.mark.parametrize(("processors", "most"), [(64, 8), (16, 14), (2, len(networks()))])
 def test_few_programs_stand_side_by_side(processors, most, monkeypatch):
     """Each may have threads of its own. Networks take turns together as far as that allows, in batches of one size."""
-    monkeypatch.setattr(pools, "usable", lambda: processors)
+    monkeypatch.setattr(program, "usable", lambda: processors)
     measure()
     assert metered_driver.STATE["wholes"] == [0, most]
 
@@ -151,7 +150,7 @@ def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(use
         return None if used is None else used * time.perf_counter() / len(processors._WORKERS._running)  # others, too
 
     monkeypatch.setattr(processors, "seconds_of_process", seconds_of)
-    monkeypatch.setattr("nnadapter.costs.calibrating.seconds_of_process", seconds_of)
+    monkeypatch.setattr("nnadapter.costs.calibrator.seconds_of_process", seconds_of)
     monkeypatch.setattr(time, "process_time", lambda: 0.0)
     fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
     found = calibrate("null", {"isolate": True}, budget_seconds=0.0, stopwatch=fast)
@@ -162,9 +161,9 @@ def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(use
 def test_beside_others_more_processors_are_needed_than_are_in_use(left, alone, monkeypatch):
     clock = metered_driver.STOPWATCH.clock
     slow = partial(Stopwatch, clock=clock, busy=lambda: 0.6 * clock(), sleep=lambda _: None)
-    monkeypatch.setattr("nnadapter.costs.calibrating.Stopwatch", slow)
-    monkeypatch.setattr("nnadapter.costs.calibrating.processors_unused_by_others", lambda *_: left)
-    monkeypatch.setattr("nnadapter.costs.calibrating.usable", lambda: 2)
+    monkeypatch.setattr("nnadapter.costs.calibrator.Stopwatch", slow)
+    monkeypatch.setattr("nnadapter.costs.calibrator.processors_unused_by_others", lambda *_: left)
+    monkeypatch.setattr("nnadapter.costs.calibrator.usable", lambda: 2)
     assert calibrate("metered").processors == pytest.approx(alone)
 
 

@@ -10,17 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 import nnadapter as nna
-from nnadapter.costs.calibrating import calibrate
-from nnadapter.costs.calibration_files import (
-    find_calibration,
-    is_calibrated,
-    keep_calibration,
-    read_calibration,
-)
+from nnadapter.costs.calibration import find_calibration, is_calibrated, keep_calibration, read_calibration
+from nnadapter.costs.calibrator import calibrate
 from nnadapter.costs.device_costs import device_costs
-from nnadapter.costs.remembered import recall
+from nnadapter.costs.measured_choices import recall
 from nnadapter.drivers import Profile
-from nnadapter.drivers.border import open_context
+from nnadapter.drivers.boundary import open_context
 from nnadapter.drivers.selection import select_one
 from nnadapter.errors import InvalidOptionError, StoredFileError
 from tests import metered_driver
@@ -91,7 +86,7 @@ def test_another_version_is_not_used_and_said(measured):
 
 def test_one_of_another_machine_is_not_used_and_said(measured, monkeypatch):
     keep_calibration(measured)
-    monkeypatch.setattr("nnadapter.costs.calibration_files.machine_description", lambda: "riscv64 slow, 1 processors")
+    monkeypatch.setattr("nnadapter.costs.calibration.machine_description", lambda: "riscv64 slow, 1 processors")
     found = find_calibration("metered", *table())
     assert found.calibration is None
     assert f"made on another machine ({measured.machine}; here riscv64 slow, 1 processors), and is not" in found.note

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.costs.company import scale_to_networks
-from nnadapter.costs.launches import Launches
-from nnadapter.costs.lines import seconds_by_kind
-from nnadapter.costs.networks import networks
-from nnadapter.costs.probes import probes
-from nnadapter.costs.roofline import Line
+from nnadapter.costs.calibrator import Launches, scale_to_networks, seconds_by_kind
+from nnadapter.costs.probes import networks, probes
 from nnadapter.costs.timing import ProgramTiming
+from nnadapter.costs.work import Line
 
 LINES = {
     probe.kind: Line(seconds=2e-6, seconds_per_flop=1e-11, seconds_per_byte=1e-11, error=0.0) for probe in probes()

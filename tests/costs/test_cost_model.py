@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nnadapter.costs import DeviceCosts, Source, weight_bytes
-from nnadapter.costs.boundary import CONVERSION_BANDWIDTH
+from nnadapter.costs.cost_model import CONVERSION_BANDWIDTH
 from nnadapter.costs.work import UNKNOWN_DIMENSION
 from nnadapter.drivers import Profile
 from nnadapter.planning.settling import settle

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.costs import Fusion, cost_table, merged
-from nnadapter.costs.fusion import fusion_of
+from nnadapter.costs.cost_model import fusion_of
 from nnadapter.drivers.interface import NO_OPERATION
 from partition.graph import Graph, Node
 from partition.verdict import SUPPORTED, Reason, Unsupported

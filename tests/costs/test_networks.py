@@ -8,9 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from nnadapter.costs.calibrating import calibrate
-from nnadapter.costs.networks import networks
-from nnadapter.costs.onnx_programs import onnx_form
+from nnadapter.costs.calibrator import calibrate
+from nnadapter.costs.probes import networks, onnx_form
 from tests import metered_driver
 
 pytestmark = pytest.mark.slow  # programs are timed

@@ -6,8 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nnadapter.costs.remembered import MeasuredCandidate, MeasuredChoice, MeasuredDevice, choice_key, recall, remember
-from partition.by_cost.origin import Origin, OriginKind, all_on
+from nnadapter.costs.measured_choices import (
+    MeasuredCandidate,
+    MeasuredChoice,
+    MeasuredDevice,
+    choice_key,
+    recall,
+    remember,
+)
+from partition.by_cost.pricing import Origin, OriginKind, all_on
 
 SUPPORTED = Origin(OriginKind.EVERYTHING_SUPPORTED)
 CHOICE = MeasuredChoice(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.costs.classes import OperationClass
+from nnadapter.costs.classes import Kind, OperationClass, Reading, layout_changes, producers_of
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.probes import work_of
-from nnadapter.costs.riding import Kind, Reading, layout_changes, producers_of
-from nnadapter.costs.roofline import Line
-from nnadapter.costs.work import CLASSES, UnitWork
+from nnadapter.costs.work import CLASSES, Line, UnitWork
 from tests.costs.test_roofline import PROFILE
 from tests.ir.passes.program import Program, random
 

@@ -7,8 +7,7 @@ import pytest
 
 from nnadapter.costs.classes import CLASSES, OperationClass
 from nnadapter.costs.device_costs import DeviceCosts, Source
-from nnadapter.costs.roofline import Line, MeasuredWork, roofline
-from nnadapter.costs.work import UnitWork
+from nnadapter.costs.work import Line, MeasuredWork, UnitWork, roofline
 from nnadapter.drivers import Profile
 
 PROFILE = Profile(

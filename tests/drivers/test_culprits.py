@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.drivers.culprits import find_culprits
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
+from nnadapter.drivers.refused_nodes import find_culprits
 from partition.verdict import Reason, Unsupported
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnadapter.drivers.execution_providers.names import NEEDS
-from nnadapter.drivers.hardware import HardwareNeeds, Machine
+from nnadapter.drivers.registry import HardwareNeeds, Machine
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from threading import Event
 import numpy as np
 import pytest
 
-from nnadapter.drivers.isolated import IsolatedDevice
-from nnadapter.drivers.isolation import child
-from nnadapter.drivers.isolation.starting import start
+from nnadapter.drivers.isolation import child_process
+from nnadapter.drivers.isolation.child_process import start
+from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
 from nnadapter.errors import (
     DeviceLostError,
     DeviceNotFoundError,
@@ -24,7 +24,7 @@ from nnadapter.errors import (
     InvalidOptionError,
 )
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.runtime.exporting import taking_ir
+from nnadapter.runtime.onnx_context import taking_ir
 
 X = np.asarray([[-1.0, 0.5]], np.float32)
 
@@ -70,8 +70,8 @@ def test_what_is_closed_as_it_starts_ends(monkeypatch):
         living.end("somebody closed it", on_purpose=True)
         return started[0]
 
-    monkeypatch.setattr(child, "start", closed_meanwhile)
-    living = child.Child("fake_npu", 60.0, lambda _: None)
+    monkeypatch.setattr(child_process, "start", closed_meanwhile)
+    living = child_process.Child("fake_npu", 60.0, lambda _: None)
     is_there.set()
     with pytest.raises(DeviceLostError, match="somebody closed it"):
         living.wait_until_open()
@@ -139,7 +139,8 @@ def test_a_killed_process_is_an_error(opened):
 
 
 def test_the_process_ends_with_its_host():
-    script = "from nnadapter.drivers.isolated import IsolatedDevice as D; print(D('null').process_id, flush=True)"
+    script = "from nnadapter.drivers.isolation.isolated_device import IsolatedDevice as D"
+    script += "; print(D('null').process_id, flush=True)"
     script += "; import os; os._exit(0)"
     host = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     for _ in range(100):

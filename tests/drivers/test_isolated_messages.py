@@ -8,13 +8,11 @@ import pickle
 import numpy as np
 import pytest
 
-from nnadapter.drivers import Reason, Unsupported
-from nnadapter.drivers.isolation.lane import _result
-from nnadapter.drivers.isolation.messages import read_answer, type_named, written
+from nnadapter.drivers import Reason, Unsupported, shared_memory
+from nnadapter.drivers.isolation.channels import _result, read_answer, type_named, written
+from nnadapter.drivers.shared_memory import Block, place_of, shared_bytes
 from nnadapter.errors import DriverError, OutOfMemoryError
 from nnadapter.ir.operand import array_type_of
-from nnadapter.memory import shared
-from nnadapter.memory.shared import Block, place_of, shared_bytes
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
 
@@ -77,10 +75,10 @@ def test_types_are_known_by_names():
 
 
 def test_memory_is_known_by_its_address():
-    shared, other = shared_bytes(10_000), np.empty(10_000, np.uint8)
-    piece = shared[4096:8192].view(np.float32).reshape(32, 32)
+    shared_memory, other = shared_bytes(10_000), np.empty(10_000, np.uint8)
+    piece = shared_memory[4096:8192].view(np.float32).reshape(32, 32)
     block, offset = place_of(piece)
-    assert offset == 4096 and block.address == shared.__array_interface__["data"][0]
+    assert offset == 4096 and block.address == shared_memory.__array_interface__["data"][0]
     assert place_of(other) is None and place_of(piece.T) is None and place_of(piece[:, 1:]) is None
     with pytest.raises(PermissionError):  # nobody makes it smaller
         os.ftruncate(block.descriptor, 0)
@@ -93,7 +91,7 @@ def test_memory_that_cannot_be_mapped_leaves_nothing_open(monkeypatch):
         descriptors.append(os.open("/dev/null", os.O_RDWR))
         return descriptors[-1]
 
-    monkeypatch.setattr(shared, "_descriptor", too_small)
+    monkeypatch.setattr(shared_memory, "_descriptor", too_small)
     with pytest.raises(OutOfMemoryError, match="there is no room"):
         Block(1 << 16)
     with pytest.raises(OSError, match="descriptor"):

@@ -16,8 +16,8 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers import isolated, registry
-from nnadapter.drivers.isolation import child, lane, starting
+from nnadapter.drivers import registry
+from nnadapter.drivers.isolation import channels, child_process, isolated_device
 from nnadapter.errors import (
     DeadlineExceededError,
     DeviceLostError,
@@ -28,7 +28,7 @@ from nnadapter.errors import (
     InvalidOptionError,
     OutOfMemoryError,
 )
-from nnadapter.running import resting
+from nnadapter.running import plan_devices
 
 MODEL = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
 add (float[N, 4] x, float[4] y) => (float[N, 4] z) { a = Mul(x, y) z = Relu(a) }""").SerializeToString()
@@ -70,7 +70,7 @@ def alive(process_id):
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
     """Sessions try a device again at once; how long it rests there has tests of its own."""
-    monkeypatch.setattr(resting, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(plan_devices, "FIRST_PAUSE", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_shapes_may_change(session):
     assert [run(session, rows) for rows in (1, 3, 1, 2, 3)] == ["fake_npu"] * 5
 
 
-@pytest.mark.parametrize("where", [child, starting])
+@pytest.mark.parametrize("where", [child_process, child_process])
 def test_want_of_descriptors_is_no_loss(session, device, monkeypatch, where):
     def none_left():
         raise OSError(errno.EMFILE, "Too many open files")
@@ -104,9 +104,9 @@ def test_want_of_descriptors_is_no_loss(session, device, monkeypatch, where):
     known._idle.clear()
     with monkeypatch.context() as patch:
         patch.setattr(where, "pair", none_left)
-        if where is starting:
+        if where is child_process:
             with pytest.raises(DeviceUnavailableError, match="did not start.*Too many open files"):
-                isolated.IsolatedDevice("null")
+                isolated_device.IsolatedDevice("null")
         else:
             with pytest.raises(OutOfMemoryError, match="no channel"):
                 device.footprint()
@@ -222,8 +222,8 @@ def test_a_run_ends_at_its_deadline():
 
 @pytest.mark.slow
 def test_what_dies_again_and_again_rests(monkeypatch):
-    monkeypatch.setattr(isolated, "_FREE_LOSSES", 1)
-    monkeypatch.setattr(isolated, "_FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(isolated_device, "_FREE_LOSSES", 1)
+    monkeypatch.setattr(isolated_device, "_FIRST_PAUSE_S", 1.0)
     device = registry.open_isolated("fake_npu")
     context = device.create_context({})
     losses = 0
@@ -270,8 +270,8 @@ def test_memory_of_ours_between_steps_is_not_copied(session, monkeypatch):
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[1, 32768] x) => (float[1, 32768] y) { a = Sin(x) b = Relu(a) c = Mul(b, b) y = Sin(c) }"""
     copied = []
-    room = lane._Request._room
-    monkeypatch.setattr(lane._Request, "_room", lambda self, nbytes: copied.append(nbytes) or room(self, nbytes))
+    room = channels._Request._room
+    monkeypatch.setattr(channels._Request, "_room", lambda self, nbytes: copied.append(nbytes) or room(self, nbytes))
     feed = {"x": np.linspace(-3, 3, 32768, dtype=np.float32)[None]}
     contents = onnx.parser.parse_model(text).SerializeToString()
     devices = ("fake_npu", {"switched_off": "Sin"})
@@ -292,8 +292,8 @@ def test_a_file_without_a_name_serves_as_well(monkeypatch):
 
 def test_what_is_kept_is_used_by_either(session, tmp_path):
     plain = nna.Options(cache_dir=tmp_path, isolate=False)
-    isolated = nna.Options(cache_dir=tmp_path, isolate=True)
-    for options in (isolated, isolated, plain):
+    isolated_device = nna.Options(cache_dir=tmp_path, isolate=True)
+    for options in (isolated_device, isolated_device, plain):
         with opened(options=options) as other:
             assert run(other) == "fake_npu"
     file = tmp_path / "compiled"
@@ -333,7 +333,7 @@ def test_how_long_opening_may_take_is_the_session_s(monkeypatch):
         opened("null", isolate={"open": 0.01}) as other,
     ):
         assert run(other) == "cpu"
-    monkeypatch.setattr(isolated, "PHASES", {**isolated.PHASES, "open": 0.01})
+    monkeypatch.setattr(isolated_device, "PHASES", {**isolated_device.PHASES, "open": 0.01})
     device = registry.open_isolated("null", 60.0)
     context = device.create_context({}, {"open": 60.0})
     os.kill(device.process_id, signal.SIGKILL)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.device_tensors import Memory
 from nnadapter.drivers.fake_npu.device_memory import FakeNpuMemory
-from nnadapter.drivers.kept_memory import TENSORS, OwnerBoundMemory
+from nnadapter.drivers.interface import Memory
+from nnadapter.drivers.tensor_copies import TENSORS, OwnerBoundMemory
 from nnadapter.errors import DriverWarning
 from tests.models import HEAD, parse
 

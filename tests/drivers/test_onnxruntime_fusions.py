@@ -13,10 +13,10 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime import fusions
-from nnadapter.drivers.onnxruntime.optimizers import disabled_optimizers
+from nnadapter.drivers.onnxruntime import failures
+from nnadapter.drivers.onnxruntime.failures import disabled_optimizers
 from nnadapter.errors import DriverWarning
-from nnadapter.inference.comparing import compare
+from nnadapter.inference.comparison import compare
 
 LAYER_NORM = """g (float[4,4] x) => (float[4,4] y)
   <float two = {{{exponent}}}, float eps = {{0.1}}, float[4] g0 = {{1, 2, 3, 4}},
@@ -200,27 +200,27 @@ def test_each_crash_of_the_list_happens_in_onnxruntime() -> None:
     code = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.stdin.buffer.read())"
     for text in CRASHES.values():
         contents = parsed(text).SerializeToString()
-        assert fusions.wrong_fusions(contents) == ("MatmulTransposeFusion",)
+        assert failures.wrong_fusions(contents) == ("MatmulTransposeFusion",)
         child = subprocess.run([sys.executable, "-c", code], input=contents, capture_output=True, check=False)
         assert child.returncode < 0
 
 
 def test_each_flaw_of_the_list_goes_wrong_in_onnxruntime() -> None:
-    found = set(fusions.FLAWS["float16 batch"].optimizers)  # it ends the process
+    found = set(failures.FLAWS["float16 batch"].optimizers)  # it ends the process
     for text in (*WRONG.values(), *INLINED.values()):
         model = parsed(text)
         feed = feed_for(model)
         (wrong,), (right,) = (by_onnxruntime(model, feed, level) for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"))
         assert wrong.shape != right.shape or not np.allclose(wrong, right, 1e-4, 1e-5)
-        found.update(fusions.wrong_fusions(model.SerializeToString()))
-    assert found == {name for flaw in fusions.FLAWS.values() for name in flaw.optimizers}
+        found.update(failures.wrong_fusions(model.SerializeToString()))
+    assert found == {name for flaw in failures.FLAWS.values() for name in flaw.optimizers}
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_cpu_is_bitwise_equal_to_onnxruntime_otherwise(name: str) -> None:
     model = parsed(RIGHT[name])
     feed = feed_for(model)
-    assert fusions.wrong_fusions(model.SerializeToString()) == ()
+    assert failures.wrong_fusions(model.SerializeToString()) == ()
     np.testing.assert_array_equal(run(model, feed), by_onnxruntime(model, feed, "ORT_ENABLE_ALL"))
 
 
@@ -289,8 +289,8 @@ def test_a_caller_that_disables_all_optimizations_sees_the_error() -> None:
 
 
 def test_compare_names_the_cpu_when_only_the_cpu_differs(monkeypatch) -> None:
-    flaw = fusions.FLAWS["layer norm"]
-    monkeypatch.setitem(fusions.FLAWS, "layer norm", flaw._replace(occurs_in=lambda graph: False))
+    flaw = failures.FLAWS["layer norm"]
+    monkeypatch.setitem(failures.FLAWS, "layer norm", flaw._replace(occurs_in=lambda graph: False))
     report = compare(parsed(WRONG["mean - x"]), "fake_npu")
     (difference,) = report.differences
     assert difference.agrees
@@ -303,4 +303,4 @@ def test_values_that_are_read_twice_in_a_row_are_followed_once() -> None:
     squares = " ".join(f"v{at + 1} = Mul(v{at}, v{at})" for at in range(30))
     model = parsed(f"""g (float[4] x) => (float[4] y) <float[1] one = {{1}}> {{
       v0 = Tanh(x)  {squares}  d = Div(one, v30)  y = Mul(d, x) }}""")
-    assert fusions.wrong_fusions(model.SerializeToString()) == ()
+    assert failures.wrong_fusions(model.SerializeToString()) == ()

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime import pools
-from nnadapter.drivers.onnxruntime.gains import threads_gain
+from nnadapter.drivers.onnxruntime import program
+from nnadapter.drivers.onnxruntime.driver import threads_gain
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from tests.models import numbers
 from tests.watching import watched
@@ -82,7 +82,7 @@ def chain(channels, length):
 @pytest.mark.parametrize("is_file", [False, True])
 def test_every_segment_that_gains_has_threads(channels, gain, is_file, monkeypatch, tmp_path):
     """Not the first eight, whatever they do; and a file says of its segments what a session found."""
-    monkeypatch.setattr(pools, "usable", lambda: 2)
+    monkeypatch.setattr(program, "usable", lambda: 2)
     model, x = chain(channels, 12), numbers(1, channels, 28, 28)
     source, given = model, {"devices": ["fake_npu"], "options": nna.Options(rules=RULES)}
     if is_file:

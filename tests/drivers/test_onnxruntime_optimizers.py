@@ -7,8 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.onnxruntime.driver import CpuContext
-from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
-from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
+from nnadapter.drivers.onnxruntime.failures import wrong_fusions, wrong_optimizers
 from tests.models import HEAD, numbers, parse, run_whole
 
 EMPTY = f"""{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[a, b] y, float[m, 4] z) {{

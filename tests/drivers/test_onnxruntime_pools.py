@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from nnadapter.drivers.onnxruntime import pools
-from nnadapter.drivers.onnxruntime.pools import most_pools, not_counting, pool_permit, pools_held
+from nnadapter.drivers.onnxruntime import program
+from nnadapter.drivers.onnxruntime.program import most_pools, not_counting, pool_permit, pools_held
 
 
 def test_there_are_so_many_permits_and_those_that_are_dropped_come_back():
@@ -35,7 +35,7 @@ def test_what_is_timed_beside_others_has_what_it_has_without_them():
 
 @pytest.mark.parametrize(("processors", "most"), [(1, 256), (2, 128), (16, 16), (32, 8), (96, 8)])
 def test_threads_of_a_process_are_bounded(processors, most, monkeypatch):
-    monkeypatch.setattr(pools, "usable", lambda: processors)
+    monkeypatch.setattr(program, "usable", lambda: processors)
     gc.collect()
     taken = pools_held()  # by others that live in this process
     permits = list(iter(pool_permit, None))

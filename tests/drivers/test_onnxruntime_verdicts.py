@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime import own_operators
+from nnadapter.drivers.onnxruntime import builtin_operators
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from partition.verdict import SUPPORTED, Reason, Supported
 
@@ -88,9 +88,10 @@ def test_what_onnxruntime_has_beyond_onnx_runs_beside_another_device(opset, node
 def test_a_build_with_providers_in_libraries_is_not_asked_for_its_kernels(monkeypatch):
     """onnxruntime-gpu 1.31 ends the process then, with a GPU and without."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    monkeypatch.setattr(own_operators.native, "get_all_opkernel_def", lambda: pytest.fail("it was asked"))
+    monkeypatch.setattr(builtin_operators.native, "get_all_opkernel_def", lambda: pytest.fail("it was asked"))
     said = [
-        own_operators.has_operator(*each) for each in (("Nothing", 17), ("LayerNormalization", 14), ("Upsample", 17))
+        builtin_operators.has_operator(*each)
+        for each in (("Nothing", 17), ("LayerNormalization", 14), ("Upsample", 17))
     ]
     assert said == [False, True, False]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nnadapter.drivers import Capability, ModelForm, Profile
-from nnadapter.drivers.border import ask_profile
-from nnadapter.drivers.profile import flaw
+from nnadapter.drivers.boundary import ask_profile
+from nnadapter.drivers.capability import flaw
 from nnadapter.drivers.registry import devices, open_device
 
 GOOD = Profile(peak_flops=1e9, bandwidth=1e9, launch_seconds=0, transfer_seconds=0.0, transfer_bandwidth=1)

@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 
 from nnadapter.drivers import registry
-from nnadapter.drivers.common_names import COMMON_NAMES
 from nnadapter.drivers.execution_providers.names import SUPPLIERS
 from nnadapter.drivers.interface import Device
+from nnadapter.drivers.registry import COMMON_NAMES
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 
 

@@ -5,9 +5,9 @@ import re
 import pytest
 from onnx import numpy_helper
 
-from nnadapter.converters.validity import contradiction
+from nnadapter.converters.convert import contradiction
 from nnadapter.offering.preparing import OPERATORS
-from nnadapter.onnx.building import parse
+from nnadapter.onnx.construction import parse
 from nnadapter.onnx.model import read_model
 
 RECURRENT = "(float[5, 1, 4] x, float[1, 12, 4] w, float[1, 12, 3] r) => (y)"

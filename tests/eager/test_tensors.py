@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.eager import programs
-from nnadapter.eager.programs import OperationCall, ProgramCache
+from nnadapter.eager import execution
+from nnadapter.eager.execution import OperationCall, ProgramCache
 from nnadapter.errors import FallbackWarning, InvalidInputError, InvalidOptionError, NotDelegatedError
 from nnadapter.options import set_default_devices
 
@@ -134,8 +134,8 @@ def call(width):
 
 def test_programs_are_kept_and_bounded(monkeypatch):
     made = []
-    real = programs._made
-    monkeypatch.setattr(programs, "_made", lambda *given: made.append(1) or real(*given))
+    real = execution._made
+    monkeypatch.setattr(execution, "_made", lambda *given: made.append(1) or real(*given))
     kept = ProgramCache(most=2)
     for width in (1, 2, 1, 3, 1, 2):
         assert kept.compute("fake_npu", call(width))[0].tolist() == [2] * width

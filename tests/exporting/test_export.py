@@ -15,7 +15,7 @@ from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import QuantizedType
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.operations.custom import CustomCall
-from nnadapter.ir.tracing import Trace
+from nnadapter.ir.symbolic_numbers import Trace
 from nnadapter.onnx.references import inlined, is_reference
 from tests.models import run_whole
 

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from nnadapter.files.replacing import replace_file, write_file
+from nnadapter.files.atomic_files import replace_file, write_file
 
 
 @pytest.fixture

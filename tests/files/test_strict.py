@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from nnadapter.errors import NNAdapterError, StoredFileError
-from nnadapter.files.strict import FileKind, parse_json
+from nnadapter.files.documents import FileKind, parse_json
 
 
 class Color(StrEnum):

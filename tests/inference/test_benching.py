@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.costs.stopwatch import Stopwatch
+from nnadapter.costs.timing import Stopwatch
 from nnadapter.errors import InvalidOptionError
-from nnadapter.inference.bench_report import EngineTiming, Spread, verdict
-from nnadapter.inference.peers import PEERS, peer_of
+from nnadapter.inference.bench import PEERS, EngineTiming, Spread, peer_of, verdict
 from nnadapter.offering.feeds import random_feed
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
 from tests.optional import needs

@@ -11,7 +11,7 @@ import pytest
 from onnx.parser import parse_model
 
 import nnadapter as nna
-from nnadapter.drivers.copies import Copies
+from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, InvalidOptionError
 from nnadapter.running.device_value import exported
 from tests.c_compiler import needs_compiler

@@ -8,9 +8,9 @@ import pytest
 
 import nnadapter as nna
 from benchmarks.models.language_models import CHOOSES, Sizes, first_feed, language_model, merged_decoder
-from nnadapter.drivers.isolation.program import IsolatedProgram
+from nnadapter.drivers.isolation.context import IsolatedProgram
 from nnadapter.drivers.native.program import NativeExecution
-from nnadapter.ir.filled_model import SpecializableModel
+from nnadapter.ir.structure import SpecializableModel
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.running.compiled import Compiled
 from tests.c_compiler import acme_among_devices, needs_compiler

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.ir.deferred import DeferredArray, contents_of, deferrable, deferral_of
-from nnadapter.ir.derived import derived
-from nnadapter.ir.traced_arrays import ArrayTrace, applied, decided, group_key
-from nnadapter.ir.transposing import transposed
+from nnadapter.ir.deferred_arrays import DeferredArray, contents_of, deferrable, deferral_of, transposed
+from nnadapter.ir.derived import ArrayTrace, applied, decided, derived, group_key
 
 CALLS: list[int] = []
 

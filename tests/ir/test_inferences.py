@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import DataType, OperandType, Quantization, QuantizedType
-from nnadapter.ir.inferences import Inferences
+from nnadapter.ir.operand_checks import result_types
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.quantized import result_types
-from nnadapter.ir.tracing import Trace, Traced, current
-from nnadapter.ir.verifying import check_attributes, check_inputs
+from nnadapter.ir.symbolic_numbers import Trace, Traced, current
+from nnadapter.ir.verification import Inferences, check_attributes, check_inputs
 
 FLOATS = OperandType(DataType.FLOAT32, (2, 3))
 INT8 = Quantization(scale=(0.5,), zero_point=(3,))

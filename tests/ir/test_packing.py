@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.ir import DataType
-from nnadapter.ir.packing import pack, unpack
+from nnadapter.ir.deferred_arrays import pack, unpack
 
 
 def by_hand(values):

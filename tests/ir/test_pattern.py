@@ -7,7 +7,7 @@ import pytest
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.ir.passes.fuse_activation import FUSABLE
+from nnadapter.ir.passes.producer_fusion import FUSABLE
 from nnadapter.ir.pattern import constant, either, match_at, operand, operation
 from nnadapter.ir.rewrite import RewriteRule, rewrite
 from tests.ir.passes.program import Program, chain, check, types

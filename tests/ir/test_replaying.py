@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.ir.broken_answers import broken
-from nnadapter.ir.replaying import replay_of
-from nnadapter.ir.tracing import Trace, Traced, greatest, least, plain, settled
+from nnadapter.ir.guarded_shapes import broken
+from nnadapter.ir.symbolic_numbers import Trace, Traced, greatest, least, plain, replay_of, settled
 
 STEPS = (
     operator.add,

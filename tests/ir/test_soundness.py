@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.extract import submodel
-from nnadapter.ir.model import Model
+from nnadapter.ir.model import Model, submodel
 from nnadapter.ir.operand import DataType, Layout, OperandType, Quantization
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.verification import verify
 from tests.random_models.models import make_case
 
 

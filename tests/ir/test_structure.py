@@ -2,8 +2,8 @@ from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.structure import SymbolicModel, numbers, with_numbers
+from nnadapter.ir.symbolic_numbers import Trace
 from nnadapter.ir.text import to_text
-from nnadapter.ir.tracing import Trace
 
 
 def flattened(height: object, width: object) -> Model:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.ir.derived import derived
+from nnadapter.ir.derived import ArrayTrace, TracedArray, applied, decided, derived, group_key
 from nnadapter.ir.operand import Array, freeze
-from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray, applied, decided, group_key
 
 VECTORS = st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=2, max_size=2)
 

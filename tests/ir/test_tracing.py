@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir.tracing import Trace, Traced, computed, current, greatest, least, plain, settled
+from nnadapter.ir.symbolic_numbers import Trace, Traced, computed, current, greatest, least, plain, settled
 
 SIZES = st.lists(st.integers(1, 50), min_size=2, max_size=2)
 ARITHMETIC: list[Callable[[Any, Any], Any]] = [

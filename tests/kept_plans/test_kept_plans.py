@@ -17,10 +17,10 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
-from nnadapter.caching.entry import UnusableError, read_entry
+from nnadapter.caching.folder import UnusableError, read_entry
 from nnadapter.errors import CacheWarning, FallbackWarning, InvalidInputError, ModelFileError
 from nnadapter.kept_plans.engine import KeptEngine
-from nnadapter.kept_plans.fresh import KeepingEngine
+from nnadapter.kept_plans.keeping_engine import KeepingEngine
 from nnadapter.process.cache import remembered
 from tests.caching.nets import X, network
 from tests.keeping_driver import FAULTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.kernels.registered import registered_kernels
+from nnadapter.kernels.kernel import registered_kernels
 from nnadapter.kernels.registry import unregister_kernel
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.ir.verifying import verify
-from nnadapter.kernels.segment import ir_segment
-from nnadapter.kernels.splitting import split, without_calls
+from nnadapter.ir.verification import verify
+from nnadapter.kernels.segments import ir_segment, split, without_calls
 
 TYPE = OperandType(DataType.FLOAT32, (2,))
 

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
+from nnadapter.drivers.arenas import ALIGNMENT, Arenas
 from nnadapter.errors import OutOfMemoryError
-from nnadapter.memory.arenas import Arenas
-from nnadapter.memory.buffers import ALIGNMENT
 
 
 def test_an_arena_is_lent_again() -> None:

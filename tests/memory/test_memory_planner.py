@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nnadapter as nna
+from nnadapter.drivers import arenas
+from nnadapter.drivers.arenas import ALIGNMENT, Buffer, neighbors, padded_sizes, place, place_by_time
 from nnadapter.drivers.fake_npu import memory
-from nnadapter.memory import planner
-from nnadapter.memory.buffers import ALIGNMENT, Buffer, neighbors, padded_sizes
-from nnadapter.memory.by_time import place_by_time
-from nnadapter.memory.planner import place
 from tests.models import ocr_paths
 from tests.work import growth
 
@@ -120,7 +118,7 @@ def test_neighbors_are_those_alive_together(buffers):
         for index in range(len(buffers))
     ]
     assert [set(found) for found in neighbors(buffers)] == expected
-    assert sum(map(len, expected)) // 2 <= planner._pairs(buffers)
+    assert sum(map(len, expected)) // 2 <= arenas._pairs(buffers)
 
 
 @given(lives(5, 500))
@@ -156,7 +154,7 @@ def test_an_order_is_repaired_from_its_top():
     rows = [(2, 5, 5), (4, 2, 3), (3, 4, 7), (3, 3, 5)]  # the three orders that are tried first all leave a gap
     buffers = [Buffer(64 * size, first, last) for size, first, last in rows]
     sizes = padded_sizes(buffers)
-    tries = [arena for _, arena in planner._tries(buffers, sizes, planner.alive(buffers, sizes), 16)]
+    tries = [arena for _, arena in arenas._tries(buffers, sizes, arenas.alive(buffers, sizes), 16)]
     assert min(tries[:3]) > place(buffers).lower_bound_bytes == place(buffers).arena_bytes
 
 

@@ -10,8 +10,8 @@ import warnings
 import numpy as np
 import pytest
 
-from nnadapter.memory.arenas import Arenas
-from nnadapter.memory.shared import mapped, place_of, shared_bytes
+from nnadapter.drivers.arenas import Arenas
+from nnadapter.drivers.shared_memory import mapped, place_of, shared_bytes
 
 
 def beyond_the_end(array: np.ndarray, nbytes: int) -> np.ndarray:

@@ -11,8 +11,15 @@ import sys
 
 import numpy as np
 
-from nnadapter.drivers.native.codes import DATA_TYPES, AttributeCode, Status
-from nnadapter.drivers.native.structures import SIGNATURES, make, read, read_pointers
+from nnadapter.drivers.native.c_interface import (
+    DATA_TYPES,
+    SIGNATURES,
+    AttributeCode,
+    Status,
+    make,
+    read,
+    read_pointers,
+)
 from nnadapter.ir import Model, ModelBuilder, OperandType, schema_of
 from nnadapter.ir.definition import by_definition
 

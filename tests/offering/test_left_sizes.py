@@ -5,8 +5,8 @@ import pytest
 from onnx import helper, parser
 
 import nnadapter as nna
-from nnadapter.offering.left_sizes import sizes_left
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.offering.conversion_tracing import sizes_left
+from nnadapter.onnx.model import OnnxNode
 from partition.graph import Value
 
 RANDOM = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.preparation.sizes import default_shapes
+from nnadapter.onnx.preparation.default_sizes import default_shapes
 from tests.models import HEAD
 
 OPEN = {

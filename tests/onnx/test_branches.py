@@ -10,7 +10,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.branches import with_weights_outside
+from nnadapter.onnx.inlining import with_weights_outside
 from tests.models import numbers, parse, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'

@@ -9,7 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.offering.feeds import random_feed
-from nnadapter.onnx.preparation.caches import CACHED
+from nnadapter.onnx.preparation.kv_cache_sizes import CACHED
 
 
 def attention(ids="B,S", mask="B,T", past="B,4,P,4", names=("mask", "old_k", "old_v")):

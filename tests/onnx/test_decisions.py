@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.preparation.choice import decision_values, in_words
-from nnadapter.onnx.preparation.decisions import decided, decision_of
+from nnadapter.onnx.preparation.branch_decisions import decision_values, in_words
+from nnadapter.onnx.preparation.deciding_conditions import decided, decision_of
 from tests.models import HEAD, parse
 
 BRANCHES = """<

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 import nnadapter as nna
 from nnadapter.offering.preparing import OPERATORS
-from nnadapter.onnx.functions import expand_functions
+from nnadapter.onnx.inlining import expand_functions
 from tests.models import numbers, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "mine" : 1]>'

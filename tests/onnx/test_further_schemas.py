@@ -6,8 +6,16 @@ import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from nnadapter.onnx.further_schemas import MICROSOFT, bounds_of, further_schema, further_schemas
-from nnadapter.onnx.schemas import is_further, newest_since_version, schema_defaults, since_version
+from nnadapter.onnx.schemas import (
+    MICROSOFT,
+    bounds_of,
+    further_schema,
+    further_schemas,
+    is_further,
+    newest_since_version,
+    schema_defaults,
+    since_version,
+)
 
 SCHEMAS = {(each.domain, each.name, each.since_version): each for each in native.get_all_operator_schema()}
 DESCRIBED = [(domain, op_type) for domain in ("", MICROSOFT) for op_type in further_schemas(domain)]

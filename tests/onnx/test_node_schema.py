@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import checker, defs, helper
 
-from nnadapter.onnx.node_schema import contradiction_of
+from nnadapter.onnx.model import contradiction_of
 from tests.every import for_every
 
 SCHEMAS = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from nnadapter.onnx.graphs import read_nodes
-from nnadapter.onnx.ordering import in_order
+from nnadapter.onnx.normal_form import in_order
 from tests.models import HEAD
 from tests.partition.small_graphs import edges
 

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from nnadapter.offering.preparing import OPERATORS
 from nnadapter.onnx.model import read_model
-from nnadapter.onnx.preparation.plain_results import plain_result
+from nnadapter.onnx.preparation.folding import plain_result
 
 A = np.arange(24).reshape(2, 3, 4)
 ROW = np.array([[5, -1, 0, 7]])

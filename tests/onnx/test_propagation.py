@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto
 
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.building import parse
+from nnadapter.onnx.construction import parse
+from nnadapter.onnx.graphs import values_of
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.onnx.propagation import infer
-from nnadapter.onnx.values import values_of
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]> g'
 HUGE = (1 << 30) - 1
@@ -37,7 +37,7 @@ NODES = [
 ]
 PROGRAM = f"""
 import resource, sys
-from nnadapter.onnx.building import parse
+from nnadapter.onnx.construction import parse
 import nnadapter as nna
 resource.setrlimit(resource.RLIMIT_AS, ({MOST_BYTES}, {MOST_BYTES}))
 for text in sys.argv[1:]:
@@ -149,7 +149,7 @@ SESSIONS = """
 import sys
 import numpy as np
 import nnadapter as nna
-from nnadapter.onnx.building import parse
+from nnadapter.onnx.construction import parse
 for text in sys.argv[1:]:
     session = nna.InferenceSession(parse(text), devices=["fake_npu", "cpu"])
     print(session.run(None, {"x": np.ones((2, 2), np.float32), "c": np.array(True)})[0].tolist())

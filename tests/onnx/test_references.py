@@ -17,10 +17,8 @@ import nnadapter as nna
 from nnadapter.errors import ModelFileError
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx import references
-from nnadapter.onnx.beginning import BegunModel
-from nnadapter.onnx.files import load_model
-from nnadapter.onnx.reading_ahead import read_ahead
-from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference, lightened
+from nnadapter.onnx.files import BegunModel, load_model
+from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference, lightened, read_ahead
 
 DEVICES = ["cpu", "fake_npu", "openvino", "null"]
 WEIGHTS = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
@@ -292,7 +290,7 @@ def test_many_weights_are_read_by_several_threads(tmp_path):
 STOPPED = """
 import contextlib, resource, signal, sys, threading
 from nnadapter.onnx.files import load_model
-from nnadapter.onnx.reading_ahead import read_ahead
+from nnadapter.onnx.references import read_ahead
 
 def bytes_read():
     return int(next(line for line in open("/proc/self/io") if line.startswith("rchar")).split()[1])

@@ -13,8 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.attribute_bytes import attribute_bytes, tensor_bytes
-from nnadapter.onnx.preparation.structure import structure_of
+from nnadapter.onnx.preparation.node_hashes import attribute_bytes, structure_of, tensor_bytes
 from tests.models import HEAD, parse
 
 ROOT = Path(__file__).parents[2]

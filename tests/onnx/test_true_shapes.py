@@ -11,7 +11,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 import nnadapter as nna
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.building import build, parse
+from nnadapter.onnx.construction import build, parse
 from nnadapter.onnx.preparation.prepare import specialize
 from partition.graph import Value
 

@@ -10,9 +10,8 @@ from onnx import TensorProto, helper
 from benchmarks.models.hostile_models import graph, info, model, node, tagged, weight, with_fields
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx import walking
-from nnadapter.onnx.walking import check_size
-from nnadapter.onnx.wire_format import varint_bytes
+from nnadapter.onnx import wire_format
+from nnadapter.onnx.wire_format import check_size, varint_bytes
 
 
 def test_the_table_of_messages_is_onnx_s():
@@ -26,9 +25,9 @@ def test_the_table_of_messages_is_onnx_s():
             waiting += inner.values()
     found["TypeProto"].pop(7, None)  # opaque types have names alone
     newer = {"NodeDeviceConfigurationProto", "ShardingSpecProto", "ShardedDimProto"} - found.keys()  # than this onnx
-    assert {name: dict(inner) for name, inner in walking._INNER.items() if name not in newer} == found
+    assert {name: dict(inner) for name, inner in wire_format._INNER.items() if name not in newer} == found
     fields = {each.name: each for each in onnx.ModelProto.DESCRIPTOR.fields}
-    assert fields["functions"].number << 3 | 2 == walking._FUNCTIONS
+    assert fields["functions"].number << 3 | 2 == wire_format._FUNCTIONS
 
 
 def _attributes(count):

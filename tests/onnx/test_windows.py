@@ -7,8 +7,8 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-from nnadapter.onnx.node import read_node
-from nnadapter.onnx.windows import fits_windows, moves_windows
+from nnadapter.onnx.model import read_node
+from nnadapter.onnx.preparation.default_sizes import fits_windows, moves_windows
 from tests.every import for_every
 
 OPS = {

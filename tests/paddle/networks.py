@@ -16,7 +16,7 @@ from paddle.inference import Config, create_predictor
 from paddle.nn import functional
 from paddle.static import InputSpec
 
-from nnadapter.paddle_models import keeping, worker
+from nnadapter.paddle_models import conversion, worker
 
 
 class Classifier(nn.Layer):
@@ -215,9 +215,9 @@ def main(folder: Path) -> None:
             outputs = {one: predictor.get_output_handle(one).copy_to_cpu() for one in predictor.get_output_names()}
             np.savez(folder / name / f"run{number}.npz", **{f"in {called}": feed}, **outputs)
     paddle.jit.save(Refused(), str(folder / "refused" / "inference"), input_spec=[InputSpec([4, 4], "float32", "x")])
-    keeping.convert = converted_here
+    conversion.convert = converted_here
     for name in NETWORKS.keys() - {"cnn"}:  # that one has a process of its own, as all have outside of tests
-        keeping.as_onnx(folder / name, {"cache_dir": folder / "cache" / "programs"})
+        conversion.as_onnx(folder / name, {"cache_dir": folder / "cache" / "programs"})
 
 
 def save(folder: Path, make, spec) -> str:

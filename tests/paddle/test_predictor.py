@@ -15,7 +15,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import paddle
-from nnadapter.paddle.settings import ANSWERS, IGNORED, REFUSED
+from nnadapter.paddle.config import ANSWERS, IGNORED, REFUSED
 from tests.models import parse
 from tests.optional import needs
 

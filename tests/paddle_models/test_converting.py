@@ -14,8 +14,8 @@ import nnadapter as nna
 from nnadapter import limits
 from nnadapter.errors import CacheWarning, ConversionWarning, InvalidModelError, MissingExtraError, ModelFileError
 from nnadapter.options import Options
-from nnadapter.paddle_models import converting, keeping, requirements
-from nnadapter.paddle_models.finding import PaddleFiles, files_of
+from nnadapter.paddle_models import conversion
+from nnadapter.paddle_models.model_files import PaddleFiles, files_of
 from tests.paddle_models.test_finding import filled
 
 MADE = "open(f'{sys.argv[1]}/model.onnx', 'wb').write(open(f'{sys.argv[1]}/model.json', 'rb').read()[:4])"
@@ -31,15 +31,15 @@ def own_folder(tmp_path, monkeypatch):
     """Whatever is left behind would be seen."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    monkeypatch.setattr(converting.tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(keeping, "require_paddle", lambda what: {"paddle": "3", "paddle2onnx": "2"})
+    monkeypatch.setattr(conversion.tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(conversion, "require_paddle", lambda what: {"paddle": "3", "paddle2onnx": "2"})
     yield
     assert list(temporary.iterdir()) == []
 
 
 @pytest.fixture
 def program(monkeypatch):
-    return lambda code: monkeypatch.setattr(converting, "_BEGIN", f"import json, os, sys; {code}")
+    return lambda code: monkeypatch.setattr(conversion, "_BEGIN", f"import json, os, sys; {code}")
 
 
 @pytest.mark.parametrize(
@@ -64,27 +64,27 @@ def program(monkeypatch):
 def test_what_goes_wrong_is_one_sentence(model, program, code, match):
     program(code)
     with pytest.raises(InvalidModelError, match=match) as caught:
-        converting.convert(files_of(model))
+        conversion.convert(files_of(model))
     assert "\n" not in str(caught.value) and "inference.json' cannot be converted" in str(caught.value)
 
 
 def test_a_full_disk_is_said(model, program):
     program("os._exit(74)")
     with pytest.raises(ModelFileError, match="no space left in '.*temporary'; make room there"):
-        converting.convert(files_of(model))
+        conversion.convert(files_of(model))
 
 
 def test_what_may_be_wrong_is_said(model, program):
     program(f"json.dump({{'doubt': 'it draws'}}, open(f'{{sys.argv[1]}}/told.json', 'w')); {MADE}")
     with pytest.warns(ConversionWarning, match="inference.json' was converted, and may be wrong: it draws;"):
-        assert converting.convert(files_of(model)) == b'{"ba'
+        assert conversion.convert(files_of(model)) == b'{"ba'
 
 
 def test_a_process_that_hangs_is_given_up(model, program, monkeypatch):
     monkeypatch.setattr(limits, "PADDLE_CONVERSION_S", 0.2)
     program("import time; time.sleep(100)")
     with pytest.raises(InvalidModelError, match=r"not converted to ONNX within 0\.2 s"):
-        converting.convert(files_of(model))
+        conversion.convert(files_of(model))
 
 
 def test_an_interrupt_ends_the_process(model, program, interruptible):
@@ -92,34 +92,34 @@ def test_an_interrupt_ends_the_process(model, program, interruptible):
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
-        converting.convert(files_of(model))
+        conversion.convert(files_of(model))
     assert time.perf_counter() - began < 50
 
 
 def test_nothing_that_it_prints_comes_through_and_nothing_is_installed(model, program, capfd):
     program(f"print('loud'); assert os.environ['POLYGRAPHY_AUTOINSTALL_DEPS'] == '0'; {MADE}")
-    assert converting.convert(files_of(model)) == b'{"ba'
+    assert conversion.convert(files_of(model)) == b'{"ba'
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_folder_that_may_only_be_read_is_enough(model, program):
     model.chmod(0o500)
     program(MADE)
-    assert converting.convert(files_of(model)) == b'{"ba'
+    assert conversion.convert(files_of(model)) == b'{"ba'
     model.chmod(0o700)
 
 
 def test_a_model_is_converted_once_and_kept_by_what_it_holds(model, program, tmp_path):
     options = Options(cache_dir=tmp_path / "cache")
     program(MADE)
-    first = keeping.as_onnx(model, options)
+    first = conversion.as_onnx(model, options)
     program("os.abort()")
-    assert keeping.as_onnx(model / "inference.json", options) == first
+    assert conversion.as_onnx(model / "inference.json", options) == first
     copy = filled(tmp_path / "copy", "inference.json", "inference.pdiparams")
-    assert keeping.as_onnx(copy, options) == first
+    assert conversion.as_onnx(copy, options) == first
     (copy / "inference.pdiparams").write_bytes(b"other")
     with pytest.raises(InvalidModelError):
-        keeping.as_onnx(copy, options)
+        conversion.as_onnx(copy, options)
 
 
 def test_threads_that_want_one_model_start_one_process(model, program, tmp_path):
@@ -127,7 +127,7 @@ def test_threads_that_want_one_model_start_one_process(model, program, tmp_path)
     program(f"open({str(counted)!r}, 'a').write('x'); {MADE}")
     made = []
     options = Options(cache_dir=tmp_path / "cache")
-    threads = [threading.Thread(target=lambda: made.append(keeping.as_onnx(model, options))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: made.append(conversion.as_onnx(model, options))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -139,26 +139,26 @@ def test_threads_that_want_one_model_start_one_process(model, program, tmp_path)
 def test_without_a_cache_nothing_is_kept(model, program, tmp_path, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
     program(MADE)
-    assert keeping.as_onnx(model, Options(cache_dir=False)) == b'{"ba'
+    assert conversion.as_onnx(model, Options(cache_dir=False)) == b'{"ba'
     assert not (tmp_path / "cache").exists()
 
 
 def test_a_damaged_entry_is_made_anew(model, program, tmp_path):
     options = Options(cache_dir=tmp_path / "cache")
     program(MADE)
-    keeping.as_onnx(model, options)
+    conversion.as_onnx(model, options)
     (entry,) = (tmp_path / "cache").iterdir()
     contents = bytearray(entry.read_bytes())
     contents[contents.index(b'{"ba') + 1] ^= 1
     entry.write_bytes(contents)
     with pytest.warns(CacheWarning, match="made anew"):
-        assert keeping.as_onnx(model, options) == b'{"ba'
+        assert conversion.as_onnx(model, options) == b'{"ba'
 
 
 def test_what_changes_meanwhile_is_not_kept(model, program, tmp_path):
     program(f"{MADE}; open({str(model / 'inference.pdiparams')!r}, 'w').write('new')")
     with pytest.raises(ModelFileError, match="changed while it was converted"):
-        keeping.as_onnx(model, Options(cache_dir=tmp_path / "cache"))
+        conversion.as_onnx(model, Options(cache_dir=tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(("there", "versions", "match"), [
@@ -166,11 +166,11 @@ def test_what_changes_meanwhile_is_not_kept(model, program, tmp_path):
     (True, {"paddlepaddle": "2.6.1", "paddle2onnx": "2.0.1"}, "paddlepaddle is here in version 2.6.1, expected 3.0 or"),
 ])  # fmt: skip
 def test_packages_that_are_missing_are_named(monkeypatch, there, versions, match):
-    monkeypatch.setattr(requirements, "sys", SimpleNamespace(version_info=(3, 11)))
-    monkeypatch.setattr(requirements, "find_spec", lambda name: there or None)
-    monkeypatch.setattr(requirements, "_version", lambda packages: versions.get(packages[0], "?"))
+    monkeypatch.setattr(conversion, "sys", SimpleNamespace(version_info=(3, 11)))
+    monkeypatch.setattr(conversion, "find_spec", lambda name: there or None)
+    monkeypatch.setattr(conversion, "_version", lambda packages: versions.get(packages[0], "?"))
     with pytest.raises(MissingExtraError, match=match) as caught:
-        requirements.require_paddle("Paddle model 'm'")
+        conversion.require_paddle("Paddle model 'm'")
     assert (caught.value.extra, caught.value.package) == ("paddle", "paddlepaddle")
 
 
@@ -180,10 +180,10 @@ def test_packages_that_are_missing_are_named(monkeypatch, there, versions, match
     ((3, 13), r"no wheel for Python 3.13 and later; run the model with Python 3.11 or 3.12, or compile it there"),
 ])  # fmt: skip
 def test_a_session_without_paddle2onnx_reports_how_to_get_it(monkeypatch, model, python, expected):
-    monkeypatch.setattr(keeping, "require_paddle", requirements.require_paddle)
-    monkeypatch.setattr(requirements, "sys", SimpleNamespace(version_info=python))
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == "paddle2onnx" else name)
-    monkeypatch.setattr(requirements, "_version", lambda packages: "?")
+    monkeypatch.setattr(conversion, "require_paddle", conversion.require_paddle)
+    monkeypatch.setattr(conversion, "sys", SimpleNamespace(version_info=python))
+    monkeypatch.setattr(conversion, "find_spec", lambda name: None if name == "paddle2onnx" else name)
+    monkeypatch.setattr(conversion, "_version", lambda packages: "?")
     missing = "needs the packages paddlepaddle and paddle2onnx, of which paddle2onnx is not installed; "
     with pytest.raises(MissingExtraError, match=missing + ".*" + expected) as caught:
         nna.InferenceSession(model)
@@ -195,4 +195,4 @@ def test_a_structure_before_paddle_3_has_another_name(tmp_path, program):
     program("open(f'{sys.argv[1]}/model.onnx', 'w').write(' '.join(sorted(os.listdir(sys.argv[1]))))")
     files = files_of(tmp_path)
     assert isinstance(files, PaddleFiles)
-    assert converting.convert(files) == b"model.onnx model.pdiparams model.pdmodel"
+    assert conversion.convert(files) == b"model.onnx model.pdiparams model.pdmodel"

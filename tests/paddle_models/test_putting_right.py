@@ -9,12 +9,10 @@ import onnx
 import onnxruntime
 import pytest
 
-from nnadapter.paddle_models import checking
-from nnadapter.paddle_models.checking import _apart, compared
-from nnadapter.paddle_models.mending import mended, without_rounding
-from nnadapter.paddle_models.quantized import mark
-from nnadapter.paddle_models.rewriting import rewrite
-from nnadapter.paddle_models.structures import draws_numbers, operations_of, unsupported_in
+from nnadapter.paddle_models import comparison
+from nnadapter.paddle_models.comparison import _apart, compared
+from nnadapter.paddle_models.repair import mark, mended, without_rounding
+from nnadapter.paddle_models.structures import draws_numbers, operations_of, rewrite, unsupported_in
 from tests.models import parse
 
 
@@ -241,7 +239,7 @@ def _root(x):
     ("Sqrt", _root, ""),
 ])  # fmt: skip
 def test_what_is_wrong_below_0_alone_is_seen(node, function, wrong, monkeypatch, tmp_path):
-    monkeypatch.setattr(checking, "_predictor", lambda *files: Predictor(function))
+    monkeypatch.setattr(comparison, "_predictor", lambda *files: Predictor(function))
     model = parse(
         f"""<ir_version: 9, opset_import: ["" : 19]> g (float[4, 8] x) => (float[4, 8] y) {{ y = {node} (x) }}"""
     )

@@ -4,9 +4,8 @@ import random
 
 import numpy as np
 
-from partition.by_cost.pricing import Prices
+from partition.by_cost.pricing import Prices, topology_of
 from partition.graph import Graph, Node
-from partition.topology import topology_of
 
 
 def chain(count, seed=0):

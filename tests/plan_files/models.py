@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.node_hashes import structure_of
 from nnadapter.onnx.preparation.prepare import specialize
-from nnadapter.onnx.preparation.structure import structure_of
-from nnadapter.plan_files.binding import bind_plan, plan_entries
-from nnadapter.plan_files.values import PlanFile
+from nnadapter.planning.plan_binding import bind_plan, plan_entries
+from nnadapter.planning.plan_files import PlanFile
 from partition import SUPPORTED
 
 DEVICES = ("a", "b", "cpu")

@@ -8,9 +8,9 @@ from onnx import helper
 from nnadapter.offering.atoms import with_atoms
 from nnadapter.offering.conversions import converted
 from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.node_hashes import structure_of
 from nnadapter.onnx.preparation.prepare import specialize
-from nnadapter.onnx.preparation.structure import structure_of
-from nnadapter.plan_files.binding import bind_plan, plan_entries
+from nnadapter.planning.plan_binding import bind_plan, plan_entries
 from partition import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse
 from tests.plan_files.models import DEVICES, Known, edited, model_of, models

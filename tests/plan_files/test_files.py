@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nnadapter.errors import InvalidOptionError, PlanFileError
-from nnadapter.plan_files.reading import read_plan
-from nnadapter.plan_files.values import PlanEntry, PlanFile
-from nnadapter.plan_files.writing import plan_text, write_plan
+from nnadapter.planning.plan_files import PlanEntry, PlanFile, plan_text, read_plan, write_plan
 
 ENTRY = PlanEntry(name="/a", op_type="Relu", output="v", alone="01", wired="02", device="fake_npu")
 PLAN = PlanFile(

@@ -10,10 +10,8 @@ import nnadapter as nna
 from nnadapter.errors import RulesError
 from nnadapter.offering.preparing import prepare
 from nnadapter.options import Options
-from nnadapter.plan_files.binding import bind_plan, plan_entries
-from nnadapter.plan_files.reading import read_plan
-from nnadapter.plan_files.values import PlanFile
-from nnadapter.plan_files.writing import write_plan
+from nnadapter.planning.plan_binding import bind_plan, plan_entries
+from nnadapter.planning.plan_files import PlanFile, read_plan, write_plan
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting
 from nnadapter.rules import apply_rules, read_rules

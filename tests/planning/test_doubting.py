@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 import nnadapter as nna
-from nnadapter.costs.calibrating import calibrate
-from nnadapter.costs.calibration import MeasuredNetwork
-from nnadapter.costs.calibration_files import keep_calibration
+from nnadapter.costs.calibration import MeasuredNetwork, keep_calibration
+from nnadapter.costs.calibrator import calibrate
 from tests import metered_driver
 from tests.planning.test_placing import LARGE, model_of
 
@@ -48,14 +47,14 @@ def keep(device, speed, off_by):
 
 
 def version(device):
-    from nnadapter.costs.calibration_files import driver_version
+    from nnadapter.costs.calibration import driver_version
 
     return driver_version(device)
 
 
 def options(device):
-    from nnadapter.costs.calibration_files import speed_options
-    from nnadapter.drivers.border import open_context
+    from nnadapter.costs.calibration import speed_options
+    from nnadapter.drivers.boundary import open_context
     from nnadapter.drivers.selection import select_one
 
     selected = select_one(device, {})

@@ -8,11 +8,11 @@ import pytest
 
 from nnadapter.offering.preparing import prepare
 from nnadapter.options import Options
+from nnadapter.planning.judgment import Support
 from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting
 from nnadapter.planning.settling import Drafts, draft
-from nnadapter.planning.support import Support
 from partition.verdict import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse
 

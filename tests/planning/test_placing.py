@@ -11,13 +11,13 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
-from nnadapter.costs.calibrating import calibrate
-from nnadapter.costs.calibration_files import keep_calibration
+from nnadapter.costs.calibration import keep_calibration
+from nnadapter.costs.calibrator import calibrate
 from nnadapter.costs.device_costs import DeviceCosts
-from nnadapter.costs.stopwatch import Stopwatch
+from nnadapter.costs.timing import Stopwatch
 from nnadapter.errors import FallbackWarning, InvalidOptionError, PlanFileError, RulesError
-from nnadapter.plan_files.reading import read_plan
 from nnadapter.planning.placing import PLACERS
+from nnadapter.planning.plan_files import read_plan
 from nnadapter.policies import POLICIES
 from tests.models import numbers, run_whole
 

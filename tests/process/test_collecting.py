@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nnadapter.process.collecting import paused_collection
+from nnadapter.process.resources import paused_collection
 
 
 @pytest.fixture(params=[True, False], ids=["enabled", "disabled"])
@@ -48,7 +48,7 @@ FIRST = """
 import gc
 import subprocess
 import sys
-from nnadapter.process.collecting import paused_collection
+from nnadapter.process.resources import paused_collection
 
 {before}
 kept, collected = [], []

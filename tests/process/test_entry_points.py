@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from nnadapter.process.entry_points import named
+from nnadapter.process.packages import named
 
 
 @pytest.mark.parametrize(

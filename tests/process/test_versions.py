@@ -7,12 +7,12 @@ from importlib import metadata
 
 import pytest
 
-from nnadapter.process import versions
+from nnadapter.process import packages
 
 
 def test_of_all_that_is_installed():
     for name in {each.name for each in metadata.distributions()}:
-        assert versions.installed_version(name) == metadata.version(name), name
+        assert packages.installed_version(name) == metadata.version(name), name
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_names_have_many_forms(tmp_path, monkeypatch, folder, name):
     for file in ("METADATA", "PKG-INFO"):
         (tmp_path / folder / file).write_text("Metadata-Version: 2.1\nName: a-package\nVersion: 1.2\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "missing"), str(tmp_path)])
-    assert versions.installed_version(name) == metadata.version(name) == "1.2"
+    assert packages.installed_version(name) == metadata.version(name) == "1.2"
 
 
 def test_an_older_form_that_is_found_first_counts(tmp_path, monkeypatch):
@@ -37,11 +37,11 @@ def test_an_older_form_that_is_found_first_counts(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / file).write_text(f"Metadata-Version: 2.1\nName: a\nVersion: {version}\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "new"), str(tmp_path / "old")])
-    assert versions.installed_version("a") == metadata.version("a") == "2.0"
+    assert packages.installed_version("a") == metadata.version("a") == "2.0"
 
 
 def test_what_is_not_installed_has_none():
-    assert versions.installed_version("no-such-package-of-anybody") == ""
+    assert packages.installed_version("no-such-package-of-anybody") == ""
 
 
 def test_builds_of_a_distribution_under_other_names_are_told_too(tmp_path, monkeypatch):
@@ -51,7 +51,7 @@ def test_builds_of_a_distribution_under_other_names_are_told_too(tmp_path, monke
     older.mkdir()
     (older / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: onnxruntime-old\nVersion: 1.2\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert versions.installed_version("onnxruntime") == ""
+    assert packages.installed_version("onnxruntime") == ""
     told = "onnxruntime_gpu 1.31.0, onnxruntime_old 1.2, onnxruntime_qnn 2.3"
-    assert versions.installed_builds("onnxruntime") == told
-    assert versions.installed_builds("torch") == ""
+    assert packages.installed_builds("onnxruntime") == told
+    assert packages.installed_builds("torch") == ""

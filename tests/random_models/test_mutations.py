@@ -14,7 +14,7 @@ from nnadapter.drivers.interface import Context
 from nnadapter.drivers.null import NullContext
 from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir import Model, verify
-from nnadapter.testing.mutations.families import MUTATIONS
+from nnadapter.testing.mutations import MUTATIONS
 from tests.random_models.laws import new_context
 from tests.random_models.models import varied
 

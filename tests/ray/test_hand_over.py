@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnadapter.onnx.signature import ModelMetadata, Signature
-from nnadapter.ray.hand_over import known_rows, rows_at_once
+from nnadapter.ray.rows import known_rows, rows_at_once
 from partition.graph import Value
 
 

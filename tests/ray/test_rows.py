@@ -7,8 +7,18 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.onnx.signature import ModelMetadata, Signature
-from nnadapter.ray.columns import ColumnType, check_names, check_outputs, check_types, columns_by_input
-from nnadapter.ray.rows import axis_of, batches_of, checked_columns, no_rows, run_rows
+from nnadapter.ray.rows import (
+    ColumnType,
+    axis_of,
+    batches_of,
+    check_names,
+    check_outputs,
+    check_types,
+    checked_columns,
+    columns_by_input,
+    no_rows,
+    run_rows,
+)
 from partition.graph import Value
 
 

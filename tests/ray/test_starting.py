@@ -22,7 +22,7 @@ def init(**settings):
         time.sleep(0.02)
 
 sys.modules["ray"] = types.SimpleNamespace(init=init, is_initialized=lambda: False)
-from nnadapter.ray.starting import start_if_needed
+from nnadapter.ray.cluster import start_if_needed
 {before}
 start_if_needed()
 print("started", flush=True)

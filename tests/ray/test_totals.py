@@ -9,15 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from nnadapter.ray.attempts import BatchKey
-from nnadapter.ray.compiled import Made
-from nnadapter.ray.facts import job_facts
-from nnadapter.ray.job import Job, JobSnapshot, SessionRecord
-from nnadapter.ray.job_report import JobReport
-from nnadapter.ray.kinds import Kind, local_kind
+from nnadapter.ray.actors import Sums
+from nnadapter.ray.job import BatchKey, BatchRecord, Job, JobSnapshot, Kind, Made, SessionRecord, Totals, local_kind
+from nnadapter.ray.job_report import JobReport, job_facts
 from nnadapter.ray.request import Request
-from nnadapter.ray.totals import BatchRecord, Totals
-from nnadapter.ray.worker import Sums
 
 
 def record(task, ordinal, rows=64, where="fake_npu", fallen=0):

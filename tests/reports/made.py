@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-from nnadapter.plan_files.values import UnmatchedEntry
-from nnadapter.reports.cost_facts import (
+from nnadapter.planning.plan_files import UnmatchedEntry
+from nnadapter.reports.facts import (
     CandidateFacts,
     CostFacts,
+    Coverage,
+    NodeFacts,
     PlanFileFacts,
+    RefusalFacts,
     RuleFacts,
+    SegmentFacts,
+    TensorFacts,
     WeightFacts,
 )
-from nnadapter.reports.facts import Coverage, NodeFacts, RefusalFacts, SegmentFacts, TensorFacts
 from nnadapter.reports.report import PartitionReport
 
 HOSTILE = (

@@ -14,7 +14,7 @@ import nnadapter as nna
 from nnadapter.errors import InvalidOptionError
 from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.gates import Gates, broken_gates
-from nnadapter.reports.reading import read_report, report_from
+from nnadapter.reports.report import read_report, report_from
 from tests.models import CHAIN, SANDWICH, numbers, parse
 from tests.reports.made import made_report, measured, priced
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.reports.rendering.renderers import FORMATS, formats_of
+from nnadapter.reports.report import FORMATS, formats_of
 from nnadapter.whatif.report import RENDERERS as OF_WHAT_IF
 
 

@@ -10,11 +10,10 @@ import subprocess
 
 import pytest
 
-from nnadapter.cli.run_costs import run_costs
+from nnadapter.cli.run import run_costs
 from nnadapter.reports.difference import compare_reports
-from nnadapter.reports.rendering.crossings import crossings
-from nnadapter.reports.rendering.markdown_cells import code, table
-from nnadapter.reports.units import duration
+from nnadapter.reports.formatting import code, duration, table
+from nnadapter.reports.rendering.graphs import crossings
 from tests.reports.made import HOSTILE, made_report, measured, priced
 
 STRING = r'"(?:[^"\\\n]|\\["\\n])*"'

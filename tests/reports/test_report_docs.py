@@ -10,9 +10,9 @@ import click
 import pytest
 
 from nnadapter.cli.report import report
-from nnadapter.plan_files.values import UnmatchedEntry
 from nnadapter.planning import border_steps
-from nnadapter.reports import cost_facts, facts
+from nnadapter.planning.plan_files import UnmatchedEntry
+from nnadapter.reports import facts
 from nnadapter.running.plans import PlanCounts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
@@ -24,13 +24,13 @@ ROWS = {
     "nodes.refusals": facts.RefusalFacts,
     "nodes.bodies": facts.BodyFacts,
     "plans": PlanCounts,
-    "weights": cost_facts.WeightFacts,
-    "cost": cost_facts.CostFacts,
-    "cost.candidates": cost_facts.CandidateFacts,
-    "rules": cost_facts.RuleFacts,
-    "plan_file": cost_facts.PlanFileFacts,
+    "weights": facts.WeightFacts,
+    "cost": facts.CostFacts,
+    "cost.candidates": facts.CandidateFacts,
+    "rules": facts.RuleFacts,
+    "plan_file": facts.PlanFileFacts,
     "plan_file.lost": UnmatchedEntry,
-    "refusal_costs": cost_facts.RefusalCost,
+    "refusal_costs": facts.RefusalCost,
     "borders": border_steps.Borders,
     "borders.steps": border_steps.BoundaryOperation,
     "borders.steps.source": border_steps.ValuePlace,

@@ -8,11 +8,11 @@ import re
 import pytest
 
 import nnadapter as nna
-from nnadapter.plan_files.values import UnmatchedEntry
-from nnadapter.reports.building import _search
-from nnadapter.reports.cost_facts import PlanFileFacts
-from nnadapter.reports.rendering.verdict import verdict
-from nnadapter.reports.units import count, quantity
+from nnadapter.planning.plan_files import UnmatchedEntry
+from nnadapter.reports.builder import _search
+from nnadapter.reports.facts import PlanFileFacts
+from nnadapter.reports.formatting import count, quantity
+from nnadapter.reports.rendering.sections import verdict
 from partition.plan import Plan, Step
 from tests.models import CHAIN, HEAD, SANDWICH, parse
 

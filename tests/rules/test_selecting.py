@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.rules.selecting import Selector
+from nnadapter.rules.application import Selector
 from partition import Graph, Node
 from tests.partition.small_graphs import edges, graph_of
 

@@ -12,7 +12,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError
-from nnadapter.running import resting
+from nnadapter.running import plan_devices
 from nnadapter.running.choices import MOST_CHOICES
 from nnadapter.running.repeating import Repeat
 from tests import residing_driver
@@ -415,13 +415,13 @@ def test_a_file_chooses_where_functions_are_written_down_too(tmp_path, device):
 
 
 def test_a_step_of_one_choice_rests_though_that_of_another_with_the_same_outputs_does_well(monkeypatch):
-    monkeypatch.setattr(resting, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(plan_devices, "monotonic", lambda: 100.0)
     monkeypatch.setattr(residing_driver, "BREAKS", {"ADD"})  # of the first branch
     model, (then, otherwise) = parse(FLAG), FEEDS[FLAG]
     with nna.InferenceSession(model, devices="residing", options=ALLOW) as session:
         failures = []
-        for _ in range(resting.IN_A_ROW + 1):
+        for _ in range(plan_devices.IN_A_ROW + 1):
             assert check(session, model, then) == {"cpu"}
             failures.append(session.provenance.steps[0].failure)
             assert check(session, model, otherwise) == {"residing"}
-    assert ["rests" in failure for failure in failures] == [False] * resting.IN_A_ROW + [True]
+    assert ["rests" in failure for failure in failures] == [False] * plan_devices.IN_A_ROW + [True]

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 import nnadapter as nna
 from nnadapter.caching import bans
-from nnadapter.cli.entry import main
-from nnadapter.drivers.device_tensors import DeviceTensor, Memory
-from nnadapter.drivers.kept_memory import kept
+from nnadapter.cli.command import main
+from nnadapter.drivers.interface import DeviceTensor, Memory
+from nnadapter.drivers.tensor_copies import kept
 from nnadapter.errors import (
     CompilationError,
     DeviceLostError,

@@ -14,9 +14,7 @@ from nnadapter.drivers import Control
 from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.running.control import RunControl
-from nnadapter.running.deadlines import Deadlines
-from nnadapter.running.turns import Turns
+from nnadapter.running.control import Deadlines, RunControl, Turns
 from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nnadapter.running.deadlines import Deadlines
+from nnadapter.running.control import Deadlines
 
 SECONDS = 30
 NAME = "nnadapter deadlines"

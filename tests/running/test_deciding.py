@@ -10,7 +10,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InputTypeError, InvalidInputError
-from nnadapter.onnx.preparation.choice import Conditions
+from nnadapter.onnx.preparation.branch_decisions import Conditions
 from nnadapter.running import choices, deciding
 from nnadapter.running.deciding import Fork
 from tests.models import HEAD, parse, run_whole

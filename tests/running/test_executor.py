@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nnadapter.drivers import Execution, Program, Threading
-from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.failures import NamedCalls
 from nnadapter.running.pool import ExecutionPool
 
 

@@ -13,7 +13,7 @@ from onnx.parser import parse_model
 
 import nnadapter as nna
 from nnadapter.drivers import registry
-from nnadapter.drivers.kept_memory import TENSORS
+from nnadapter.drivers.tensor_copies import TENSORS
 from nnadapter.errors import CancelledError, DeadlineExceededError, ExecutionError, FallbackWarning
 from tests.c_compiler import compile_acme, needs_compiler
 from tests.residing_driver import BEHIND, BREAKS, ENQUEUED, GATE, MOST, STREAMS

@@ -12,7 +12,7 @@ _RUNS = """
 import gc, random, signal, sys, threading, time
 import numpy as np, onnx.parser
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime.pools import pools_held
+from nnadapter.drivers.onnxruntime.program import pools_held
 
 model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["" : 17]>
     g (float[n, 4] x) => (float[n, 4] y) { a = Relu(x) b = Erf(a) y = Add(a, b) }''')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from nnadapter.running.lanes import Lane
+from nnadapter.running.flights import Lane
 from nnadapter.running.provenance import StepRun
 
 

@@ -14,19 +14,18 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.costs.stopwatch import Stopwatch
-from nnadapter.drivers.onnxruntime.pools import pool_permit
+from nnadapter.costs.timing import Stopwatch
+from nnadapter.drivers.onnxruntime.program import pool_permit
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.planning.opening import opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.running.compilation import Compiler
-from nnadapter.running.compiled import TimedPlacement
+from nnadapter.running.compiled import BLOCK, BLOCKS, TimedPlacement
 from nnadapter.running.measuring import MOST_AGAIN, Measurer
-from nnadapter.running.open_plan import FixedSizesError
+from nnadapter.running.open_plans import FixedSizesError
 from nnadapter.running.past_choices import PastChoices
-from nnadapter.running.promise import BLOCK, BLOCKS
-from partition.by_cost.origin import Origin, OriginKind, all_on
+from partition.by_cost.pricing import Origin, OriginKind, all_on
 from tests import metered_driver
 from tests.models import numbers
 from tests.watching import watched

@@ -8,11 +8,11 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from nnadapter.drivers.copies import Copies
-from nnadapter.drivers.device_tensors import DeviceTensor, Memory
+from nnadapter.drivers.interface import DeviceTensor, Memory
+from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.errors import ExecutionError, GivenUpError
 from nnadapter.running.bound_step import Substitute
-from nnadapter.running.one_step import after_failure, run_step
+from nnadapter.running.executor import after_failure, run_step
 
 
 class Gone(Memory):

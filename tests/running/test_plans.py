@@ -9,8 +9,7 @@ from itertools import product
 import pytest
 
 from nnadapter.errors import ClosedError
-from nnadapter.running.plan_memory import Holding
-from nnadapter.running.plans import PlanCache, PlanCounts
+from nnadapter.running.plans import Holding, PlanCache, PlanCounts
 
 
 class Plan:

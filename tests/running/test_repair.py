@@ -18,7 +18,7 @@ from nnadapter.errors import (
     OutOfMemoryError,
     TransientError,
 )
-from nnadapter.running import resting
+from nnadapter.running import plan_devices
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 from tests.trial_driver import COUNTS, SCRIPT, SPOILS
 
@@ -150,7 +150,7 @@ def test_a_cause_is_warned_of_once_in_a_session(session):
 
 def test_a_device_that_keeps_failing_rests_and_comes_back(session, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(resting, "monotonic", lambda: now[0])
+    monkeypatch.setattr(plan_devices, "monotonic", lambda: now[0])
     running = session("allow")
     SCRIPT.extend([ExecutionError("no")] * 4)
     for _ in range(3):

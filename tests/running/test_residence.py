@@ -12,8 +12,8 @@ from onnx.parser import parse_model
 
 import nnadapter as nna
 from nnadapter.drivers import registry
-from nnadapter.drivers.device_tensors import DeviceTensor
-from nnadapter.drivers.kept_memory import TENSORS, kept
+from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.tensor_copies import TENSORS, kept
 from nnadapter.errors import CancelledError, FallbackWarning
 from tests.c_compiler import compile_acme, needs_compiler
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nnadapter.errors import DeviceLostError, ExecutionError
-from nnadapter.running import resting
-from nnadapter.running.resting import FIRST_PAUSE, IN_A_ROW, LONGEST_PAUSE, Health
+from nnadapter.running import plan_devices
+from nnadapter.running.plan_devices import FIRST_PAUSE, IN_A_ROW, LONGEST_PAUSE, Health
 
 ONE, OTHER = ("y",), ("z",)
 
@@ -20,7 +20,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(resting, "monotonic", lambda: Clock.now)
+    monkeypatch.setattr(plan_devices, "monotonic", lambda: Clock.now)
     monkeypatch.setattr(Clock, "now", 100.0)
     return Clock
 

@@ -16,7 +16,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Execution, Program, Threading
-from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import CancelledError, InvalidInputError, InvalidOptionError
 from nnadapter.running import traced_programs

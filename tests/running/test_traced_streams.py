@@ -7,7 +7,7 @@ import threading
 import time
 
 from nnadapter.drivers.fake_npu.driver import FakeNpuDevice
-from nnadapter.running.traced_streams import Watchers
+from nnadapter.running.traced_programs import Watchers
 
 
 def enqueued(watchers, device, noted):

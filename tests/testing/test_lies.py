@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnadapter.testing import Settings, run_conformance
-from nnadapter.testing.outcomes import OutcomeKind
+from nnadapter.testing.subjects import OutcomeKind
 from tests.lying_driver import ABOUT_BINDING, LIES
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.text import to_text
-from nnadapter.ir.verifying import verify
-from nnadapter.testing.open_models import DynamicCase, opened
+from nnadapter.ir.verification import verify
+from nnadapter.testing.dynamic_shape_cases import DynamicCase, opened
 from nnadapter.testing.random_models.maker import RandomCase
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.testing.subjects import by_band
-from nnadapter.testing.tolerances import Precision
+from nnadapter.testing.subjects import Precision, by_band
 
 
 def softmax(x):

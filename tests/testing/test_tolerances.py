@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nnadapter.accuracy.bands import BANDS
-from nnadapter.testing.tolerances import Precision, furthest
+from nnadapter.accuracy.tolerances import BANDS
+from nnadapter.testing.subjects import Precision, furthest
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 ROW = re.compile(r"^\| (b?float\w+) \| 2\^(-\d+) \| (\S+) \| (\S+) \|$", re.MULTILINE)

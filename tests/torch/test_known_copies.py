@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from nnadapter.torch.known_copies import KNOWN, CopyCache
+from nnadapter.torch.resident_runs import KNOWN, CopyCache
 from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler:UserWarning")
@@ -90,7 +90,7 @@ def test_copies_go_with_weights_states_and_graphs():
 
 @pytest.mark.parametrize("rounds", [50, pytest.param(500, marks=pytest.mark.sweep)])
 def test_a_tensor_that_is_written_while_it_is_compared_is_fed_as_one_or_the_other(rounds):
-    from nnadapter.drivers.copies import Copies
+    from nnadapter.drivers.tensor_copies import Copies
 
     known, weight, ended = CopyCache(), nn.Parameter(torch.zeros(200_000)), threading.Event()
     array, other = weight.detach().numpy(), np.ones(200_000, np.float32)

@@ -12,7 +12,7 @@ from torch import nn
 
 import nnadapter as nna
 from nnadapter.drivers.registry import open_device
-from nnadapter.torch.resident import Resident
+from nnadapter.torch.resident_tensors import Resident
 from tests.torch.training_steps import compiled, gradients, moved, network
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler:UserWarning")

@@ -13,8 +13,8 @@ from torch._dynamo.utils import counters
 
 import nnadapter as nna
 from nnadapter.drivers.registry import open_device
-from nnadapter.torch.known_copies import KNOWN
-from nnadapter.torch.resident import Resident
+from nnadapter.torch.resident_runs import KNOWN
+from nnadapter.torch.resident_tensors import Resident
 from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes
 from tests.trial_driver import HANDED
 
@@ -186,7 +186,7 @@ def test_hooks_on_saved_tensors_get_tensors():
 
 
 def test_a_tensor_on_a_device_is_one_for_who_reads_it():
-    from nnadapter.drivers.copies import Copies
+    from nnadapter.drivers.tensor_copies import Copies
 
     array, read = np.arange(6, dtype=np.float32).reshape(2, 3), []
     value = nna.DeviceValue.from_numpy(array, "fake_npu").contents

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.torch.trials import Trials
+from nnadapter.torch.resident_runs import Trials
 
 
 def calls_with_trial(trials, calls, gains):

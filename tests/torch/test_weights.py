@@ -151,7 +151,7 @@ def test_changes_that_pytorch_does_not_count_are_seen(change):
 
 
 def test_of_many_words_some_are_looked_at():
-    from nnadapter.torch.samples import samples_of
+    from nnadapter.torch.program import samples_of
 
     tensors = [nn.Parameter(torch.randn(size, 100)) for size in (1, 2, 50)] + [torch.randn(77), torch.zeros(())]
     samples = samples_of(tensors)
@@ -164,7 +164,7 @@ def test_of_many_words_some_are_looked_at():
 
 @pytest.mark.parametrize(("size", "dtype"), [(4096, torch.float32), (1000, torch.float64), (7, torch.bfloat16)])
 def test_of_small_parameters_each_element_is_looked_at(size, dtype):
-    from nnadapter.torch.samples import samples_of
+    from nnadapter.torch.program import samples_of
 
     weight = nn.Parameter(torch.zeros(size, dtype=dtype))
     for place in {0, size // 3, size - 2, size - 1}:
@@ -175,7 +175,7 @@ def test_of_small_parameters_each_element_is_looked_at(size, dtype):
 
 
 def test_the_last_bytes_of_a_buffer_are_looked_at():
-    from nnadapter.torch.samples import samples_of
+    from nnadapter.torch.program import samples_of
 
     mask = torch.zeros(10, dtype=torch.bool)
     samples = samples_of([mask])

@@ -11,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 import nnadapter as nna
-from nnadapter.cli.entry import main
+from nnadapter.cli.command import main
 from nnadapter.errors import InvalidModelError, InvalidOptionError
-from nnadapter.inference.peers import PEERS
+from nnadapter.inference.bench import PEERS
 
 SCRIPT = """
 import torch

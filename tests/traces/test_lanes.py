@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.traces.event import SESSION, Event
-from nnadapter.traces.lanes import rows_of
+from nnadapter.traces.recorder import rows_of
+from nnadapter.traces.trace import SESSION, Event
 
 
 def event(start, end, thread=1, lane="npu", name=""):

@@ -12,10 +12,9 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InvalidOptionError
-from nnadapter.traces.asking import trace_for
-from nnadapter.traces.event import COMPILE, FALLBACK, RUN
 from nnadapter.traces.logged import VARIABLE, LogTrace, is_wanted
-from nnadapter.traces.trace import SILENT
+from nnadapter.traces.selection import trace_for
+from nnadapter.traces.trace import COMPILE, FALLBACK, RUN, SILENT
 from tests.models import CHAIN, numbers, parse
 
 
@@ -108,7 +107,7 @@ def test_an_unknown_level(monkeypatch):
 
 def test_the_environment_asks_for_lines_on_standard_error():
     code = (
-        "from nnadapter.traces.asking import trace_for\n"
+        "from nnadapter.traces.selection import trace_for\n"
         "for _ in range(2): trace_for(None, None).mark('npu', 'fallback', 'fall back', reason='hung up')\n"
     )
     ran = subprocess.run(

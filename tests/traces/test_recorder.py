@@ -9,9 +9,8 @@ import threading
 import pytest
 
 from nnadapter.errors import InvalidOptionError
-from nnadapter.traces.event import COMPILE, RUN, STEP
 from nnadapter.traces.recorder import Recorder
-from nnadapter.traces.trace import SILENT, Trace
+from nnadapter.traces.trace import COMPILE, RUN, SILENT, STEP, Trace
 from tests.trace_checks import lanes_of, named
 
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import nnadapter as nna
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.preparation.sizes import default_shapes
+from nnadapter.onnx.preparation.default_sizes import default_shapes
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting
-from nnadapter.whatif import ranking
+from nnadapter.whatif import what_if
 from nnadapter.whatif.situation import situation_of
 from tests.models import HEAD, SANDWICH, ocr_model, parse
 from tests.running.test_choices import FLAG
@@ -157,7 +157,7 @@ def situation(model, *off):
 
 def test_the_road_map_takes_two_where_one_alone_is_worth_nothing():
     """By segments alone: Sin, or Cos, moves one node and no border."""
-    found = ranking.rank([situation(PAIR, "Sin", "Cos")], lambda gain: (gain.segments, 0, 0))
+    found = what_if.rank([situation(PAIR, "Sin", "Cos")], lambda gain: (gain.segments, 0, 0))
     assert [worth.gain.segments for worth in found.features] == [0, 0]
     (step,) = found.road_map
     assert {feature.op_type for feature in step.features} == {"Sin", "Cos"} and step.outcome.segments == 1
@@ -170,7 +170,7 @@ def test_an_atom_that_lacks_two_features_needs_both():
     needs = tuple(both if each else each for each in known.missing.needs)
     known = replace(known, missing=replace(known.missing, needs=needs), _known={})
     assert all(known.with_features([feature]) == known.with_features() for feature in both)
-    found = ranking.rank([known], ranking.by_time)
+    found = what_if.rank([known], what_if.by_time)
     assert [step.features for step in found.road_map] == [both] and known.frequency == dict.fromkeys(both, 2)
 
 
@@ -359,7 +359,7 @@ def test_nothing_missing():
 
 
 def test_the_number_of_features_is_bounded(monkeypatch):
-    monkeypatch.setattr(ranking, "MOST_FEATURES", 2)
+    monkeypatch.setattr(what_if, "MOST_FEATURES", 2)
     found = nna.what_if(chain(("Sin", "Erf", "Sin", "Erf", "Neg")), without("Sin", "Erf", "Neg"))
     assert {feature.label for feature in found.features} == {"Sin", "Erf"}
     assert found.left_out == 1 and any("1 less frequent" in note for note in found.notes)

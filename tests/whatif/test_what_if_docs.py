@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import nnadapter as nna
-from nnadapter.whatif import facts
+from nnadapter.whatif import report
 
 PAGE = (Path(__file__).parents[2] / "docs" / "what-if.md").read_text(encoding="utf-8")
 ROWS = {
-    "`now`": facts.Standing,
-    "`features`": facts.FeatureFacts,
-    "`road_map`": facts.RoadStep,
-    "`models`": facts.ModelFacts,
-    "`failed`": facts.FailedModel,
+    "`now`": report.Standing,
+    "`features`": report.FeatureFacts,
+    "`road_map`": report.RoadStep,
+    "`models`": report.ModelFacts,
+    "`failed`": report.FailedModel,
 }
 
 
@@ -33,7 +33,7 @@ def test_keys_of_a_part(row, kind):
 
 
 def test_keys_of_the_top():
-    assert listed("top") == ["schema_version", *(entry.name for entry in fields(facts.WhatIfFacts))]
+    assert listed("top") == ["schema_version", *(entry.name for entry in fields(report.WhatIfFacts))]
 
 
 @pytest.mark.slow

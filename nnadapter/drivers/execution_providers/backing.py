@@ -1,33 +1,125 @@
-"""Who computes in a session: a provider with its devices and options, found and checked; and sessions on it."""
+"""Provider sessions: devices and options, graph assignment, and probes with the smallest models.
+
+ONNX Runtime says of every node that is left after its rewriting who runs it, by the node's name. Names need not be
+there or be unique, so nodes are marked beforehand. What was made of a node keeps its mark in front.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nnadapter.drivers.capability import Option, OptionValues
-from nnadapter.drivers.execution_providers.foreign_libraries import load_libraries
 from nnadapter.drivers.execution_providers.libraries import (
     devices_of,
     installed,
     installed_providers,
     library_path,
+    load_libraries,
+    missing_library,
     register,
 )
-from nnadapter.drivers.execution_providers.names import OWN_OPTIONS, PLACES, full_name, how_to_get
-from nnadapter.drivers.onnxruntime.sessions import open_session, without_files
-from nnadapter.drivers.onnxruntime.weights import Loadable
+from nnadapter.drivers.execution_providers.names import (
+    BY_KERNELS,
+    NO_HARDWARE,
+    OWN_OPTIONS,
+    PLACES,
+    full_name,
+    has_hardware,
+    how_to_get,
+)
+from nnadapter.drivers.onnxruntime.failures import brief
+from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, without_files
+from nnadapter.drivers.onnxruntime.values import FLOAT, HALF, model_of_one
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import QUIET
 from nnadapter.process.real_onnxruntime import onnxruntime
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 if TYPE_CHECKING:
+    import onnx
+
     from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+
+
+_MARK = re.compile(r"nnadapter:(\d+):")
+_INSERTED = frozenset(("Cast", "MemcpyFromHost", "MemcpyToHost", "Transpose"))
+"""What ONNX Runtime puts between its providers, and in front of and behind a graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Who runs the nodes of a model: positions of marked ones."""
+
+    taken: frozenset[int]
+    """Every part of them runs on the provider."""
+    left: frozenset[int]
+    """A part of them is left to ONNX Runtime's CPU."""
+    made: tuple[str, ...]
+    """Op types that are left to the CPU and that no mark leads from: parts of functions."""
+
+    def without(self, positions: Set[int]) -> Assignment:
+        """The same, but nothing is said of some nodes."""
+        return Assignment(self.taken, self.left - positions, self.made)
+
+    def verdict(self, position: int, provider: str) -> Verdict:
+        """Whether the provider takes a node.
+
+        A node that is gone was folded, or became part of another; if it was a function whose parts are left, it is
+        refused, whichever of those functions it was.
+        """
+        # Whether there is a kernel does not hang on sizes; what a compiler takes may.
+        reason = Reason.UNSUPPORTED_OPERATION if provider in BY_KERNELS else Reason.DEVICE_REFUSED
+        if position in self.left:
+            suffix = "" if self.taken else ", with all of the graph: it knows none of this, or its options do not fit"
+            return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU{suffix}")
+        if position in self.taken or not self.made:
+            return SUPPORTED
+        parts = ", ".join(sorted(set(self.made))[:3])
+        return Unsupported(reason, f"{provider} leaves parts of it to ONNX Runtime's CPU: {parts}")
+
+
+def marked(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model whose nodes, and the nodes inside them, say in their names where they stand."""
+    copy = type(model)()
+    copy.CopyFrom(model)
+    for position, node in enumerate(copy.graph.node):
+        for number, inner in enumerate(_with_inner(node)):
+            inner.name = f"nnadapter:{position}:{number}"
+    return copy
+
+
+def read_assignment(session: onnxruntime.InferenceSession, provider: str) -> Assignment:
+    """Return who runs the nodes of a marked model."""
+    assigned_nodes: set[int] = set()
+    unassigned_nodes: set[int] = set()
+    decomposed_ops: list[str] = []
+    for part in session.get_provider_graph_assignment_info():
+        ours = part.ep_name == provider
+        for node in part.get_nodes():
+            mark = _MARK.match(node.name)
+            if mark is not None:
+                (assigned_nodes if ours else unassigned_nodes).add(int(mark[1]))
+            elif not ours and node.op_type not in _INSERTED:
+                decomposed_ops.append(node.op_type)
+    return Assignment(frozenset(assigned_nodes - unassigned_nodes), frozenset(unassigned_nodes), tuple(decomposed_ops))
+
+
+def _with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    yield node
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _with_inner(inner)
+
 
 _LEVELS = {
     "none": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -227,3 +319,48 @@ def _warn_of_unknown(provider: str, provider_options: Mapping[str, str], path: s
                 DriverWarning,
                 stacklevel=2,
             )
+
+
+_SHAPE = (1, 4, 4, 4)
+
+
+def takes_addition(backing: Backing) -> bool:
+    """Return whether the provider takes a float32 addition; every accelerator has one.
+
+    A provider that fails when it is asked for a graph's nodes is left out by ONNX Runtime, which only logs why.
+
+    Raises:
+        InvalidOptionError: the provider does not start.
+        DeviceUnavailableError: nor can it, on this machine, or without a library that is missing.
+    """
+    try:
+        assignment = read_assignment(backing.open(_addition(FLOAT)), backing.provider)
+    except Exception as error:
+        if not has_hardware(backing.provider):
+            raise DeviceUnavailableError(f"{backing.provider} cannot be used: {NO_HARDWARE}; choose another") from error
+        missing = missing_library(backing.provider)
+        if missing:
+            raise DeviceUnavailableError(
+                f"{backing.provider} does not start: {missing} is not found; install what has it where the system's "
+                "loader looks (LD_LIBRARY_PATH)"
+            ) from error
+        options_text = ", ".join(f"{name}={value}" for name, value in backing.options.items()) or "none"
+        raise InvalidOptionError(
+            f"{backing.provider} does not start: {brief(error)}; change its options, got {options_text}, or install "
+            "the libraries that ONNX Runtime logs as missing"
+        ) from error
+    return bool(assignment.taken)
+
+
+def computes_half(backing: Backing) -> bool:
+    """Whether the provider's hardware adds float16: some take such nodes and fail when they are run."""
+    x = np.ones(_SHAPE, np.float16)
+    try:
+        backing.open(_addition(HALF)).run(None, {"a": x, "b": x})
+    except Exception:  # noqa: BLE001  whatever it raises is a no
+        return False
+    return True
+
+
+def _addition(element_type: int) -> bytes:
+    return model_of_one(b"Add", 2, element_type, _SHAPE)

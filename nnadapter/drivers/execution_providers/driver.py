@@ -1,4 +1,4 @@
-"""The driver `ort`: a device for every execution provider that ONNX Runtime knows, here or not."""
+"""Driver `ort`: one device for each execution provider of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.capability import (
     Capability,
@@ -18,11 +18,8 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
-from nnadapter.drivers.device_tensors import DeviceTensor, Memory
-from nnadapter.drivers.execution_providers.backing import OPTIONS, find_backing
-from nnadapter.drivers.execution_providers.context import EpContext
+from nnadapter.drivers.execution_providers.backing import OPTIONS, Backing, find_backing, takes_addition
 from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed, installed_providers
-from nnadapter.drivers.execution_providers.memory import EpMemory, taken_over
 from nnadapter.drivers.execution_providers.names import (
     BY_KERNELS,
     GRAPHICS,
@@ -36,12 +33,68 @@ from nnadapter.drivers.execution_providers.names import (
     is_cpu,
     short_name,
 )
-from nnadapter.drivers.execution_providers.probing import takes_addition
-from nnadapter.drivers.interface import Context, Device, Driver
+from nnadapter.drivers.execution_providers.program import EpMemory, deserialize_program, taken_over
+from nnadapter.drivers.interface import Admission, Context, Device, DeviceTensor, Driver, Memory, Program
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
 from nnadapter.process.cache import remembered
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.traces.trace import SILENT, Trace
+from partition.verdict import Verdict
+
+if TYPE_CHECKING:
+    import onnx
+
+    from nnadapter.drivers.execution_providers.compiler import Asker
+
+
+class EpContext(Context):
+    """A provider with its options; what has to do with ONNX models is imported when one is judged or compiled."""
+
+    def __init__(self, backing: Backing, trace: Trace = SILENT, lane: str = "") -> None:
+        self._backing = backing
+        self._trace, self._lane = trace, lane
+
+    def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """See `Context.supported`: what the provider is assigned of the graph."""
+        return self._asker.supported(model)
+
+    def admit(self, model: onnx.ModelProto) -> Admission:
+        """See `Context.admit`: what was taken node by node; with open sizes, what the provider is assigned of it."""
+        return self._asker.admit(model)
+
+    def with_trace(self, trace: Trace, lane: str) -> EpContext:
+        """See `Context.with_trace`: ONNX Runtime's own events are in it, and those of the provider that it tells."""
+        return EpContext(self._backing, trace, lane)
+
+    def compile(self, model: onnx.ModelProto) -> Program:
+        """See `Context.compile`.
+
+        Raises:
+            CompilationError: the provider fails, or leaves nodes to ONNX Runtime's CPU.
+        """
+        return self._asker.compile(model)
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return deserialize_program(blob, self._backing)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`."""
+        return deserialize_program(blob, self._backing, is_checked=True)
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        asker = vars(self).get("_asker")
+        if asker is not None:
+            asker.close()
+
+    @cached_property
+    def _asker(self) -> Asker:
+        from nnadapter.drivers.execution_providers.compiler import Asker
+
+        return Asker(self._backing, self._trace, self._lane)
+
 
 _TRY_SECONDS = 60.0
 _UNUSABLE = 3

@@ -1,4 +1,4 @@
-"""Plug-in libraries of execution providers: which are installed, and registering them, once per process.
+"""Libraries of execution providers: plug-ins, and the third-party libraries that providers load.
 
 ONNX Runtime looks for no library by itself. A distribution is known by the table below, or by an entry point of the
 group `nnadapter.execution_providers`, whose name is the provider's and whose value is a module with
@@ -7,18 +7,62 @@ group `nnadapter.execution_providers`, whose name is the provider's and whose va
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import io
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from types import MappingProxyType
 
-from nnadapter.drivers.execution_providers.names import SUFFIX
-from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.execution_providers.names import SUFFIX, short_name
+from nnadapter.drivers.onnxruntime.failures import brief
 from nnadapter.errors import DeviceUnavailableError
+from nnadapter.process.cache import remembered
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
+
+_NOT_FOUND = ": cannot open shared object file"
+"""What Linux's loader says behind the name of a library that it does not find (dl-load.c of glibc; musl says more)."""
+_NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
+
+
+def load_libraries(provider: str) -> None:
+    """Load what a provider needs, where packages have it: the system's loader does not look there.
+
+    What is missing is not said here: ONNX Runtime names it when a session is made.
+    """
+    if provider in _NEED_CUDA:
+        _load_cuda()
+
+
+def missing_library(provider: str, folder: Path | None = None) -> str:
+    """Name the first library that the loader does not find for a provider that ONNX Runtime brings; empty if none.
+
+    ONNX Runtime tells it in its log alone.
+
+    Args:
+        provider: which did not start.
+        folder: where ONNX Runtime has its libraries.
+    """
+    named = f"libonnxruntime_providers_{short_name(provider).lower()}.so"
+    try:
+        ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
+    except OSError as error:
+        missing, separator, _ = str(error).partition(_NOT_FOUND)
+        return missing if separator and Path(missing).name != named else ""
+    return ""
+
+
+@remembered(1)
+def _load_cuda() -> None:
+    load = getattr(onnxruntime, "preload_dlls", None)
+    if load is not None:
+        with suppress(Exception), redirect_stdout(io.StringIO()):  # it prints what it does not find
+            load()
+
 
 GROUP = "nnadapter.execution_providers"
 """The entry point group."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from nnadapter.drivers.hardware import HardwareNeeds, Machine
+from nnadapter.drivers.registry import HardwareNeeds, Machine
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 
 DRIVER = "ort"

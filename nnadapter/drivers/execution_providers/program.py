@@ -1,4 +1,10 @@
-"""A compiled segment: a session on a provider. As bytes: an EPContext model in an envelope.
+"""Provider programs: device memory, executions, and self-contained EPContext models as bytes.
+
+Values of data types that its Python interface does not take (bfloat16, float8, 4 bits) stay arrays of the host's.
+
+Most hold nodes with what was compiled inside them and nothing else. That is told by their bytes: there are only fields
+that are listed here, written as protobuf itself writes them, so that no reader finds another message in them. Any other
+model is parsed, and looked through as a whole.
 
 The envelope's header is JSON with everything that the compiled form depends on. Its contents are the model that ONNX
 Runtime's `ModelCompiler` makes, with what the provider compiled inside it.
@@ -7,23 +13,338 @@ Runtime's `ModelCompiler` makes, with what the provider compiled inside it.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, Envelope
-from nnadapter.drivers.execution_providers.assignment import read_assignment
-from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.execution import EpExecution
-from nnadapter.drivers.execution_providers.names import BY_KERNELS
-from nnadapter.drivers.execution_providers.self_contained import COMPILED, external_data_text
-from nnadapter.drivers.interface import Execution, Program
-from nnadapter.drivers.onnxruntime.errors import brief
-from nnadapter.drivers.onnxruntime.sessions import session_execution
-from nnadapter.drivers.onnxruntime.weights import Loadable
-from nnadapter.errors import IncompatibleProgramError
+from nnadapter.drivers.execution_providers.backing import Backing, read_assignment
+from nnadapter.drivers.execution_providers.names import BY_KERNELS, PLACES
+from nnadapter.drivers.failures import translated_as
+from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Memory, Program
+from nnadapter.drivers.onnxruntime.failures import brief, translated
+from nnadapter.drivers.onnxruntime.sessions import Loadable, SessionExecution, run_options, session_execution
+from nnadapter.drivers.onnxruntime.values import (
+    goes_by_memory,
+    is_foreign_type,
+    model_of_one,
+    results_of,
+    run_in_place_of,
+)
+from nnadapter.errors import DriverError, IncompatibleProgramError, OutOfMemoryError
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.wire_format import BYTES, NUMBER, varint
+from nnadapter.process.cache import remembered
 from nnadapter.process.real_onnxruntime import onnxruntime
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
 if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+
+
+Form = tuple[np.dtype[Any], tuple[int, ...]]
+"""Data type and dimensions."""
+_BOOL = "tensor(bool)"
+_KINDS = 16
+"""Data types that are copied on a device."""
+
+
+class EpMemory(Memory):
+    """Room for bytes, which holds an OrtValue, an array, or nothing yet.
+
+    Args:
+        provider: whose device it is.
+        nbytes: how much may be copied in.
+        value: what lies there.
+        form: its data type and dimensions, if it is an OrtValue.
+    """
+
+    def __init__(self, provider: str, nbytes: int, value: Any = None, form: Form | None = None) -> None:
+        self._provider, self._value, self._is_free = provider, value, False
+        self._form = form
+        self.nbytes = nbytes
+
+    def copy_in(self, array: Array) -> None:
+        """See `Memory.copy_in`."""
+        self._check()
+        is_foreign = is_foreign_type(array.dtype)
+        self._value = array.copy() if is_foreign else _placed(array, PLACES[self._provider])
+        self._form = None if is_foreign else (array.dtype, array.shape)
+
+    def copy_out(self, array: Array) -> None:
+        """See `Memory.copy_out`."""
+        self._check()
+        source = np.zeros(self.nbytes, np.uint8) if self._value is None else self._value
+        source = source if isinstance(source, np.ndarray) else np.asarray(source.numpy())
+        if source.dtype == array.dtype and source.shape == array.shape:
+            array[...] = source
+        else:
+            array.reshape(-1).view(np.uint8)[:] = (
+                np.ascontiguousarray(source).reshape(-1).view(np.uint8)[: array.nbytes]
+            )
+
+    def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        """What lies there as an OrtValue, seen as a tensor of this type, which is one that those take."""
+        self._check()
+        if self._form == (dtype, shape):
+            return self._value
+        array = np.empty(shape, dtype)
+        self.copy_out(array)
+        return _placed(array, PLACES[self._provider])
+
+    def free(self) -> None:
+        """See `Memory.free`: ONNX Runtime frees a value when nothing refers to it any more."""
+        self._value, self._form, self._is_free = None, None, True
+
+    def dlpack_device(self) -> tuple[int, int] | None:
+        """See `Memory.dlpack_device`."""
+        self._check()
+        value = self._value
+        if not isinstance(value, onnxruntime.OrtValue) or not hasattr(value, "__dlpack_device__"):
+            return None
+        if value.data_type() == _BOOL:  # which it gives over as uint8
+            return None
+        kind, number = value.__dlpack_device__()
+        return int(kind), int(number)
+
+    def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
+        """See `Memory.dlpack`."""
+        return _copied(self.value(dtype, shape), self._provider).__dlpack__()
+
+    def _check(self) -> None:
+        if self._is_free:
+            raise DriverError("the device memory was freed; allocate it again")
+
+
+def taken_over(tensor: Any, provider: str) -> DeviceTensor | None:
+    """A copy of what another library gives over by DLPack; None where it lies elsewhere, or in another way."""
+    try:
+        value = onnxruntime.OrtValue.from_dlpack(tensor)
+    except Exception:  # noqa: BLE001  this ONNX Runtime takes nothing, or not this; whatever it raises, the host is next
+        return None
+    place = PLACES[provider]
+    if value.device_name() != place or 0 in value.shape() or is_foreign_type(_dtype_of(value)):
+        return None
+    # Who gave it may still be making it, in work of its own that a copy to the host waits for.
+    _placed(np.zeros(1, np.float32), place).numpy()
+    return tensor_of(_copied(value, provider), provider)
+
+
+def tensor_of(value: Any, provider: str) -> DeviceTensor:
+    """An OrtValue that nobody else has, as a tensor in memory of its own."""
+    form = dtype, shape = _dtype_of(value), tuple(value.shape())
+    return DeviceTensor(EpMemory(provider, value.tensor_size_in_bytes(), value, form), dtype, shape)
+
+
+def _placed(array: Array, place: str) -> Any:
+    # On the CPU it would look at `array`. Numpy's `ascontiguousarray` gives a scalar an axis.
+    source_array = array if place != "cpu" and array.flags.c_contiguous else array.copy()
+    with translated_as(f"ONNX Runtime has no room on {place}", "free some, or see its words", OutOfMemoryError, brief):
+        return onnxruntime.OrtValue.ortvalue_from_numpy(source_array, place, 0)
+
+
+def _copied(value: Any, provider: str) -> Any:
+    """Another value that holds the same, on the same device; it is there on return."""
+    binding = _identity(provider, value.element_type()).io_binding()
+    with translated_as(f"ONNX Runtime has no room on {PLACES[provider]}", "free some", OutOfMemoryError, brief):
+        binding.bind_ortvalue_input("a", value)
+        binding.bind_output("c", PLACES[provider], 0)
+        binding._session.run_with_iobinding(binding._iobinding, None)
+        return results_of(binding)[0]
+
+
+@remembered(_KINDS)
+def _identity(provider: str, element_type: int) -> onnxruntime.InferenceSession:
+    """A session that copies: ONNX Runtime offers no other copy from a device to itself for all of its providers."""
+    return Backing(provider=provider).open(model_of_one(b"Identity", 1, element_type))
+
+
+def _dtype_of(value: Any) -> np.dtype[Any]:
+    return _dtype(value.element_type())
+
+
+@remembered(len(DTYPE_OF_ELEMENT_TYPE))
+def _dtype(element_type: int) -> np.dtype[Any]:
+    return np.dtype(DTYPE_OF_ELEMENT_TYPE[element_type])
+
+
+class EpExecution(SessionExecution):
+    """Runs a session; it holds nothing of its own."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, provider: str) -> None:
+        super().__init__(session, provider)
+        self._provider = provider
+        self._run_in_place = None if goes_by_memory(session) else run_in_place_of(session, PLACES[provider])
+
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.compute_on_device`; None where a type is none that ONNX Runtime's Python interface takes."""
+        if self._run_in_place is None:
+            return None
+        values = []
+        for name, tensor in zip(self.input_names, inputs, strict=True):
+            assert isinstance(tensor.memory, EpMemory), "memory of a device is its own"
+            values.append((name, tensor.memory.value(tensor.dtype, tensor.shape)))
+        with translated(self._failure, "check the inputs"):
+            outputs = self._run_in_place(values, self.output_names, run_options.get())
+        return [tensor_of(value, self._provider) for value in outputs]
+
+
+COMPILED = "EPContext"
+"""The op of nodes that hold what was compiled, or name its file."""
+_HARMLESS: Mapping[str, int | None] = {
+    **dict.fromkeys(
+        ("ep_cache_context", "ep_sdk_version", "hardware_architecture", "notes", "partition_name", "source")
+    ),
+    **dict.fromkeys(("main_context", "max_size")),
+    "embed_mode": 1,
+    "is_multi_soc_ep_context": 0,
+}
+"""Attributes that they may have, some with one number only: any other one may say where a file lies."""
+_DEPENDENCIES = "external_dependencies"
+"""The property of a model that lists files."""
+_LONGEST = 1 << 31
+"""Bytes of a message of protobuf."""
+
+Field = tuple[int, int, int]
+"""A tag, and where its value starts and stops."""
+
+
+class Message(NamedTuple):
+    """What may be in a message."""
+
+    inner: Mapping[int, Message | None]
+    """Tags, with the messages that are there."""
+    check: Callable[[bytes, list[Field]], bool] | None
+    """Whether what is there names no file."""
+
+
+def external_data_text(contents: bytes) -> str:
+    """Return what a model keeps in other files, in words; empty where it keeps nothing there.
+
+    Raises:
+        Exception: what protobuf raises for what is no model; ValueError for what is something else as well.
+    """
+    if contents[4:8] == b"ORTM":
+        raise ValueError("ONNX Runtime takes it for its own form")
+    return "" if is_plain(contents) else _told(contents)
+
+
+def is_plain(contents: bytes) -> bool:
+    """Whether a serialized ModelProto holds nothing but compiled nodes with what was compiled inside them.
+
+    Fields that stand there twice count each time, whichever of them a reader takes.
+    """
+    try:
+        return len(contents) < _LONGEST and _holds(contents, 0, len(contents), MODEL)
+    except IndexError:
+        return False
+
+
+def _holds(contents: bytes, start: int, stop: int, message: Message) -> bool:
+    fields = list(_written(contents, start, stop))
+    if not all(tag in message.inner for tag, _, _ in fields):
+        return False
+    inner = ((message.inner[tag], begin, end) for tag, begin, end in fields)
+    return (message.check is None or message.check(contents, fields)) and all(
+        submessage is None or _holds(contents, begin, end, submessage) for submessage, begin, end in inner
+    )
+
+
+def _written(contents: bytes, start: int, stop: int) -> Iterator[Field]:
+    at = start
+    while at < stop:
+        tag, begin = _number(contents, at)
+        if tag & 7 not in (BYTES, NUMBER):
+            raise IndexError(f"a tag of {tag}")
+        number, number_end = _number(contents, begin)
+        begin, end = (number_end, number_end + number) if tag & 7 == BYTES else (begin, number_end)
+        if end > stop:
+            raise IndexError("a field ends behind its message")
+        yield tag, begin, end
+        at = end
+
+
+def _number(contents: bytes, at: int) -> tuple[int, int]:
+    """A number that is not negative and in its shortest form, and where it ends."""
+    number, end = varint(contents, at)
+    if number >> 63 or (end - at > 1 and not contents[end - 1]):
+        raise IndexError(f"a number of {end - at} bytes")
+    return number, end
+
+
+def _texts(contents: bytes, fields: list[Field], number: int) -> list[bytes]:
+    return [contents[start:stop] for tag, start, stop in fields if tag == number << 3 | BYTES]
+
+
+def _is_compiled(contents: bytes, fields: list[Field]) -> bool:
+    return _texts(contents, fields, 4) == [COMPILED.encode()]
+
+
+def _is_harmless(contents: bytes, fields: list[Field]) -> bool:
+    names = [name.decode(errors="replace") for name in _texts(contents, fields, 1)]
+    if len(names) != 1 or names[0] not in _HARMLESS:
+        return False
+    numbers = [varint(contents, start)[0] for tag, start, _ in fields if tag == 3 << 3 | NUMBER]
+    return _HARMLESS[names[0]] is None or numbers == [_HARMLESS[names[0]]]
+
+
+def _lists_no_files(contents: bytes, fields: list[Field]) -> bool:
+    return _DEPENDENCIES.encode() not in _texts(contents, fields, 1) or not any(_texts(contents, fields, 2))
+
+
+def _message(
+    numbers: Iterable[int],
+    texts: Iterable[int],
+    messages: Mapping[int, Message] | None = None,
+    check: Callable[[bytes, list[Field]], bool] | None = None,
+) -> Message:
+    leaves = (*(number << 3 | NUMBER for number in numbers), *(number << 3 | BYTES for number in texts))
+    inner = {number << 3 | BYTES: message for number, message in (messages or {}).items()}
+    return Message({**dict.fromkeys(leaves), **inner}, check)
+
+
+_PROPERTY = _message((), (1, 2), check=_lists_no_files)
+_OPERATOR_SET = _message((2,), (1,))
+_SHAPE = _message((), (), {1: _message((1,), (2, 3))})
+_TYPE = _message((), (6,), {1: _message((1,), (), {2: _SHAPE})})
+_VALUE = _message((), (1, 3), {2: _TYPE, 4: _PROPERTY})
+_ATTRIBUTE = _message((3, 20), (1, 4, 13), check=_is_harmless)
+_NODE = _message((), (1, 2, 3, 4, 6, 7, 8), {5: _ATTRIBUTE, 9: _PROPERTY}, check=_is_compiled)
+_GRAPH = _message((), (2, 10), {1: _NODE, 11: _VALUE, 12: _VALUE, 13: _VALUE, 16: _PROPERTY})
+MODEL = _message((1, 5), (2, 3, 4, 6), {7: _GRAPH, 8: _OPERATOR_SET, 14: _PROPERTY})
+"""A ModelProto, without all that may hold a tensor, an inner graph or a function."""
+
+
+def _told(contents: bytes) -> str:
+    import onnx  # most programs that are loaded need none of it
+
+    for message in _messages(onnx.load_from_string(contents)):
+        if isinstance(message, onnx.TensorProto):
+            if message.data_location != onnx.TensorProto.DEFAULT or message.external_data:
+                return "weights"
+        elif isinstance(message, onnx.NodeProto):
+            if message.op_type == COMPILED and not all(map(_is_known, message.attribute)):
+                return "what was compiled"
+        elif isinstance(message, onnx.StringStringEntryProto) and message.key == _DEPENDENCIES and message.value:
+            return "what it needs"
+    return ""
+
+
+def _is_known(attribute: Any) -> bool:
+    return attribute.name in _HARMLESS and _HARMLESS[attribute.name] in (None, attribute.i)
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """A message, and all that it holds at any depth."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for submessage in (value,) if hasattr(value, "ListFields") else value:
+                yield from _messages(submessage)
+
 
 _ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
 

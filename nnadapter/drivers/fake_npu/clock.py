@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nnadapter.drivers.capability import Profile
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, TensorType
 from nnadapter.drivers.fake_npu.limits import HELD
 from nnadapter.drivers.fake_npu.products import REPEATED, instruction_flops
-from nnadapter.drivers.profile import Profile
 
 Types = Sequence[TensorType]
 _TRANSFER_SECONDS = 10e-6

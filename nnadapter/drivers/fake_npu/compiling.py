@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
+from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.footprint import packed_bytes
@@ -27,8 +28,7 @@ from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir.model import Model
-from nnadapter.ir.verifying import verify
-from nnadapter.memory.arenas import Arenas
+from nnadapter.ir.verification import verify
 from nnadapter.process.forking import new_lock
 from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict

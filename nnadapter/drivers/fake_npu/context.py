@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from nnadapter.drivers.arenas import Arenas
+from nnadapter.drivers.capability import Profile
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.needs import check_needs
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import deserialize_program
 from nnadapter.drivers.interface import Admission, Context, Program
-from nnadapter.drivers.profile import Profile
-from nnadapter.memory.arenas import Arenas
 from nnadapter.traces.trace import Trace
 from partition.verdict import Verdict
 

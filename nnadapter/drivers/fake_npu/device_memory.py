@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.capability import MemoryStatistics
-from nnadapter.drivers.device_tensors import DeviceTensor, Memory
+from nnadapter.drivers.interface import DeviceTensor, Memory
 from nnadapter.errors import DriverError, InvalidInputError, OutOfMemoryError
 from nnadapter.ir.operand import Array
 from nnadapter.process.forking import new_lock

@@ -16,14 +16,12 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
-from nnadapter.drivers.device_tensors import Memory
 from nnadapter.drivers.fake_npu.context import FakeNpuContext
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.limits import LIMITS
 from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, read_options
 from nnadapter.drivers.fake_npu.streams import FakeNpuEvent, FakeNpuStream, Waits
-from nnadapter.drivers.interface import Context, Device, Driver
-from nnadapter.drivers.streams import Event, Stream
+from nnadapter.drivers.interface import Context, Device, Driver, Event, Memory, Stream
 from nnadapter.errors import DeviceNotFoundError
 from nnadapter.process.cache import remembered
 

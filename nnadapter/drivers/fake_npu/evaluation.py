@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.binding import Binding, Frame
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
@@ -16,7 +17,6 @@ from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.passes import Evaluator
-from nnadapter.memory.arenas import Arenas
 from nnadapter.process.cache import remembered
 
 

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.drivers.control import UNLIMITED, Control
-from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.arenas import Arena, Arenas
 from nnadapter.drivers.fake_npu.binding import Binding, Bound
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
 from nnadapter.drivers.fake_npu.streams import FakeNpuStream
 from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, Computation, others_spin
-from nnadapter.drivers.interface import Execution
-from nnadapter.drivers.streams import Stream
+from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Stream
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
-from nnadapter.memory.arenas import Arena, Arenas
 
 if TYPE_CHECKING:
     from nnadapter.drivers.fake_npu.tracing import InstructionEvents

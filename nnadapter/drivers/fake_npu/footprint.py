@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.ir.operand import Array
-from nnadapter.memory.arenas import Arenas
 
 if TYPE_CHECKING:
     from nnadapter.ir.model import Model

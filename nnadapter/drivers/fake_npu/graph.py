@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.ir.deferred import DeferredArray, contents_of
+from nnadapter.ir.deferred_arrays import DeferredArray, contents_of
 from nnadapter.ir.operand import Array
 from nnadapter.process.cache import remembered
 

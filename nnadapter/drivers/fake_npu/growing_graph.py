@@ -8,9 +8,9 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuTensor, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.ir.deferred import deferrable, same_form
+from nnadapter.ir.deferred_arrays import deferrable, same_form
+from nnadapter.ir.derived import applied
 from nnadapter.ir.operand import Array, dtype_name
-from nnadapter.ir.traced_arrays import applied
 
 
 class GrowingGraph:

@@ -72,8 +72,10 @@ class _Planner:
         self._output_roots: dict[int, int] = {}
 
     def plan(self) -> MemoryPlan:
-        from nnadapter.memory.buffers import Buffer  # a program that was kept has its plan
-        from nnadapter.memory.planner import place
+        from nnadapter.drivers.arenas import (
+            Buffer,  # a program that was kept has its plan
+            place,
+        )
 
         for step, instruction in enumerate(self._graph.instructions):
             for tensor in instruction.scratch:

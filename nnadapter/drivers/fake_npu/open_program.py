@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from nnadapter.drivers.arenas import Arena, Arenas
 from nnadapter.drivers.fake_npu.binding import Bound
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
@@ -20,7 +21,6 @@ from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import DriverError
 from nnadapter.ir.operand import Array
-from nnadapter.memory.arenas import Arena, Arenas
 
 
 class FakeNpuOpenProgram(Program):

@@ -7,9 +7,8 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
-from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.capability import Option, OptionValues, Profile
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
-from nnadapter.drivers.profile import Profile
 from nnadapter.errors import InvalidOptionError
 
 DEFAULT_MEMORY_BYTES = 4 << 30

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.binding import Binding, Frame
@@ -24,9 +25,8 @@ from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
-from nnadapter.ir.deferred import DeferredArray
+from nnadapter.ir.deferred_arrays import DeferredArray
 from nnadapter.ir.operand import Array
-from nnadapter.memory.arenas import Arenas
 
 if TYPE_CHECKING:
     from nnadapter.drivers.fake_npu.tracing import InstructionEvents

@@ -26,12 +26,12 @@ from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
 from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
+from nnadapter.ir.derived import ArrayTrace, TracedArray
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
-from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray
-from nnadapter.ir.tracing import Trace
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.verification import verify
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
 
-from nnadapter.drivers.streams import Event, Stream
+from nnadapter.drivers.interface import Event, Stream
 from nnadapter.errors import FAILURES, DriverError
 from nnadapter.process.forking import new_lock
 

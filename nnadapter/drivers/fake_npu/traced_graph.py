@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, Parameters, TensorType
-from nnadapter.ir.tracing import Interned, is_traced
+from nnadapter.ir.symbolic_numbers import Interned, is_traced
 
 
 @dataclass(frozen=True, slots=True)

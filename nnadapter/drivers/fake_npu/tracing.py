@@ -8,8 +8,7 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
-from nnadapter.traces.event import ENGINE
-from nnadapter.traces.trace import Trace
+from nnadapter.traces.trace import ENGINE, Trace
 
 
 class InstructionEvents:

@@ -9,7 +9,7 @@ from nnadapter.drivers.fake_npu.operations import OPERATIONS, OperationRow
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Operand
 from nnadapter.ir.operations.quantization import REALS
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.verification import verify
 from nnadapter.process.cache import Cache
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 

@@ -5,8 +5,6 @@ about), faults (which are due) with log, acting, answers and results (how they a
 execution. docs/faults.md says what it is for.
 """
 
-from nnadapter.drivers.faulty.kinds import Kind, Phase
-from nnadapter.drivers.faulty.reading import read_script
-from nnadapter.drivers.faulty.script import Fault, Script
+from nnadapter.drivers.faulty.script import Fault, Kind, Phase, Script, read_script
 
 __all__ = ["Fault", "Kind", "Phase", "Script", "read_script"]

@@ -1,25 +1,316 @@
-"""The driver and its devices: each is around another one, whose name stands behind the colon."""
+"""Driver `faulty`: devices that wrap others and inject the faults of a script."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, DeviceRole, MemoryStatistics, Option, OptionValues
-from nnadapter.drivers.device_tensors import DeviceTensor, Memory
-from nnadapter.drivers.faulty.acting import act
-from nnadapter.drivers.faulty.context import FaultyContext
-from nnadapter.drivers.faulty.faults import Faults
-from nnadapter.drivers.faulty.kinds import Kind, Phase
-from nnadapter.drivers.faulty.reading import VARIABLE, read_script, script_in
-from nnadapter.drivers.faulty.script import Script
-from nnadapter.drivers.interface import Context, Device, Driver
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceRole,
+    MemoryStatistics,
+    Option,
+    OptionValues,
+    Profile,
+)
+from nnadapter.drivers.faulty.faults import (
+    CallPoint,
+    Due,
+    Faults,
+    RetainedOutputs,
+    Subject,
+    act,
+    changed,
+    changed_on_device,
+    lie,
+    lie_of_blob,
+    lie_of_segment,
+    make,
+    other_bytes,
+    subject_of,
+    unwrapped,
+    wrapped,
+    written_to,
+    written_to_on_device,
+)
+from nnadapter.drivers.faulty.script import CHECKING, VARIABLE, WRITING, Kind, Phase, Script, read_script, script_in
+from nnadapter.drivers.interface import (
+    UNLIMITED,
+    Admission,
+    Compatibility,
+    Context,
+    Control,
+    Device,
+    DeviceTensor,
+    Driver,
+    Event,
+    Execution,
+    Memory,
+    Program,
+    SegmentModel,
+    Stream,
+)
 from nnadapter.drivers.registry import open_device
-from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FaultScriptError
+from nnadapter.ir.operand import Array
+from nnadapter.kernels.kernel import Kernel
+from nnadapter.traces.trace import Trace
+from partition.verdict import Verdict
+
+
+class FaultyExecution(Execution):
+    """What the execution inside computes, and the faults of a script.
+
+    Args:
+        inner: the execution inside.
+        run: its runs; None where no fault comes at them.
+        close: the ends of it and of its program; None where no fault comes at them.
+        kept: the outputs that it gave away and writes to.
+    """
+
+    def __init__(
+        self,
+        inner: Execution,
+        run: CallPoint | None,
+        close: CallPoint | None,
+        retained_outputs: RetainedOutputs | None = None,
+    ) -> None:
+        self._inner, self._run, self._close = inner, run, close
+        self._kept = RetainedOutputs() if retained_outputs is None else retained_outputs
+        self._undone: deque[list[Due]] = deque()
+        """Faults of runs that the execution inside left to another way of computing, which the host tries next."""
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`."""
+        return self._computed(inputs, self._inner.compute)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`."""
+        return self._computed(inputs, partial(self._inner.compute_within, control=control))
+
+    def at(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.at`."""
+        return FaultyExecution(self._inner.at(sizes), self._run, None, self._kept)
+
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`."""
+        return self._computed(inputs, partial(self._inner.compute_into, outputs=outputs))
+
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.compute_on_device`."""
+        return self._on_device(inputs, partial(self._inner.compute_on_device, control=control))
+
+    def enqueue(
+        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.enqueue`; where the run has a fault, the work of the stream is waited for."""
+        return self._on_device(inputs, partial(self._inner.enqueue, stream=stream, control=control), stream)
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        try:
+            act(self._close)
+        finally:
+            self._inner.close()
+
+    def _computed(
+        self, inputs: Sequence[Array], compute: Callable[[Sequence[Array]], Sequence[Array]]
+    ) -> Sequence[Array]:
+        due, is_begun = self._due()
+        if not due:
+            return compute(inputs)
+        if _has(due, Kind.WRITES_INPUTS):
+            inputs = written_to(inputs)
+        due = due if is_begun else self._make(due)
+        results = changed(compute(inputs), due)
+        if _has(due, Kind.KEEPS_OUTPUTS):
+            self._kept.keep(results)
+        return results
+
+    def _on_device(
+        self,
+        inputs: Sequence[DeviceTensor],
+        compute: Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None],
+        stream: Stream | None = None,
+    ) -> Sequence[DeviceTensor] | None:
+        due, is_begun = self._due()
+        remaining_faults = due if is_begun else self._make(due)
+        results = compute(inputs)
+        if results is None:
+            self._undone.append(remaining_faults)
+            return None
+        if not due:
+            return results
+        if stream is not None:
+            stream.synchronize()
+        if _has(due, Kind.WRITES_INPUTS):
+            written_to_on_device(inputs)
+        results = changed_on_device(results, remaining_faults)
+        if _has(due, Kind.KEEPS_OUTPUTS):
+            self._kept.keep(results)
+        return results
+
+    def _due(self) -> tuple[list[Due], bool]:
+        """What comes at this run, and whether those that come before the computation were made already."""
+        self._kept.write()
+        if self._undone:
+            return self._undone.popleft(), True
+        return [] if self._run is None else self._run.due(), False
+
+    def _make(self, due: Sequence[Due]) -> list[Due]:
+        """Make those that come before the computation, and return the others."""
+        return [] if self._run is None or not due else make(self._run, due)
+
+
+def _has(due: Sequence[Due], kind: Kind) -> bool:
+    return any(triggered_fault.fault.kind is kind for triggered_fault in due)
+
+
+class FaultyProgram(Program):
+    """What the program inside does, and the faults of a script about its operations."""
+
+    def __init__(self, inner: Program, faults: Faults, subject: Subject) -> None:
+        self.inner = inner
+        self._faults, self._subject = faults, subject
+        self._run = faults.moment(Phase.RUN, subject)
+        self._close = faults.moment(Phase.CLOSE, subject)
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        act(self._faults.moment(Phase.CREATE, self._subject))
+        execution = self.inner.create_execution()
+        is_as_it_is = self._run is None and self._close is None
+        return execution if is_as_it_is else FaultyExecution(execution, self._run, self._close)
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`."""
+        return self.inner.memory_bytes
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`."""
+        return self.inner.execution_bytes
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`."""
+        return self.inner.shared_bytes
+
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`."""
+        due = act(self._faults.moment(Phase.DESERIALIZE, self._subject, WRITING))
+        blob = self.inner.serialize()
+        if blob is None:
+            return None
+        previous_blob, self._faults.last_blob = self._faults.last_blob, wrapped(blob, self._subject)
+        altered_blob = wrapped(blob, self._subject)
+        for triggered_fault in due:
+            altered_blob = other_bytes(blob, previous_blob, triggered_fault)
+        return altered_blob
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        try:
+            act(self._close)
+        finally:
+            self.inner.close()
+
+
+def inside(program: Program) -> Program:
+    """The program that one of this device is around."""
+    return program.inner if isinstance(program, FaultyProgram) else program
+
+
+class FaultyContext(Context):
+    """What the context inside does, and the faults of a script."""
+
+    def __init__(self, inner: Context, faults: Faults) -> None:
+        self._inner, self._faults = inner, faults
+
+    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
+        """See `Context.supported`."""
+        subject = subject_of(model)
+        due = act(self._faults.moment(Phase.JUDGE, subject))
+        verdicts = self._inner.supported(model)
+        return lie(verdicts, due, subject) if due else verdicts
+
+    def admit(self, model: SegmentModel) -> Admission:
+        """See `Context.admit`."""
+        due = act(self._faults.moment(Phase.ADMIT, subject_of(model)))
+        return lie_of_segment(self._inner.admit(model), due)
+
+    def profile(self) -> Profile | None:
+        """See `Context.profile`."""
+        return self._inner.profile()
+
+    def kernels(self) -> Sequence[Kernel]:
+        """See `Context.kernels`."""
+        return self._inner.kernels()
+
+    def compile(self, model: SegmentModel) -> Program:
+        """See `Context.compile`."""
+        return self._compiled(self._inner.compile, model)
+
+    def compile_whole(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole`."""
+        return self._compiled(self._inner.compile_whole, model)
+
+    def bind(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.bind`."""
+        subject = subject_of(model)
+        act(self._faults.moment(Phase.COMPILE, subject))
+        bound = self._inner.bind(inside(program), model)
+        return None if bound is None else FaultyProgram(bound, self._faults, subject)
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return self._read(memoryview(blob), lambda view: self._inner.deserialize(bytes(view)))
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`."""
+        return self._read(blob, self._inner.deserialize_view)
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`."""
+        contents, subject = unwrapped(blob)
+        due = act(self._faults.moment(Phase.DESERIALIZE, subject, CHECKING))
+        compatibility = self._inner.check_blob(contents)
+        return lie_of_blob(compatibility) if due else compatibility
+
+    def with_session_options(self, options: Any) -> Context:
+        """See `Context.with_session_options`."""
+        return FaultyContext(self._inner.with_session_options(options), self._faults)
+
+    def with_trace(self, trace: Trace, lane: str) -> Context:
+        """See `Context.with_trace`."""
+        return FaultyContext(self._inner.with_trace(trace, lane), self._faults)
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        try:
+            act(self._faults.moment(Phase.CLOSE))
+        finally:
+            self._faults.end()
+            self._inner.close()
+
+    def _compiled(self, compiles: Callable[[SegmentModel], Program], model: SegmentModel) -> Program:
+        subject = subject_of(model)
+        act(self._faults.moment(Phase.COMPILE, subject))
+        return FaultyProgram(compiles(model), self._faults, subject)
+
+    def _read(self, blob: memoryview, reads: Callable[[memoryview], Program]) -> Program:
+        contents, subject = unwrapped(blob)
+        act(self._faults.moment(Phase.DESERIALIZE, subject))
+        return FaultyProgram(reads(contents), self._faults, subject)
+
 
 _EXAMPLE = "fake_npu"
 OPTIONS = (

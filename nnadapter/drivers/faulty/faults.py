@@ -1,18 +1,166 @@
-"""Which faults are due at a call: counted, drawn by the seed, and noted."""
+"""Fault injection: choice of the faults due at a driver call, exceptions, delays and wrong answers."""
 
 from __future__ import annotations
 
+import ctypes
+import inspect
+import json
+import os
+import signal
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property, partial
 from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from typing import Any
+from zlib import crc32
 
-from nnadapter.drivers.faulty.kinds import READING, Kind, Phase
-from nnadapter.drivers.faulty.log import EarlierCounts, Log
-from nnadapter.drivers.faulty.script import Fault, Script
-from nnadapter.drivers.faulty.subjects import NOTHING, Subject
-from nnadapter.errors import DeviceLostError
+import numpy as np
+
+from nnadapter.drivers.envelope import PREFIX_BYTES, Envelope
+from nnadapter.drivers.faulty.script import READING, Fault, Kind, Phase, Script, error_class, signal_number
+from nnadapter.drivers.interface import Admission, Compatibility, DeviceTensor, SegmentModel
+from nnadapter.errors import (
+    FAILURES,
+    DeviceLostError,
+    FaultScriptError,
+    IncompatibleProgramError,
+    NNAdapterError,
+    OutOfMemoryError,
+)
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import FLOATING, Array
+from nnadapter.onnx.domains import op_name
 from nnadapter.process.forking import new_lock
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Operations in their order: of each its type, and the names of the nodes that it stands for."""
+
+    operations: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """What tells it from others, here and in another process; the sizes of tensors are no part of it."""
+        return f"{crc32(self.to_bytes()):08x}"
+
+    def concerns(self, fault: Fault) -> bool:
+        """Whether calls about it are those that a fault is for."""
+        return (fault.op_type is None and fault.name is None) or next(self.positions(fault), None) is not None
+
+    def positions(self, fault: Fault) -> Iterator[int]:
+        """Where the operations are that a fault is for."""
+        op_type = None if fault.op_type is None else _plain(fault.op_type)
+        for position, (type_, names) in enumerate(self.operations):
+            if op_type is not None and op_type not in (_plain(type_), _family(type_)):
+                continue
+            if fault.name is None or any(fnmatchcase(name, fault.name) for name in names):
+                yield position
+
+    def to_bytes(self) -> bytes:
+        """It as bytes, for `subject_in`."""
+        return json.dumps(self.operations, separators=(",", ":")).encode()
+
+
+NOTHING = Subject()
+"""Calls that are about no model."""
+
+
+def subject_of(model: SegmentModel) -> Subject:
+    """Return what a call about a model is about."""
+    if isinstance(model, Model):
+        return Subject(tuple((operation.type, operation.origins) for operation in model.operations))
+    return Subject(tuple((op_name(node.domain, node.op_type), (node.name,)) for node in model.graph.node))
+
+
+def subject_in(written: bytes) -> Subject:
+    """Return what `Subject.to_bytes` wrote.
+
+    Raises:
+        ValueError: it is nothing of the kind.
+    """
+    rows = json.loads(written)
+    if not isinstance(rows, list):
+        raise ValueError
+    return Subject(tuple((str(type_), tuple(map(str, names))) for type_, names in rows))
+
+
+def _plain(type_: str) -> str:
+    return type_.removeprefix("ai.onnx::").replace("_", "").lower()
+
+
+def _family(type_: str) -> str:
+    """CONV_2D is Conv, as RESIZE_LINEAR is Resize."""
+    return _plain(type_.removesuffix("_2D").removesuffix("_NEAREST").removesuffix("_LINEAR"))
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCounts:
+    """What was noted before."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Calls, by what they are counted under."""
+    made: Mapping[int, int] = field(default_factory=Counter)
+    """Faults, by their number in the script."""
+
+
+class Log:
+    """A file with a line of JSON for each fault.
+
+    Raises:
+        FaultScriptError: it cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.earlier = _read(path)
+
+    def note(self, number: int, kind: Kind, phase: Phase, about: str, call: int, counts: Mapping[str, int]) -> None:
+        """Note a fault that is about to be made, written when this returns."""
+        fault = {"fault": number, "kind": kind.value, "phase": phase.value, "about": about, "call": call}
+        self._write({**fault, "process": os.getpid(), "counts": dict(counts)})
+
+    def end(self, counts: Mapping[str, int]) -> None:
+        """Note how far counts came, where a context ends."""
+        self._write({"process": os.getpid(), "counts": dict(counts)})
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(file, json.dumps(line).encode() + b"\n")
+        finally:
+            os.close(file)
+
+
+def _read(path: str) -> EarlierCounts:
+    counts: dict[str, int] = {}
+    fault_counts: Counter[int] = Counter()
+    try:
+        file = Path(path)
+        text = file.read_text() if file.exists() else ""
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FaultScriptError(
+            f"script of faults, key 'log': {path!r} cannot be written: {reason}; name another file", key="log"
+        ) from error
+    for line in text.splitlines():
+        with suppress(ValueError):  # somebody else's line, or half of one
+            noted = json.loads(line)
+            if isinstance(noted, dict):
+                fault_counts[noted.get("fault", 0)] += 1
+                for key, count in noted.get("counts", {}).items():
+                    counts[key] = max(count, counts.get(key, 0))
+    return EarlierCounts(counts, fault_counts)
+
 
 _OF_PROGRAMS = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
 """Phases whose calls are counted for each program."""
@@ -146,3 +294,275 @@ def _is_its_turn(fault: Fault, call: int) -> bool:
         return call == fault.nth
     first = fault.from_ or 1
     return call >= first and (call - first) % (fault.every or 1) == 0
+
+
+_CODE = 3
+_LONG_S = 3600.0
+
+
+def act(moment: CallPoint | None) -> list[Due]:
+    """Make the faults of one call that come before it, and return those that are left for what it gives."""
+    return [] if moment is None else make(moment, moment.due())
+
+
+def make(moment: CallPoint, due: Sequence[Due]) -> list[Due]:
+    """Make those of some faults that come before a call, and return the others."""
+    remaining_faults = []
+    for triggered_fault in due:
+        moment.note(triggered_fault)
+        acts = _ACTS.get(triggered_fault.fault.kind)
+        if acts is None:
+            remaining_faults.append(triggered_fault)
+        else:
+            acts(moment, triggered_fault)
+    return remaining_faults
+
+
+def _raise(moment: CallPoint, due: Due) -> None:
+    kind = error_class(due.fault)
+    raise kind(due.text, **_needed(kind))
+
+
+def _needed(kind: type[BaseException]) -> dict[str, str]:
+    """What a class of ours needs beside a message."""
+    if not issubclass(kind, NNAdapterError):
+        return {}
+    parameters = inspect.signature(kind).parameters.values()
+    return {
+        parameter.name: ""
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+    }
+
+
+def _no_room(moment: CallPoint, due: Due) -> None:
+    raise OutOfMemoryError(f"no room: {due.text}")
+
+
+def _lose(moment: CallPoint, due: Due) -> None:
+    moment.faults.lose(due)
+    raise DeviceLostError(f"the device is gone: {due.text}")
+
+
+def _crash(moment: CallPoint, due: Due) -> None:
+    signal.raise_signal(signal_number(due.fault))
+    _exit(moment, due)  # somebody catches or ignores the signal
+
+
+def _exit(moment: CallPoint, due: Due) -> None:
+    sys.stderr.flush()
+    os._exit(_CODE if due.fault.code is None else due.fault.code)
+
+
+def _wait(moment: CallPoint, due: Due) -> None:
+    """Wait as a call in C does: whatever the deadline, and whoever cancels."""
+    end = float("inf") if due.fault.seconds is None else time.monotonic() + due.fault.seconds
+    while (remaining := end - time.monotonic()) > 0:
+        time.sleep(min(remaining, _LONG_S))
+
+
+_ACTS: Mapping[Kind, Callable[[CallPoint, Due], None]] = {
+    Kind.FAIL: _raise,
+    Kind.RAISE: _raise,
+    Kind.OUT_OF_MEMORY: _no_room,
+    Kind.DEVICE_LOST: _lose,
+    Kind.CRASH: _crash,
+    Kind.EXIT: _exit,
+    Kind.HANG: _wait,
+    Kind.SLOW: _wait,
+}
+
+
+_FOREIGN = b"a program of somebody else"
+
+
+def lie(verdicts: Sequence[Verdict], due: Sequence[Due], subject: Subject) -> Sequence[Verdict]:
+    """Return other verdicts on the operations of a subject."""
+    altered_verdicts = list(verdicts)
+    for triggered_fault in due:
+        if triggered_fault.fault.kind is Kind.WRONG_COUNT:
+            altered_verdicts = altered_verdicts[:-1]
+            continue
+        for position in subject.positions(triggered_fault.fault):
+            altered_verdicts[position : position + 1] = [_verdict(triggered_fault)][: len(altered_verdicts) - position]
+    return altered_verdicts
+
+
+def lie_of_segment(admission: Admission, due: Sequence[Due]) -> Admission:
+    """Return another admission."""
+    return replace(admission, verdict=_verdict(due[-1])) if due else admission
+
+
+def lie_of_blob(compatibility: Compatibility | None) -> Compatibility:
+    """Return the opposite of what a driver says of a program as bytes."""
+    wrong = (Compatibility.RECOMPILE, Compatibility.NO)
+    return Compatibility.SAME if compatibility in wrong else Compatibility.NO
+
+
+def other_bytes(blob: bytes, previous_blob: bytes, due: Due) -> bytes:
+    """Return what stands for a program, which was serialized behind another one."""
+    if due.fault.kind is Kind.FOREIGN_BLOB:
+        return previous_blob or _FOREIGN
+    damaged, random = bytearray(blob), Random(due.draw)
+    for _ in range(1 + len(blob) // 1000 if blob else 0):
+        damaged[random.randrange(len(blob))] ^= random.randrange(1, 256)
+    return bytes(damaged)
+
+
+def _verdict(due: Due) -> Verdict:
+    return SUPPORTED if due.fault.kind is Kind.SAYS_YES else Unsupported(Reason.DEVICE_REFUSED, due.text)
+
+
+_OTHER_KINDS = {"f": "i", "V": "u", "i": "u", "u": "i", "b": "u"}
+"""Kinds of numpy's data types, and another one of the same size for each."""
+_FLOATING = frozenset(each.value for each in FLOATING)
+
+
+def changed(results: Sequence[Array], due: Sequence[Due]) -> list[Array]:
+    """Return other results; those that may be written to are changed where they lie."""
+    altered_results = list(results)
+    for triggered_fault in due:
+        if triggered_fault.fault.kind is Kind.WRONG_COUNT:
+            altered_results = altered_results[:-1]
+        elif triggered_fault.fault.kind in _CHANGES:
+            altered_results = [
+                _changed(triggered_fault, position, array) for position, array in enumerate(altered_results)
+            ]
+    return altered_results
+
+
+def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[Due]) -> list[DeviceTensor]:
+    """Return other results, in the same memory."""
+    arrays = changed([_copied(tensor) for tensor in results], due)
+    for tensor in results[len(arrays) :]:
+        tensor.memory.free()
+    altered_tensors = []
+    for tensor, array in zip(results, arrays, strict=False):
+        tensor.memory.copy_in(np.ascontiguousarray(array).reshape(array.shape))
+        altered_tensors.append(DeviceTensor(tensor.memory, array.dtype, array.shape))
+    return altered_tensors
+
+
+def written_to(inputs: Sequence[Array]) -> list[Array]:
+    """Write to arrays, also to those that nobody may write to, and return what they held."""
+    originals = [array.copy() for array in inputs]
+    for array in inputs:
+        _spoil(array)
+    return originals
+
+
+def written_to_on_device(inputs: Iterable[DeviceTensor]) -> None:
+    """Write to tensors in memory of a device."""
+    for tensor in inputs:
+        array = _copied(tensor)
+        _spoil(array)
+        with suppress(*FAILURES):  # it may be freed by now
+            tensor.memory.copy_in(array)
+
+
+def _spoil(array: Array) -> None:
+    if array.dtype.hasobject or not array.nbytes or not array.flags.c_contiguous:
+        return
+    address = array.ctypes.data
+    contents = np.frombuffer(ctypes.string_at(address, array.nbytes), np.uint8)
+    ctypes.memmove(address, (contents ^ 0xFF).tobytes(), array.nbytes)
+
+
+def _copied(tensor: DeviceTensor) -> Array:
+    array = np.empty(tensor.shape, tensor.dtype)
+    tensor.memory.copy_out(array)
+    return array
+
+
+def _changed(due: Due, position: int, array: Array) -> Array:
+    output_index = due.fault.output
+    return array if output_index is not None and output_index != position else _CHANGES[due.fault.kind](due, array)
+
+
+def _writable(array: Array) -> Array:
+    return array if array.flags.writeable and array.flags.c_contiguous else array.copy()
+
+
+def _with_axis(due: Due, array: Array) -> Array:
+    return array[None]
+
+
+def _as_others(due: Due, array: Array) -> Array:
+    other: Any = _OTHER_KINDS.get(array.dtype.kind)
+    if other is None:
+        return np.zeros(array.shape, np.float32)
+    return np.ascontiguousarray(array).reshape(array.shape).view(f"{other}{array.dtype.itemsize}")
+
+
+def _no_numbers(due: Due, array: Array) -> Array:
+    if array.dtype.name not in _FLOATING:
+        return array
+    array = _writable(array)
+    array[...] = np.nan
+    return array
+
+
+def _flipped(due: Due, array: Array) -> Array:
+    if array.dtype.hasobject or not array.nbytes:
+        return array
+    array = _writable(array)
+    flat, random = array.reshape(-1).view(np.uint8), Random(due.draw)
+    for bit in random.sample(range(flat.size * 8), min(due.fault.bits or 1, flat.size * 8)):
+        flat[bit // 8] ^= 1 << bit % 8
+    return array
+
+
+_CHANGES = {
+    Kind.WRONG_SHAPE: _with_axis,
+    Kind.WRONG_DTYPE: _as_others,
+    Kind.NAN: _no_numbers,
+    Kind.FLIPPED_BITS: _flipped,
+}
+
+
+class RetainedOutputs:
+    """Outputs that were given away, and are written to later all the same."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def write(self) -> None:
+        """Write to all that was kept, and let go of it."""
+        writers, self._kept = self._kept, []
+        for write in writers:
+            write()
+
+    def keep(self, results: Sequence[Array] | Sequence[DeviceTensor]) -> None:
+        """Keep results."""
+        for result in results:
+            write = (
+                partial(written_to_on_device, [result]) if isinstance(result, DeviceTensor) else partial(_spoil, result)
+            )
+            self._kept.append(write)
+
+
+_ENVELOPE = Envelope(magic=b"NNAFAULT", version=1)
+_ALIGNMENT = 64
+"""Bytes: devices may use what they read where it lies."""
+
+
+def wrapped(blob: bytes, subject: Subject) -> bytes:
+    """Return the bytes of a program, and what it is about."""
+    header = subject.to_bytes()
+    padding = -(PREFIX_BYTES + len(header)) % _ALIGNMENT
+    return _ENVELOPE.close(header + b" " * padding, (blob,))
+
+
+def unwrapped(blob: memoryview) -> tuple[memoryview, Subject]:
+    """Return the bytes of a program and what it is about: nothing where it was written without a script of faults.
+
+    Raises:
+        IncompatibleProgramError: the bytes are damaged.
+    """
+    if _ENVELOPE.header_of(blob) is None:
+        return blob, NOTHING
+    header, contents = _ENVELOPE.open(blob, is_checked=True)
+    try:
+        return contents, subject_in(header)
+    except ValueError as error:
+        raise IncompatibleProgramError("it does not say which operations it has: damaged; compile it again") from error

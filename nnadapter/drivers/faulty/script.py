@@ -1,12 +1,16 @@
-"""A script as values: which faults come when, checked when they are made."""
+"""Fault scripts: kinds of faults, their phases, and scripts as checked values, from TOML."""
 
 from __future__ import annotations
 
 import builtins
 import inspect
 import json
+import os
 import signal as signals
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any
 
@@ -14,9 +18,109 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields, force_setattr
 
 from nnadapter import errors
-from nnadapter.drivers.faulty.kinds import KINDS, Kind, Phase
 from nnadapter.errors import FaultScriptError, NNAdapterError, close_names
-from nnadapter.files.strict import check_fields
+from nnadapter.files.documents import FileKind, check_fields
+
+
+class Phase(StrEnum):
+    """When a driver is called."""
+
+    OPEN = "open"
+    """`Driver.open`."""
+    CONTEXT = "context"
+    """`Device.create_context`."""
+    JUDGE = "judge"
+    """`Context.supported`."""
+    ADMIT = "admit"
+    """`Context.admit`."""
+    COMPILE = "compile"
+    """`Context.compile`, `compile_whole` and `bind`."""
+    DESERIALIZE = "deserialize"
+    """Programs as bytes: `Context.deserialize`, `deserialize_view` and `check_blob`, `Program.serialize`."""
+    CREATE = "create"
+    """`Program.create_execution`."""
+    RUN = "run"
+    """`Execution.compute` and all others that compute."""
+    CLOSE = "close"
+    """`close` of executions, programs and contexts."""
+
+
+class Kind(StrEnum):
+    """What goes wrong; `KINDS` says more."""
+
+    FAIL = "fail"
+    RAISE = "raise"
+    OUT_OF_MEMORY = "out_of_memory"
+    DEVICE_LOST = "device_lost"
+    CRASH = "crash"
+    EXIT = "exit"
+    HANG = "hang"
+    SLOW = "slow"
+    SAYS_YES = "says_yes"
+    SAYS_NO = "says_no"
+    WRONG_COUNT = "wrong_count"
+    WRONG_SHAPE = "wrong_shape"
+    WRONG_DTYPE = "wrong_dtype"
+    NAN = "nan"
+    FLIPPED_BITS = "flipped_bits"
+    WRITES_INPUTS = "writes_inputs"
+    KEEPS_OUTPUTS = "keeps_outputs"
+    DAMAGED_BLOB = "damaged_blob"
+    FOREIGN_BLOB = "foreign_blob"
+    LIES_ABOUT_BLOB = "lies_about_blob"
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """What there is to know of a kind."""
+
+    what: str
+    """What it does."""
+    phases: frozenset[Phase]
+    """In which it can come."""
+    keys: tuple[str, ...] = ()
+    """What a script may say of it, beside when it comes."""
+
+
+_ANY = frozenset(Phase)
+_RUN = frozenset((Phase.RUN,))
+_BLOB = frozenset((Phase.DESERIALIZE,))
+_ASKED = frozenset((Phase.JUDGE, Phase.ADMIT))
+
+KINDS: Mapping[Kind, KindRow] = {
+    Kind.FAIL: KindRow("raises an error of `nnadapter.errors`, `error`", _ANY, ("error", "message")),
+    Kind.RAISE: KindRow("raises an exception of Python's own, `error`", _ANY, ("error", "message")),
+    Kind.OUT_OF_MEMORY: KindRow("raises OutOfMemoryError", _ANY, ("message",)),
+    Kind.DEVICE_LOST: KindRow(
+        "raises DeviceLostError, now and at each later call of the context but `close`, for `seconds` or for ever",
+        _ANY,
+        ("seconds", "message"),
+    ),
+    Kind.CRASH: KindRow("kills the process by a signal, `signal`", _ANY, ("signal",)),
+    Kind.EXIT: KindRow("ends the process with an exit code, `code`", _ANY, ("code",)),
+    Kind.HANG: KindRow("does not come back, for `seconds` or for ever", _ANY, ("seconds",)),
+    Kind.SLOW: KindRow("takes `seconds` longer", _ANY, ("seconds",)),
+    Kind.SAYS_YES: KindRow("says yes to what the device refuses", _ASKED),
+    Kind.SAYS_NO: KindRow("says no to what the device takes", _ASKED),
+    Kind.WRONG_COUNT: KindRow("gives one verdict, or one output, too few", frozenset((Phase.JUDGE, Phase.RUN))),
+    Kind.WRONG_SHAPE: KindRow("gives outputs of another rank", _RUN, ("output",)),
+    Kind.WRONG_DTYPE: KindRow("gives outputs of another data type", _RUN, ("output",)),
+    Kind.NAN: KindRow("gives NaN in every element of floating-point outputs", _RUN, ("output",)),
+    Kind.FLIPPED_BITS: KindRow("flips `bits` bits of outputs", _RUN, ("output", "bits")),
+    Kind.WRITES_INPUTS: KindRow("writes to its inputs, before it fails or computes what is right", _RUN),
+    Kind.KEEPS_OUTPUTS: KindRow("keeps the outputs it gave, and writes to them at the next run", _RUN),
+    Kind.DAMAGED_BLOB: KindRow("`serialize` gives bytes some of which are others", _BLOB),
+    Kind.FOREIGN_BLOB: KindRow("`serialize` gives the program before this one, or bytes of nobody", _BLOB),
+    Kind.LIES_ABOUT_BLOB: KindRow("`check_blob` says the opposite", _BLOB),
+}
+"""Every kind."""
+WRITING = frozenset((Kind.DAMAGED_BLOB, Kind.FOREIGN_BLOB))
+"""Of `serialize`, in the phase of programs as bytes."""
+CHECKING = frozenset((Kind.LIES_ABOUT_BLOB,))
+"""Of `check_blob` there."""
+READING = frozenset(Kind) - WRITING - CHECKING
+"""Of `deserialize` there, and of all other phases."""
+
 
 Text = Annotated[str, Meta(min_length=1)]
 Number = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -213,3 +317,47 @@ def _known(kind: Any, value: object, key: str) -> Any:
 def _written(value: object) -> str:
     """A value in TOML; its texts are those of JSON."""
     return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+VARIABLE = "NNADAPTER_FAULTS"
+"""The environment variable that names the script of devices whose options name none."""
+TEXT = "the script's text"
+"""What messages call a script that was given as a text."""
+
+
+class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+    """The tables of the file."""
+
+    fault: tuple[Fault, ...] = ()
+    seed: Seed = 0
+    log: str = ""
+
+
+_FILE = FileKind(
+    name="script of faults",
+    contents=_Document,
+    error=FaultScriptError,
+    advice="change the script; docs/faults.md has one of every kind",
+    parse=tomllib.loads,
+    hints={"fault": "write [[fault]], with two brackets"},
+)
+
+
+def read_script(source: str | os.PathLike[str]) -> Script:
+    """Return the script of a TOML file, or of a text of more than one line.
+
+    Raises:
+        FaultScriptError: it cannot be read, is no TOML, has a key that is not known, or a value that does not fit. It
+            names file, fault and key.
+    """
+    if isinstance(source, str) and "\n" in source:
+        document = _FILE.parsed(source.removeprefix("\ufeff"), TEXT)
+    else:
+        document = _FILE.read(source)
+    return Script(faults=document.fault, seed=document.seed, log=document.log)
+
+
+def script_in(environment: Mapping[str, str]) -> Script:
+    """Return the script that the environment names; one without faults where it names none."""
+    named = environment.get(VARIABLE, "").strip("\ufeff ")
+    return read_script(named) if named else Script()

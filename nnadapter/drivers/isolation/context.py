@@ -1,20 +1,347 @@
-"""A context of a device in another process."""
+"""Contexts, programs and executions of an isolated device, recreated after its process was lost."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pickle import PickleBuffer
-from typing import Any, Protocol
+from threading import RLock, Thread
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakMethod, finalize
 
-from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
-from nnadapter.drivers.isolation.child import Child
-from nnadapter.drivers.isolation.limits import PHASE_OF
-from nnadapter.drivers.isolation.made import Made, RemoteLocation
-from nnadapter.drivers.isolation.program import IsolatedProgram, Recipe
-from nnadapter.drivers.profile import Profile
+from nnadapter.drivers.capability import Profile
+from nnadapter.drivers.interface import (
+    UNLIMITED,
+    Admission,
+    Compatibility,
+    Context,
+    Control,
+    Execution,
+    Program,
+    SegmentModel,
+)
+from nnadapter.drivers.isolation.channels import Computation, Form, type_named
+from nnadapter.drivers.isolation.child_process import PHASE_OF, Child
+from nnadapter.errors import (
+    ClosedError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    DriverError,
+    IncompatibleProgramError,
+    NNAdapterError,
+)
+from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
+from nnadapter.process.forking import register_after_fork
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 from partition.verdict import Verdict
+
+
+class RemoteLocation(NamedTuple):
+    """Where it is."""
+
+    child: Child
+    number: int
+
+
+class Made:
+    """See above. Usable from many threads.
+
+    Args:
+        make: a method of what has this, which makes it, in a process that lives. That is not kept alive by it: a cycle
+            would keep what is there until Python looks for cycles.
+        there: where it was made already.
+    """
+
+    def __init__(self, make: Callable[[], RemoteLocation], location: RemoteLocation | None = None) -> None:
+        self._make = WeakMethod(make)
+        self.known: RemoteLocation | None = None
+        """Where it was when somebody asked last."""
+        self._lock = RLock()
+        self._again: Thread | None = None
+        if location is not None:
+            self._take(location)
+        register_after_fork(self)
+
+    def there(self, end: float | None = None) -> RemoteLocation:
+        """Where it is now; made again where that process is lost.
+
+        Args:
+            end: by when, by `time.monotonic`; None for as long as it may take. What is being made goes on behind that.
+
+        Raises:
+            DeviceTimeoutError: it is not made yet.
+            NNAdapterError: it cannot be made.
+        """
+        location = self.known
+        if location is not None and not location.child.lost:
+            return location
+        if end is not None:
+            self._wait(end)
+        with self._lock:
+            location = self.known
+            if location is None or location.child.lost:
+                location = self._take(self._made())
+            return location
+
+    def _made(self) -> RemoteLocation:
+        make = self._make()
+        if make is None:  # while it was made aside
+            raise ClosedError("what was made in the device's process is in use by nobody any more")
+        return make()
+
+    def part(self) -> None:
+        """In a process that was forked: it is made again there."""
+        self._lock, self._again = RLock(), None
+
+    def close(self, limit_s: float) -> None:
+        """Free it, if its process lives."""
+        location, self.known = self.known, None
+        if location is not None and not location.child.lost:
+            location.child.ask("close", limit_s, number=location.number)
+
+    def _take(self, location: RemoteLocation) -> RemoteLocation:
+        self.known = location
+        finalize(self, location.child.closing.put, location.number).atexit = False
+        return location
+
+    def _wait(self, end: float) -> None:
+        """Have it made aside, and wait for that."""
+        thread = self._again
+        if thread is None or not thread.is_alive():
+            thread = self._again = Thread(target=self._made_aside, name="nnadapter made again", daemon=True)
+            thread.start()
+        thread.join(max(end - time.monotonic(), 0.0))
+        if thread.is_alive():
+            raise DeviceTimeoutError("the device is still being started again")
+
+    def _made_aside(self) -> None:
+        with contextlib.suppress(NNAdapterError):  # who waits asks again, and is told
+            self.there()
+
+
+def forms_of(model: SegmentModel) -> tuple[Form, ...] | None:
+    """Return dimensions and data types of the outputs; None where they are not known, or one has no elements."""
+    forms = _of_ir(model) if isinstance(model, Model) else _of_onnx(model)
+    return forms if forms is not None and all(all(shape) for shape, _ in forms) else None
+
+
+def _of_ir(model: Model) -> tuple[Form, ...] | None:
+    if model.is_open:
+        return None
+    types = [model.type_at(output) for output in model.outputs]
+    return tuple((type_.dimensions, type_.dtype.array_type) for type_ in types)
+
+
+def _of_onnx(model: Any) -> tuple[Form, ...] | None:
+    forms = []
+    for output in model.graph.output:
+        tensor = output.type.tensor_type
+        name = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
+        if name is None or not tensor.HasField("shape"):
+            return None
+        try:
+            dtype = type_named(name)
+        except ValueError:  # of texts
+            return None
+        forms.append((tuple(dimension.dim_value for dimension in tensor.shape.dim), dtype))
+    return tuple(forms)
+
+
+class IsolatedExecution(Execution):
+    """See `nnadapter.drivers.isolation.isolated_device`; as many threads compute at once as the device allows.
+
+    Args:
+        program: where its program is.
+        forms: of what it makes, where that is known.
+        limit: seconds that something may take.
+    """
+
+    def __init__(self, program: Made, forms: Sequence[Form] | None, limit: Callable[[str], float]) -> None:
+        self._program, self._forms, self._limit = program, forms, limit
+        self._limit_s = limit("compute")
+        self.made = Made(self._create)
+        """Where it is."""
+        self.made.there()
+
+    @property
+    def number(self) -> int:
+        """By which its process knows it."""
+        return self.made.there().number
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`."""
+        return self.computed(inputs)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`: a driver that does not stop in time is stopped with its process.
+
+        Raises:
+            DeviceTimeoutError: it was.
+        """
+        return self.computed(inputs, control=control)
+
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`: straight into memory that is shared, by a copy into any other."""
+        return self.computed(inputs, outputs)
+
+    def at(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.at`."""
+        return _AtSizes(self, sizes)
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        self.made.close(self._limit("close"))
+
+    def computed(
+        self,
+        inputs: Sequence[Array],
+        into: Sequence[Array] = (),
+        control: Control = UNLIMITED,
+        sizes: Sequence[Any] | None = None,
+    ) -> Sequence[Array]:
+        """What a run computes; see `Computation`."""
+        seconds = control.deadline_seconds
+        location = self.made.there(time.monotonic() + seconds if seconds else None)
+        computation = Computation(location.number, inputs, self._forms, into, sizes, control)
+        results: Sequence[Array] = location.child.run(computation, self._limit_s)
+        return results
+
+    def _create(self) -> RemoteLocation:
+        location = self._program.there()
+        number = location.child.ask("create_execution", self._limit("create_execution"), program=location.number)
+        return RemoteLocation(location.child, number)
+
+
+class _AtSizes(Execution):
+    """An execution at some sizes; it belongs to that one."""
+
+    def __init__(self, whole: IsolatedExecution, sizes: Sequence[Any]) -> None:
+        self._whole, self._sizes = whole, sizes
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`."""
+        return self._whole.computed(inputs, sizes=self._sizes)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`."""
+        return self._whole.computed(inputs, control=control, sizes=self._sizes)
+
+
+_SLOW_S = 0.5
+"""What took as long to compile is kept as bytes, where its driver gives them: it comes back sooner."""
+
+
+class Compiling(Protocol):
+    """The context."""
+
+    made: Made
+
+    def limit(self, command: str) -> float:
+        """Seconds that something may take."""
+
+    def compiled(self, command: str, model: SegmentModel) -> RemoteLocation:
+        """Where a program of a model is, compiled anew."""
+
+
+@dataclass(slots=True)
+class Recipe:
+    """How a program is made."""
+
+    what: str
+    """`compile`, `compile_whole`, `deserialize`, or `deserialize_view`: its bytes were held against a checksum."""
+    model: SegmentModel | None = None
+    blob: Any = None
+    """Bytes that its driver gave, if there are any."""
+
+
+class IsolatedProgram(Program):
+    """See `nnadapter.drivers.isolation.isolated_device`.
+
+    Args:
+        context: of the program.
+        recipe: how it is made.
+        there: where it was made already.
+        seconds: that making it took.
+    """
+
+    def __init__(
+        self, context: Compiling, recipe: Recipe, location: RemoteLocation | None = None, seconds: float = 0.0
+    ) -> None:
+        self.context = context
+        self.forms = None if recipe.model is None else forms_of(recipe.model)
+        """Of what it makes, where that is known."""
+        self._recipe = recipe
+        self._memory: tuple[int, int, Mapping[Hashable, int]] | None = None
+        self.made = Made(self._again, location)
+        """Where it is."""
+        if seconds >= _SLOW_S:
+            self.serialize()
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return IsolatedExecution(self.made, self.forms, self.context.limit)
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`."""
+        return self._held[0]
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`."""
+        return self._held[1]
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`."""
+        return {(id(self.context), key): nbytes for key, nbytes in self._held[2].items()}
+
+    @property
+    def _held(self) -> tuple[int, int, Mapping[Hashable, int]]:
+        """What the program said first: a device that computes is not asked again."""
+        if self._memory is None:
+            location = self.made.there()
+            answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
+            if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
+                raise DriverError(f"device {location.child.device!r} did not tell what a program holds")
+            self._memory = answer
+        return self._memory
+
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`."""
+        recipe = self._recipe
+        if recipe.blob is not None:
+            return bytes(recipe.blob)
+        location = self.made.there()
+        blob: bytes | None = location.child.ask("serialize", self.context.limit("serialize"), program=location.number)
+        recipe.blob = blob
+        return blob
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        self.made.close(self.context.limit("close"))
+
+    def _again(self) -> RemoteLocation:
+        recipe, context = self._recipe, self.context
+        if recipe.blob is not None:
+            location = context.made.there()
+            try:
+                limit, blob = context.limit("deserialize"), PickleBuffer(recipe.blob)
+                how = recipe.what if recipe.model is None else "deserialize"
+                number = location.child.ask(how, limit, context=location.number, blob=blob)
+                return RemoteLocation(location.child, number)
+            except DeviceLostError:
+                raise
+            except NNAdapterError:
+                if recipe.model is None:
+                    raise
+                recipe.blob = None
+        if recipe.model is None:
+            raise IncompatibleProgramError("there is neither a model nor bytes of the program")
+        return context.compiled(recipe.what, recipe.model)
 
 
 class Home(Protocol):
@@ -27,7 +354,7 @@ class Home(Protocol):
 
 
 class IsolatedContext(Context):
-    """See `nnadapter.drivers.isolated`; `close` frees it there.
+    """See `nnadapter.drivers.isolation.isolated_device`; `close` frees it there.
 
     Args:
         device: the device.

@@ -1,4 +1,13 @@
-"""The process of a device: it opens one and answers over its channels, until the process that started it ends.
+"""Process of an isolated device, seen from inside: entry point, lanes and the objects it serves.
+
+What a driver decides on sizes while it is asked is noted there, in the trace of the model that it was given; so is only
+known there at which sizes its program holds.
+
+What is closed takes with it what was made from it. Drivers are called by functions that are named for the call, so that
+the trace of a crash says where it was (`drivers/crashes.py`).
+
+What a driver raises is an answer. Inputs that lie in memory of the host's are mapped so that writing to them is a crash
+here, and spoils nothing there.
 
 What was standard output goes where standard error does, for drivers that print. The lifeline is a socket at which the
 system sends a signal when the other end is gone: it ends this process even while a driver computes in C and holds
@@ -7,16 +16,433 @@ Python's lock. Where there is no such signal, a thread looks.
 
 from __future__ import annotations
 
+import mmap
 import os
+import pickle
 import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from threading import Lock
 from typing import Any, NoReturn
 
-from nnadapter.drivers.isolation.channel import Channel, from_descriptor
-from nnadapter.drivers.isolation.seat import Seat
-from nnadapter.drivers.isolation.served import Served
+import numpy as np
+
+from nnadapter.drivers.arenas import ALIGNMENT
+from nnadapter.drivers.boundary import ask_compatibility, checked_bytes, create_execution, read_only
+from nnadapter.drivers.capability import Capability, DeviceInfo
+from nnadapter.drivers.failures import NamedCalls
+from nnadapter.drivers.interface import Compatibility, Context, Control, Program
+from nnadapter.drivers.isolation.channels import (
+    HEADER_BYTES,
+    OWN,
+    Channel,
+    Spec,
+    from_descriptor,
+    read,
+    type_named,
+    written,
+)
+from nnadapter.drivers.isolation.stream_computations import Ahead, compute_ahead, compute_there
+from nnadapter.drivers.registry import device_info, open_device
+from nnadapter.drivers.selection import check_options
+from nnadapter.drivers.shared_memory import mapped
+from nnadapter.errors import FAILURES, CompilationError, DriverError, ExecutionError, NNAdapterError, describe
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array, dtype_name
+from nnadapter.ir.structure import numbers
+from nnadapter.ir.symbolic_numbers import Trace, Traced
+from partition.verdict import Unsupported
+
+SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
+"""An execution, the sizes that are left open, in the order in which the trace has them, and what to compute with."""
+
+
+def at_sizes(model: Model, task: SizedTask) -> tuple[Any, Sequence[Array]] | None:
+    """An execution at the sizes of a task, with its inputs; None where the program does not hold there."""
+    execution, variables, inputs = task
+    sizes = trace_of(model).replay(variables)
+    return None if sizes is None else (execution.at(sizes), inputs)
+
+
+def trace_of(model: Model) -> Trace:
+    """The trace of a model with open sizes."""
+    return next(number.trace for number in numbers(model) if isinstance(number, Traced))
+
+
+Job = tuple[int, Sequence[Array]]
+"""An execution, and what it is to compute with."""
+SizedJob = tuple[int, Sequence[int], Sequence[Array]]
+"""The same at sizes that are left open, in the order in which the trace of the model has them."""
+Results = tuple[list[list[Array]], list[tuple[int, ...]]]
+"""Of each job, and which inputs each has written to."""
+
+
+class _Made:
+    """What was made on the device, by number."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._lock = Lock()
+        self._by_number: dict[int, Any] = {}
+        self._of: dict[int, int] = {}
+        """From what each was made."""
+
+    def __getitem__(self, number: int) -> Any:
+        return self._by_number[number]
+
+    def keep(self, resource: Any, of: int = 0) -> int:
+        number = next(self._numbers)
+        self._by_number[number], self._of[number] = resource, of
+        return number
+
+    def taken(self, number: int) -> list[Any]:
+        """Forget something, and what was made from it; returned in the order in which they are to be closed."""
+        with self._lock:
+            if number not in self._by_number:
+                return []
+            dependents = [dependent for dependent, of in list(self._of.items()) if of == number]
+            del self._of[number]
+            resource = self._by_number.pop(number)
+        return [*(thing for dependent in dependents for thing in self.taken(dependent)), resource]
+
+
+class Served:
+    """The device, once the first question has named it, and all that was made on it."""
+
+    def __init__(self) -> None:
+        self._made = _Made()
+        self._name = ""
+        self._model: tuple[int, Any] = (0, None)
+
+    def call(self, command: str) -> Callable[..., Any]:
+        """What answers a question."""
+        answers: Callable[..., Any] = getattr(self, f"_{command}")
+        return answers
+
+    def execution(self, number: int) -> tuple[Any, Callable[..., Any]]:
+        """An execution, and what calls it."""
+        return self._made[number], self._calls["compute"]
+
+    def _open(self, name: str) -> tuple[Capability, DeviceInfo]:
+        self._name, self._calls = name, NamedCalls(name)
+        self._device = open_device(name)
+        return self._device.capability, replace(device_info(self._name), capability=None)
+
+    def _create_context(self, options: Mapping[str, Any]) -> int:
+        device = self._device
+        context = self._calls["create_context"](device.create_context, check_options(self._name, options))
+        if not isinstance(context, Context):
+            raise DriverError(f"the driver gave {type(context).__name__}, expected a Context", device=self._name)
+        return self._made.keep(context)
+
+    def _profile(self, context: int) -> Any:
+        return self._calls["profile"](self._made[context].profile)
+
+    def _memory_statistics(self) -> Any:
+        return self._calls["memory_statistics"](self._device.memory_statistics)
+
+    def _compute_ahead(self, before: Sequence[Job], behind: Sequence[Job]) -> Ahead | None:
+        resources = self._made
+        first, second = ([(resources[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
+        return compute_ahead(self._device, first, second)
+
+    def _compute_there(self, jobs: Sequence[Job]) -> Ahead | None:
+        return compute_there(self._device, [(self._made[number], inputs) for number, inputs in jobs])
+
+    def _take_model(self, number: int, model: Any) -> None:
+        """Hold a model for the questions that follow: the same object for all of them, as drivers may rely on."""
+        self._model = (number, model)
+
+    def _supported(self, context: int, model: int) -> list[Any]:
+        return list(self._calls["supported"](self._made[context].supported, self._held(model)))
+
+    def _admit(self, context: int, model: int) -> Any:
+        return self._calls["admit"](self._made[context].admit, self._held(model))
+
+    def _compile(self, context: int, model: int) -> int:
+        program = self._calls["compile"](self._made[context].compile, self._held(model))
+        return self._program(program, context)
+
+    def _compile_whole(self, context: int, model: int) -> int:
+        program = self._calls["compile_whole"](self._made[context].compile_whole, self._held(model))
+        return self._program(program, context)
+
+    def _bind(self, context: int, program: int, model: int) -> int | None:
+        bound = self._calls["bind"](self._made[context].bind, self._made[program], self._held(model))
+        return None if bound is None else self._program(bound, context)
+
+    def _deserialize(self, context: int, blob: Any) -> int:
+        call = self._calls["deserialize"]
+        return self._program(call(self._made[context].deserialize, bytes(memoryview(blob))), context)
+
+    def _deserialize_view(self, context: int, blob: Any) -> int:
+        call = self._calls["deserialize"]
+        return self._program(call(self._made[context].deserialize_view, memoryview(blob).toreadonly()), context)
+
+    def _check_blob(self, context: int, blob: Any) -> Compatibility | None:
+        view = memoryview(blob).toreadonly()
+        compatibility: Compatibility | Unsupported | None = self._calls["check_blob"](
+            ask_compatibility, self._made[context], view
+        )
+        if isinstance(compatibility, Unsupported):
+            raise DriverError(compatibility.detail, device=self._name)
+        return compatibility
+
+    def _serialize(self, program: int) -> bytes | None:
+        return checked_bytes(self._calls["serialize"](self._made[program].serialize))
+
+    def _memory(self, program: int) -> tuple[int, int, Mapping[Hashable, int]]:
+        compiled_program = self._made[program]
+        return (
+            int(compiled_program.memory_bytes),
+            int(compiled_program.execution_bytes),
+            dict(compiled_program.shared_bytes),
+        )
+
+    def _create_execution(self, program: int) -> int:
+        execution = self._calls["create_execution"](create_execution, self._made[program])
+        return self._made.keep(execution, program)
+
+    def _compute(self, jobs: Sequence[Job], at_once: bool) -> Results:
+        return _computed_all([(self._made[execution], inputs) for execution, inputs in jobs], at_once)
+
+    def _compute_at(self, context: int, model: int, jobs: Sequence[SizedJob]) -> tuple[Results, list[int]]:
+        """Results of the jobs at whose sizes the program of the model holds, and the positions of those jobs."""
+        segment_model = self._held(model)
+        tasks = [at_sizes(segment_model, (self._made[execution], *arguments)) for execution, *arguments in jobs]
+        positions = [position for position, task in enumerate(tasks) if task is not None]
+        return _computed_all([task for task in tasks if task is not None], at_once=False), positions
+
+    def _close(self, number: int) -> None:
+        failures = []
+        for resource in self._made.taken(number):
+            try:
+                self._calls["close"](resource.close)
+            except Exception as error:  # noqa: BLE001  the others are closed all the same
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _footprint(self) -> tuple[int, int]:
+        """Resident bytes, and open file handles; zeros where the system does not say."""
+        process = Path("/proc/self")
+        if not (process / "statm").exists():
+            return 0, 0
+        pages = int((process / "statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), len(list((process / "fd").iterdir()))
+
+    def _held(self, number: int) -> Any:
+        model_number, model = self._model
+        assert model_number == number, "the host sends a model before it asks about it"
+        return model
+
+    def _program(self, program: Any, context: int) -> int:
+        if not isinstance(program, Program):
+            raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program", device=self._name)
+        return self._made.keep(program, context)
+
+
+def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -> Results:
+    """Results of each task, all of them held until the last is done."""
+    copied_tasks = [(execution, [read_only(np.array(array)) for array in inputs]) for execution, inputs in tasks]
+    if at_once:
+        with ThreadPoolExecutor(len(copied_tasks)) as pool:
+            results = list(pool.map(_computed, copied_tasks))
+    else:
+        results = list(map(_computed, copied_tasks))
+    changed = [
+        tuple(
+            i
+            for i, (copied_array, original_array) in enumerate(zip(copies, original, strict=True))
+            if _differs(copied_array, original_array)
+        )
+        for (_, copies), (_, original) in zip(copied_tasks, tasks, strict=True)
+    ]
+    return results, changed
+
+
+def _computed(task: tuple[Any, Sequence[Array]]) -> list[Array]:
+    execution, inputs = task
+    results = execution.compute(inputs)
+    for position, result in enumerate(results):
+        if type(result) is not np.ndarray:
+            type_name = type(result).__name__
+            raise ExecutionError(f"the driver gave {type_name} for output {position}, expected a numpy array")
+    return list(results)
+
+
+def _differs(copied_array: Array, original_array: Array) -> bool:
+    if copied_array.dtype == object:
+        return bool((copied_array != original_array).any())
+    return copied_array.tobytes() != original_array.tobytes()
+
+
+class Seat:
+    """See above; one thread's."""
+
+    def __init__(self, channel: Channel, served: Served) -> None:
+        self._channel, self._served = channel, served
+        self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
+        """By number, what lies there to be read, and the same to be written to."""
+
+    def answer(self) -> None:
+        """Take a message, and answer it.
+
+        Raises:
+            OSError, EOFError: the other side is gone.
+        """
+        contents, descriptors = self._channel.receive_with_descriptors()
+        message = pickle.loads(contents)
+        if len(message) == 2:
+            self._channel.send(_pickled(self._asked(message, descriptors)))
+            return
+        answer = self._computed(message, descriptors)
+        self._channel.send(answer if isinstance(answer, bytes) else _pickled(answer))
+
+    def _asked(self, message: tuple[bytes, Sequence[int]], descriptors: Sequence[int]) -> tuple[bool, Any]:
+        contents, sizes = message
+        try:
+            command, arguments = read(contents, _pieces(sizes, descriptors))
+            return True, self._served.call(command)(**arguments)
+        except FAILURES as error:  # a driver may raise anything; the host is told
+            return False, _told(error)
+
+    def _computed(self, message: Sequence[Any], descriptors: Sequence[int]) -> Any:
+        number, inputs, outputs, sizes, seconds, blocks, freed_blocks = message
+        try:
+            self._map(blocks, descriptors)
+            for block_number in freed_blocks:
+                self._blocks.pop(block_number, None)
+            execution, call = self._served.execution(number)
+            arrays = [self._array(spec, writable=False) for spec in inputs]
+            into = None if outputs is None else [self._array(spec, writable=True) for spec in outputs]
+            if sizes is not None:
+                execution = call(execution.at, sizes)
+            results = self._results(execution, call, arrays, into, seconds)
+            if into is not None and _written(results, into):
+                return b""
+            return self._placed(results)
+        except FAILURES as error:  # as above
+            return False, _told(error)
+
+    def _results(
+        self,
+        execution: Any,
+        call: Callable[..., Any],
+        arrays: Sequence[Array],
+        into: Sequence[Array] | None,
+        seconds: float | None,
+    ) -> Sequence[Array]:
+        if seconds is not None:
+            lane_block = self._blocks[OWN][0]
+            control = Control(deadline_seconds=seconds, cancelled=lambda: lane_block[0] != 0)
+            results = call(execution.compute_within, arrays, control)
+        elif into is not None:
+            results = call(execution.compute_into, arrays, into)
+        else:
+            results = call(execution.compute, arrays)
+        for position, result in enumerate(results):
+            if type(result) is not np.ndarray:
+                type_name = type(result).__name__
+                raise ExecutionError(f"the driver gave {type_name} for output {position}, expected a numpy array")
+        return results  # type: ignore[no-any-return]
+
+    def _placed(self, results: Sequence[Array]) -> Any:
+        """Results in the lane's own memory, and where they lie; more of it is asked for where it is too small."""
+        specs: list[Any] = []
+        nbytes = HEADER_BYTES
+        for result in results:
+            if result.dtype.hasobject:
+                specs.append(result)
+                continue
+            specs.append((dtype_name(result.dtype), result.shape, nbytes))
+            nbytes += -(-result.nbytes // ALIGNMENT) * ALIGNMENT
+        if any(_overlaps(result, lane_array) for result in results for lane_array in self._own_arrays()):
+            results = [np.array(result) for result in results]
+        if OWN not in self._blocks or len(self._blocks[OWN][1]) < nbytes:
+            self._channel.send(written(("more", nbytes)))
+            contents, descriptors = self._channel.receive_with_descriptors()
+            self._map(pickle.loads(contents), descriptors)
+        for spec, result in zip(specs, results, strict=True):
+            if isinstance(spec, tuple):
+                name, shape, offset = spec
+                np.copyto(np.ndarray(shape, type_named(name), self._blocks[OWN][1], offset), result)
+        return True, specs
+
+    def _own_arrays(self) -> list[Array]:
+        return [np.frombuffer(block, np.uint8) for block in self._blocks.get(OWN, ())]
+
+    def _array(self, spec: Spec, *, writable: bool) -> Array:
+        if isinstance(spec, np.ndarray):
+            return spec
+        name, shape, number, offset = spec
+        array: Array = np.ndarray(shape, type_named(name), self._blocks[number][writable], offset)
+        array.setflags(write=writable)
+        return array
+
+    def _map(self, blocks: Sequence[tuple[int, int]], descriptors: Sequence[int]) -> None:
+        for (number, nbytes), descriptor in zip(blocks, descriptors, strict=True):
+            duplicate = os.dup(descriptor)
+            to_write = mapped(descriptor, nbytes, writable=True)
+            to_read = mapped(duplicate, nbytes, writable=False)
+            # What the lane's own memory holds was copied for this driver alone: it may do with it what it likes.
+            self._blocks[number] = to_write if number == OWN else to_read, to_write
+
+
+def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview]:
+    """What stands beside a message: read-only, and mapped as long as somebody holds a piece."""
+    if not descriptors:
+        return []
+    starts, total = [], 0
+    for size in sizes:
+        starts.append(total)
+        total += -(-size // ALIGNMENT) * ALIGNMENT
+    view = memoryview(mapped(descriptors[0], total, writable=False))
+    return [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
+    """Whether all results are where they were asked for, after copying those that are elsewhere."""
+    if results is into:
+        return True
+    forms = [(array.shape, array.dtype) for array in into]
+    if [(result.shape, result.dtype) for result in results] != forms:
+        return False
+    pairs = zip(results, into, strict=True)
+    sources = [each if each is target or not _overlaps_any(each, into) else np.array(each) for each, target in pairs]
+    for result, target in zip(sources, into, strict=True):
+        if result is not target:
+            np.copyto(target, result)
+    return True
+
+
+def _overlaps_any(result: Array, arrays: Sequence[Array]) -> bool:
+    return any(_overlaps(result, array) for array in arrays)
+
+
+def _overlaps(result: Array, array: Array) -> bool:
+    return np.may_share_memory(result, array)
+
+
+def _pickled(answer: Any) -> bytes:
+    try:
+        return written(answer)
+    except Exception as error:  # noqa: BLE001  what a driver made may not be something that can be sent
+        message = f"the driver's answer cannot be sent: {type(error).__name__}: {error}"
+        return written((False, ("DriverError", message, {})))
+
+
+def _told(error: BaseException) -> tuple[str, str, Mapping[str, Any]]:
+    """An error, in plain values: its class, its text in one line, and what else it holds."""
+    fields = {"refused": error.refused} if isinstance(error, CompilationError) else {}
+    kind, text = type(error).__name__, describe(error)
+    return kind, text if isinstance(error, NNAdapterError) else text.removeprefix(f"{kind}: "), fields
 
 
 def main() -> None:

@@ -1,21 +1,485 @@
-"""A driver that is a shared library, and its devices."""
+"""Drivers that are shared libraries: their devices, capabilities, contexts and verdicts."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
-from nnadapter.drivers.interface import Device, Driver
-from nnadapter.drivers.native.attributes import option
-from nnadapter.drivers.native.context import NativeContext
-from nnadapter.drivers.native.descriptions import capability_of, device_infos
-from nnadapter.drivers.native.functions import Functions
-from nnadapter.drivers.native.library import load
-from nnadapter.drivers.native.memory import DeviceMemory, statistics_of
-from nnadapter.drivers.native.streams import NativeEvent, NativeStream
-from nnadapter.drivers.native.structures import Holder
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, DriverError, InvalidOptionError
+import numpy as np
+
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceType,
+    MemoryStatistics,
+    ModelForm,
+    OpenSizes,
+    OperationSupport,
+    Option,
+    OptionValues,
+    Profile,
+    SizeBounds,
+    Threading,
+)
+from nnadapter.drivers.interface import UNLIMITED, Admission, Compatibility, Context, Control, Device, Driver, Program
+from nnadapter.drivers.native.c_interface import (
+    COMPATIBILITIES,
+    DATA_TYPES,
+    DEVICE_TYPES,
+    OPEN_SIZES,
+    REASONS,
+    THREADINGS,
+    Functions,
+    Holder,
+    StructPool,
+    load,
+    make,
+    read,
+    read_pointers,
+    read_text,
+)
+from nnadapter.drivers.native.models import (
+    ModelTemplates,
+    NumberedSizes,
+    build,
+    contents,
+    option,
+    read_option,
+    read_texts,
+    untold,
+)
+from nnadapter.drivers.native.program import NativeProgram
+from nnadapter.drivers.native.requests import (
+    Border,
+    DeviceMemory,
+    DynamicSignatures,
+    NativeEvent,
+    NativeStream,
+    Seat,
+    Sized,
+    build_control,
+    statistics_of,
+    unseal,
+    written_by,
+)
+from nnadapter.errors import (
+    CompilationError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    DriverError,
+    IncompatibleProgramError,
+    InvalidOptionError,
+)
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import DataType
+from nnadapter.ir.structure import SpecializedModel
+from nnadapter.ir.verification import verify
+from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import ObjectPool, close_all
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+DETAIL_BYTES = 512
+"""Room for the sentence of one verdict, its final 0 included."""
+
+
+class VerdictSink:
+    """So many verdicts, for a driver to fill in; each says at first what `supported` says.
+
+    Args:
+        count: how many.
+        supported: what a driver that writes nothing has said.
+    """
+
+    def __init__(self, count: int, *, supported: bool = False) -> None:
+        self._holder = Holder()
+        self._count = count
+        self._details = bytearray(max(count, 1) * DETAIL_BYTES)
+        self._nothing = bytes(max(count, 1))
+        self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._details))
+        places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
+        self._room = StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
+        self._all_supported = StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
+        """What is there where a driver takes everything, which most do."""
+        self.addresses = self._room.addresses
+        """Where they are, in order."""
+        self.array = self._holder.pointers(self.addresses)
+        """Where the array of pointers to them is; None if there are none."""
+
+    def cleared(self) -> VerdictSink:
+        """Itself, as it was made: what a driver wrote is gone."""
+        self._room.clear()
+        self._details[::DETAIL_BYTES] = self._nothing
+        return self
+
+    def read(self) -> list[Verdict]:
+        """What the driver answered, in order."""
+        if self._room.bytes == self._all_supported:
+            return [SUPPORTED] * self._count
+        return [self._read(index, verdict) for index, verdict in enumerate(self._room.structures)]
+
+    def _read(self, index: int, verdict: Any) -> Verdict:
+        if verdict.supported == 1:
+            return SUPPORTED
+        room = self._start + index * DETAIL_BYTES  # the driver may have moved its pointer
+        detail = read_text(ctypes.string_at(room, DETAIL_BYTES).partition(b"\0")[0])
+        if verdict.supported == 0 and verdict.reason in REASONS:
+            return Unsupported(REASONS[verdict.reason], detail or "the driver gave no sentence; ask its vendor")
+        answer = f"supported {verdict.supported} with reason {verdict.reason}"
+        return Unsupported(
+            Reason.DRIVER_ERROR, f"the driver answered {answer}, which means nothing: {detail}".rstrip(": ")
+        )
+
+
+_SMALL = 16
+"""Operations of a model whose verdicts are written where others were."""
+
+
+class _Built(NamedTuple):
+    """A model in C, what keeps it alive, and the sizes that its runs are told; None where it leaves none open."""
+
+    held: Holder
+    address: int
+    sizes: NumberedSizes | None = None
+
+
+_NONE_BUILT = None, _Built(Holder(), 0)
+
+
+class NativeContext(Context):
+    """Asks and compiles."""
+
+    def __init__(self, functions: Functions, device: int, handle: int) -> None:
+        self._functions, self._device, self._handle = functions, device, handle
+        self._lock = new_lock()
+        self._seats = ObjectPool(_new_slot, functions, device)
+        self._last: tuple[Model | None, _Built] = _NONE_BUILT
+        self._admitted = VerdictSink(1, supported=True)
+        self._admission = StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
+        self._unlimited = Holder()
+        self._compiling = StructPool("CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}])
+        """What all calls have that nobody may stop, as long as they hold the lock."""
+        self._borders = DynamicSignatures()
+        self._sinks: dict[int, VerdictSink] = {}
+        """Room for the verdicts of small models, by their number, which come often."""
+
+    def supported(self, model: Model) -> Sequence[Verdict]:
+        """See `Context.supported`.
+
+        Raises:
+            InvalidModelError: the model contradicts itself. Drivers in C get none such.
+        """
+        _holder, address, _ = self._built(model)  # another thread may ask about another model meanwhile
+        with self._lock:
+            verdicts = self._sink(model.operation_count)
+            self._functions.call("supported", self._handle, address, verdicts.array)
+            answers = verdicts.read()
+        return list(map(_told, model.operations, answers)) if model.is_open else answers
+
+    def admit(self, model: Model) -> Admission:
+        """See `Context.admit`."""
+        if "admit" not in self._functions:
+            return Admission()
+        _holder, address, _ = self._built(model)  # another thread may ask about another model meanwhile
+        with self._lock:
+            verdicts = self._admitted.cleared()
+            self._admission.clear()
+            self._functions.call("admit", self._handle, address, self._admission.addresses[0])
+            (verdict,), nbytes = verdicts.read(), int(self._admission.structures[0].memory_bytes)
+        return Admission(verdict=verdict, facts={"memory_bytes": nbytes}) if nbytes else Admission(verdict=verdict)
+
+    def compile(self, model: Model) -> NativeProgram:
+        """See `Context.compile`."""
+        return self.compile_within(model, UNLIMITED)
+
+    def compile_within(self, model: Model, control: Control) -> NativeProgram:
+        """As `compile`, with a deadline, somebody who may cancel, and somebody who is told how far it is.
+
+        Raises:
+            InvalidModelError: the model contradicts itself.
+            CancelledError: the driver was told that nobody wants the program, and stopped.
+            CompilationError: the deadline passed, or the driver failed.
+        """
+        holder, address, sizes = self._taken(model)
+        with self._lock:
+            _passing, request = self._request(address, control)
+            handle = self._functions.made(
+                "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
+            )
+        by_run = None if sizes is None else self._borders.of(model, sizes)
+        return NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats, by_run)
+
+    def bind(self, program: Program, model: Model) -> NativeProgram | None:
+        """See `Context.bind`."""
+        assert isinstance(program, NativeProgram), "programs of a context are its own"
+        return self.bind_within(program, model, UNLIMITED)
+
+    def bind_within(self, program: NativeProgram, model: Model, control: Control) -> NativeProgram | None:
+        """As `bind`, with what `compile_within` has and raises."""
+        if "bind" not in self._functions:
+            return None
+        holder, address, _ = self._taken(model)
+        with self._lock:
+            _passing, request = self._request(address, control)
+            handle = program.bound(request)
+        return (
+            None
+            if handle is None
+            else NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats)
+        )
+
+    def deserialize(self, blob: bytes) -> NativeProgram:
+        """See `Context.deserialize`."""
+        if "deserialize" not in self._functions:
+            return super().deserialize(blob)  # type: ignore[return-value]  # it raises
+        return self._deserialized(blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: the driver reads from the view, which its program keeps."""
+        if "deserialize" not in self._functions:
+            return super().deserialize_view(blob)
+        return self._deserialized(blob, is_checked=True)
+
+    def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> NativeProgram:
+        border, data = unseal(self._functions.driver, blob, is_checked=is_checked)
+        holder, passing = Holder(), Holder()
+        array = holder.keep(np.frombuffer(data, np.uint8))
+        request = make(
+            "DeserializeRequest", data=contents(array), bytes=array.nbytes, control=build_control(UNLIMITED, passing)
+        )
+        with self._lock:
+            handle = self._functions.made(
+                "deserialize",
+                self._handle,
+                ctypes.addressof(request),
+                failure=IncompatibleProgramError,
+                misuse=IncompatibleProgramError,
+            )
+        return NativeProgram(self._functions, self._device, handle, Sized(border), holder, self._seats)
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`; a code that is none of ours is taken for "recompile", which is always right."""
+        if "check_blob" not in self._functions:
+            return None
+        written = written_by(self._functions.driver, blob)
+        if written is None:
+            return Compatibility.NO
+        array = np.frombuffer(written, np.uint8)
+        with self._lock:
+            code = self._functions.plain("check_blob", self._handle, contents(array), array.nbytes)
+        return COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
+
+    def _request(self, model: int, control: Control) -> tuple[Holder, int]:
+        """A request to compile a model, as long as what keeps it alive does and the lock is held, and its address."""
+        if control is not UNLIMITED:
+            passing = Holder()
+            return passing, passing.make("CompileRequest", model=model, control=build_control(control, passing))
+        self._compiling.clear()
+        self._compiling.structures[0].model = model
+        return self._unlimited, self._compiling.addresses[0]
+
+    def _sink(self, count: int) -> VerdictSink:
+        """Room for so many verdicts, as if it were new."""
+        if count > _SMALL:
+            return VerdictSink(count)
+        sink = self._sinks.get(count)
+        if sink is None:
+            sink = self._sinks[count] = VerdictSink(count)
+        return sink.cleared()
+
+    def _taken(self, model: Model) -> _Built:
+        """A model in C for a program, which keeps it from here on."""
+        built = self._built(model)
+        self._last = _NONE_BUILT
+        return built
+
+    def _built(self, model: Model) -> _Built:
+        """A model in C; the last one asked about is kept, as it is compiled next.
+
+        Of segments that are filled all are asked about before the first is compiled: each keeps its own.
+
+        Raises:
+            InvalidModelError: the model contradicts itself.
+        """
+        if isinstance(model, SpecializedModel):
+            filled: _Built = model.prepared(_filled, _filled)
+            return filled
+        last, built = self._last
+        if last is not model:
+            verify(model)
+            holder, sizes = Holder(), NumberedSizes(model) if model.is_open else None
+            built = _Built(holder, build(model, holder, sizes), sizes)
+            self._last = model, built
+        return built
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        self._last = _NONE_BUILT
+        close_all(self._seats.clear())
+        self._functions.plain("destroy_context", self._handle)
+
+
+def _new_slot(functions: Functions, device: int) -> Seat:
+    return Seat(NativeStream(functions, device) if "create_stream" in functions else None)
+
+
+def _told(operation: Operation, verdict: Verdict) -> Verdict:
+    """What a driver says of an operation of an open model, if it is told all of its attributes."""
+    name = untold(operation) if verdict else ""
+    detail = f"{name} of {operation.type} is a real number that hangs on sizes, which drivers in C are not told"
+    return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
+
+
+def _filled(model: SpecializedModel) -> _Built:
+    verify(model)
+    templates: ModelTemplates = model.of.together.prepared(ModelTemplates, ModelTemplates)
+    holder = Holder()
+    address = templates.build(model, holder)
+    return _Built(holder, build(model, holder) if address is None else address)
+
+
+def _sized(model: Model) -> Sized:
+    """What goes into a program of the model and comes out of it; shared by layers that are filled together."""
+    if isinstance(model, SpecializedModel):
+        sized: Sized = model.of_border(Sized, lambda border: Sized(Border(*border)))
+        return sized
+    return Sized(Border(*(tuple(map(model.type_at, operands)) for operands in (model.inputs, model.outputs))))
+
+
+_DATA_TYPES = {code: data_type for data_type, code in DATA_TYPES.items()}
+_PROFILE_NUMBERS = (
+    "peak_flops",
+    "bandwidth",
+    "launch_seconds",
+    "transfer_seconds",
+    "transfer_bandwidth",
+    "operation_seconds",
+)
+_PROFILE_FLAGS = ("channels_last", "host_memory", "simulated")
+
+
+def device_infos(functions: Functions) -> tuple[DeviceInfo, ...]:
+    """The devices that the driver lists; none if it does not list any.
+
+    Raises:
+        NNAdapterError: it failed, or listed something that makes no sense.
+    """
+    if "list_devices" not in functions:
+        return (DeviceInfo(name=functions.driver, vendor=functions.vendor, version=functions.version),)
+    array, count = ctypes.c_void_p(), ctypes.c_uint32()
+    functions.call("list_devices", ctypes.addressof(array), ctypes.addressof(count))
+    return tuple(_info(functions, address) for address in _addresses("device infos", array.value, count.value))
+
+
+def capability_of(functions: Functions, device: int) -> Capability:
+    """What an opened device says of itself.
+
+    Raises:
+        NNAdapterError: it failed, or said something that makes no sense.
+    """
+    default = next(code for code, threading in THREADINGS.items() if threading is Threading.SERIAL)
+    capability = make("Capability", threading=default)
+    if "describe_device" in functions:
+        functions.call("describe_device", device, ctypes.addressof(capability))
+    return Capability(
+        form=ModelForm.IR,
+        threading=_known("threading", THREADINGS, capability.threading),
+        open_sizes=_known("open_sizes", OPEN_SIZES, capability.open_sizes),
+        size_bounds=_bounds(capability) if OPEN_SIZES[capability.open_sizes] is OpenSizes.BOUNDS else None,
+        memory_bytes=capability.memory_bytes or None,
+        options=tuple(
+            _option(address) for address in _addresses("options", capability.options, capability.option_count)
+        ),
+        operations=tuple(
+            _operation(address)
+            for address in _addresses("operations", capability.operations, capability.operation_count)
+        ),
+        limits=read_text(capability.limits),
+        profile=_profile(capability.profile) if capability.profile else None,
+    )
+
+
+def _bounds(capability: Any) -> SizeBounds:
+    return SizeBounds(
+        smallest=capability.smallest_size,
+        largest=capability.largest_size or None,
+        largest_elements=capability.largest_elements or None,
+    )
+
+
+def _info(functions: Functions, address: int) -> DeviceInfo:
+    device_info = read("DeviceInfo", address)
+    id_ = read_text(device_info.id)
+    versions = (functions.version, read_text(device_info.device_version))
+    available = bool(device_info.available)
+    return DeviceInfo(
+        name=functions.driver if id_ in ("", "0") else f"{functions.driver}:{id_}",
+        vendor=read_text(device_info.vendor) or functions.vendor,
+        type=_known("type", DEVICE_TYPES, device_info.type) if device_info.type else DeviceType.ACCELERATOR,
+        sub_type=read_text(device_info.sub_type),
+        version=" / ".join(version for version in versions if version),
+        available=available,
+        reason="" if available else read_text(device_info.reason) or "the driver says no reason; ask its vendor",
+    )
+
+
+def _option(address: int) -> Option:
+    option = read("Option", address)
+    if not option.value:
+        raise DriverError("an option has no value, expected an NNAdapterAttribute with its default")
+    name, default = read_option(option.value)
+    return Option(
+        name=name,
+        default=default,
+        help=read_text(option.help),
+        choices=read_texts(option.choices, option.choice_count),
+        minimum=_minimum(default, option.minimum) if option.has_minimum else None,
+        affects_speed=bool(option.affects_speed),
+    )
+
+
+def _minimum(default: object, minimum: float) -> float | int:
+    return int(minimum) if isinstance(default, int) else minimum
+
+
+def _operation(address: int) -> OperationSupport:
+    operation = read("OperationSupport", address)
+    return OperationSupport(
+        type=read_text(operation.type),
+        dtypes=_data_types(operation.data_types, operation.data_type_count),
+        ranks=(operation.smallest_rank, operation.largest_rank),
+        limits=read_text(operation.limits),
+    )
+
+
+def _data_types(address: int | None, count: int) -> frozenset[DataType]:
+    if not address or not count:
+        return frozenset()
+    return frozenset(_known("data type", _DATA_TYPES, code) for code in (ctypes.c_int32 * count).from_address(address))
+
+
+def _profile(address: int) -> Profile:
+    profile = read("Profile", address)
+    members: dict[str, Any] = {name: getattr(profile, name) for name in _PROFILE_NUMBERS}
+    members.update({name: bool(getattr(profile, name)) for name in _PROFILE_FLAGS})
+    return Profile(**members)
+
+
+def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:
+    addresses = read_pointers(array, count)
+    valid_addresses = tuple(address for address in addresses if address)
+    if len(valid_addresses) < count:
+        raise DriverError(
+            f"{count} {kind} were announced and {count - len(valid_addresses)} are null; report it to the vendor"
+        )
+    return valid_addresses
+
+
+def _known(name: str, table: Any, code: int) -> Any:
+    if code not in table:
+        raise DriverError(f"{name} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor")
+    return table[code]
 
 
 class NativeDriver(Driver):

@@ -1,16 +1,190 @@
-"""A model of adapter IR -> NNAdapterModel."""
+"""Adapter IR models as C structures, once or repeatedly for different sizes.
+
+1. Once per class of shapes each model is built as any other, at the sizes that it was traced at, and becomes a `Block`.
+2. Where numbers stand in it that hang on sizes is looked up: dimensions, bytes, attributes; and contents that do.
+3. At new sizes these are written for all models at once that are filled then, in one piece of memory, which lives as
+   long as a program of one of them. No operand or operation is made.
+"""
 
 from __future__ import annotations
 
-from nnadapter.drivers.native.attributes import attribute
-from nnadapter.drivers.native.codes import DATA_TYPES, LAYOUTS, LIFETIMES
-from nnadapter.drivers.native.sizes import NumberedSizes, known
-from nnadapter.drivers.native.structures import Holder
-from nnadapter.errors import InvalidModelError
+import ctypes
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnadapter.drivers.capability import OptionValue
+from nnadapter.drivers.native.c_interface import (
+    ATTRIBUTE_VALUE,
+    CLASSES,
+    DATA_TYPES,
+    LAYOUTS,
+    LIFETIMES,
+    AttributeCode,
+    Holder,
+    read,
+    read_pointers,
+    read_text,
+)
+from nnadapter.errors import DriverError, InvalidModelError
+from nnadapter.ir.deferred_arrays import pack
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import PACKED, Array, Operand, Quantization
+from nnadapter.ir.operand import PACKED, Array, Operand, OperandType, Quantization
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.packing import pack
+from nnadapter.ir.schema import AttributeKind, AttributeValue
+from nnadapter.ir.structure import (
+    Replay,
+    SpecializableModel,
+    SpecializationGroup,
+    SpecializedModel,
+    numbers,
+    with_numbers,
+)
+from nnadapter.ir.symbolic_numbers import Traced, current, is_traced, taking
+from nnadapter.process.cache import Cache
+
+OPEN = -1
+"""NNADAPTER_OPEN, and in `sizes` of a structure the place of what is known."""
+
+
+class NumberedSizes:
+    """The sizes that a model leaves open, each once, and once those that were found to be equal until now.
+
+    What is found later counts no more: a model and its runs are told the same.
+    """
+
+    def __init__(self, model: Model) -> None:
+        traced = {value.number: value for value in numbers(model) if isinstance(value, Traced)}
+        firsts = {number: traced_value.trace.alike(number) for number, traced_value in traced.items()}
+        self._traced = tuple(dict.fromkeys(firsts.values()))
+        places = {number: place for place, number in enumerate(self._traced)}
+        self._place: Mapping[int, int] = {number: places[first] for number, first in firsts.items()}
+        self._array = ctypes.c_int64 * len(self._traced)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._traced)
+
+    def of(self, sizes: Sequence[Any]) -> list[int]:
+        """Those of a run; see `Execution.at`."""
+        return [sizes[number] for number in self._traced]
+
+    def told(self, numbers: Sequence[int]) -> Any:
+        """Those of a run as an array of C."""
+        return self._array(*numbers)
+
+    def places(self, values: Sequence[Any]) -> list[int]:
+        """The places of some numbers among the sizes; `OPEN` for what is known."""
+        return [self._place[value.number] if isinstance(value, Traced) else OPEN for value in values]
+
+    def address_of_places(self, holder: Holder, values: Sequence[Any]) -> int | None:
+        """The address of the places of some numbers among the sizes; None if all are known."""
+        places = self.places(values)
+        return holder.values("i32", places) if any(place != OPEN for place in places) else None
+
+
+def known(values: Sequence[Any]) -> list[Any]:
+    """Return numbers as C has them: `OPEN` for what is not known."""
+    return [OPEN if isinstance(value, Traced) else value for value in values]
+
+
+def untold(operation: Operation) -> str:
+    """The attribute of an operation that drivers in C are not told, a real number that hangs on sizes; or nothing."""
+    for name, value in operation.attributes.items():
+        each = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, Traced) and not isinstance(current(number), int) for number in each):
+            return name
+    return ""
+
+
+_KINDS = {kind: AttributeCode[f"KIND_{kind.name}"] for kind in AttributeKind}
+_MEMBERS = {
+    AttributeCode.KIND_BOOL: "boolean",
+    AttributeCode.KIND_INT: "integer",
+    AttributeCode.KIND_FLOAT: "real",
+    AttributeCode.KIND_STRING: "string",
+    AttributeCode.KIND_INTS: "integers",
+    AttributeCode.KIND_FLOATS: "reals",
+    AttributeCode.KIND_STRINGS: "strings",
+}
+_ELEMENTS = {AttributeCode.KIND_INTS: "i64", AttributeCode.KIND_FLOATS: "f64"}
+_OPTION_KINDS: dict[type, AttributeCode] = {
+    bool: AttributeCode.KIND_BOOL,
+    int: AttributeCode.KIND_INT,
+    float: AttributeCode.KIND_FLOAT,
+    str: AttributeCode.KIND_STRING,
+    tuple: AttributeCode.KIND_STRINGS,
+}
+
+
+def attribute(
+    holder: Holder, name: str, kind: AttributeKind, value: AttributeValue, sizes: NumberedSizes | None = None
+) -> int:
+    """The address of an attribute of an operation, with its places among the sizes of an open model."""
+    if sizes is None:
+        return _written(holder, name, _KINDS[kind], value)
+    numbers = value if isinstance(value, tuple) else (value,)
+    plain = known(numbers)
+    return _written(
+        holder,
+        name,
+        _KINDS[kind],
+        tuple(plain) if isinstance(value, tuple) else plain[0],
+        sizes.address_of_places(holder, numbers),
+    )
+
+
+def option(holder: Holder, name: str, value: OptionValue) -> int:
+    """The address of an option of a device, whose value's type says its kind."""
+    return _written(holder, name, _OPTION_KINDS[type(value)], value)
+
+
+def read_option(address: int) -> tuple[str, OptionValue]:
+    """Name and value of an option that a driver describes.
+
+    Raises:
+        DriverError: it is of a kind that options cannot have.
+    """
+    option_attribute = read("Attribute", address)
+    name, value = read_text(option_attribute.name), option_attribute.value
+    readers: dict[int, Any] = {
+        AttributeCode.KIND_BOOL: lambda: bool(value.boolean),
+        AttributeCode.KIND_INT: lambda: int(value.integer),
+        AttributeCode.KIND_FLOAT: lambda: float(value.real),
+        AttributeCode.KIND_STRING: lambda: read_text(value.string),
+        AttributeCode.KIND_STRINGS: lambda: read_texts(value.strings, option_attribute.count),
+    }
+    if option_attribute.kind not in readers:
+        raise DriverError(
+            f"option {name!r} has kind {option_attribute.kind}, expected a bool, int, float, string or strings"
+        )
+    result: OptionValue = readers[option_attribute.kind]()
+    return name, result
+
+
+def read_texts(address: int | None, count: int) -> tuple[str, ...]:
+    """The strings in an array of pointers to them."""
+    pointers = read_pointers(address, count)
+    return tuple(read_text(ctypes.c_char_p(pointer).value) for pointer in pointers)
+
+
+def _written(holder: Holder, name: str, kind: AttributeCode, value: Any, places: int | None = None) -> int:
+    if kind is AttributeCode.KIND_STRING:
+        count, encoded_value = 1, value.encode()
+    elif kind is AttributeCode.KIND_STRINGS:
+        count, encoded_value = len(value), holder.texts(value)
+    elif kind in _ELEMENTS:
+        count, encoded_value = len(value), holder.values(_ELEMENTS[kind], value)
+    else:
+        count, encoded_value = 1, value
+    union = ATTRIBUTE_VALUE(**{_MEMBERS[kind]: encoded_value})
+    return holder.make(
+        "Attribute", name=name.encode(), kind=int(kind), count=count, value=holder.keep(union), sizes=places
+    )
 
 
 def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> int:
@@ -109,3 +283,290 @@ def _operation(holder: Holder, operation: Operation, sizes: NumberedSizes | None
         attributes=holder.pointers(attributes),
         origins=holder.texts(operation.origins),
     )
+
+
+WORD = 8
+"""Bytes of what a block is counted in; everything in it begins at such a place."""
+_LISTS = (AttributeCode.KIND_INTS, AttributeCode.KIND_FLOATS, AttributeCode.KIND_STRINGS)
+
+
+class Block:
+    """What a holder made, as a pattern for others.
+
+    Args:
+        holder: what it made stays as it is, and what lies outside (constants, texts) is pointed to by all copies, so
+            whoever has one keeps the holder.
+        root: the address of a structure among them.
+    """
+
+    def __init__(self, holder: Holder, root: int) -> None:
+        things = [each for each in holder.kept if isinstance(each, (ctypes.Structure, ctypes.Array))]
+        self._starts: dict[int, int] = {}
+        count = 0
+        for thing in things:
+            self._starts[ctypes.addressof(thing)] = count
+            count += -(-ctypes.sizeof(thing) // WORD)
+        self._words: Array = np.zeros(count, np.int64)
+        self._moves: Array = np.zeros(count, np.int64)
+        """1 where a word points into the block."""
+        every = self._words.view(np.uint8)
+        for thing in things:
+            place = self._starts[ctypes.addressof(thing)] * WORD
+            every[place : place + ctypes.sizeof(thing)] = np.frombuffer(bytes(thing), np.uint8)
+            for word in _pointers(thing):
+                start = self._starts.get(int(self._words[place // WORD + word]))
+                if start is not None:
+                    self._words[place // WORD + word] = start * WORD
+                    self._moves[place // WORD + word] = 1
+        self.root = self._starts[root] * WORD
+        """Where the structure begins that it is about, in bytes."""
+
+    def __len__(self) -> int:
+        """Its words."""
+        return len(self._words)
+
+    def place(self, address: int, member: str = "", structure: str = "") -> int:
+        """The word where a structure or an array lies, by the address where it lay; or where a member of it does."""
+        offset = getattr(CLASSES[structure], member).offset if member else 0
+        return self._starts[address] + int(offset) // WORD
+
+    def with_words(self, places: Array, values: Sequence[int]) -> Block:
+        """The same with other numbers in some words."""
+        other = Block.__new__(Block)
+        words = self._words.copy()
+        words[places] = values
+        other.__dict__.update(self.__dict__, _words=words)
+        return other
+
+    def copied(self) -> tuple[Array, int]:
+        """A copy as words, and the address of its root."""
+        words = self._words.copy()
+        return words, _placed(words, self._moves) + self.root
+
+
+class JoinedBlocks:
+    """Blocks one after the other: numbers are written into all at once, and all are one copy."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.starts = tuple(accumulate(map(len, blocks), initial=0))
+        """The word at which each begins, and the end."""
+        placed = list(zip(self.starts, blocks, strict=False))
+        self._moves: Array = np.concatenate([_NONE, *(block._moves for block in blocks)])
+        moved = (block._words + block._moves * (start * WORD) for start, block in placed)
+        self._words: Array = np.concatenate([_NONE, *moved])
+
+    def words(self) -> Array:
+        """The words of a copy, to be written into and then placed."""
+        return self._words.copy()
+
+    def placed(self, words: Array) -> int:
+        """Have the pointers of a copy point into it, and return its address."""
+        return _placed(words, self._moves)
+
+
+_NONE: Array = np.zeros(0, np.int64)
+
+
+def _placed(words: Array, moves: Array) -> int:
+    address = ctypes.addressof(ctypes.c_char.from_buffer(words.data))  # a quarter of what numpy takes to say it
+    words += moves * address
+    return address
+
+
+def _pointers(thing: Any) -> Iterable[int]:
+    """The words of a structure or an array that point to what a holder made."""
+    if isinstance(thing, ctypes.Array):
+        return range(len(thing)) if thing._type_ is ctypes.c_void_p else ()
+    return _members(thing)
+
+
+def _members(structure: Any) -> Iterator[int]:
+    for name, type_ in structure._fields_:
+        points = type_ is ctypes.c_void_p or (issubclass(type_, ctypes.Union) and structure.kind in _LISTS)
+        if points:
+            yield getattr(type(structure), name).offset // WORD
+
+
+_MOST_JOINED = 16
+"""Different sets of models that are filled at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Where the bytes of an operand stand, and what they are the product of."""
+
+    place: int
+    factor: int
+    numbers: tuple[int, ...]
+
+
+class _Template:
+    """NNAdapterModel of a model of traced numbers, and where its sizes stand."""
+
+    def __init__(self, of: SpecializableModel) -> None:
+        traced = of.model
+        plain = with_numbers(traced, list(map(current, numbers(traced))))
+        self.holder = Holder()
+        root = build(plain, self.holder)
+        self.block = Block(self.holder, root)
+        model_struct = CLASSES["Model"].from_address(root)
+        integers, reals = list[tuple[int, int]](), list[tuple[int, int]]()
+        self.bytes, self.data = list[_Bytes](), dict[int, int]()
+        for index, address in enumerate(read_pointers(model_struct.operands, model_struct.operand_count)):
+            assert address is not None, "it was made"
+            operand, type_ = CLASSES["Operand"].from_address(address), traced.operands[index].type
+            if is_traced(type_.dimensions):
+                integers += _of_list(self.block.place(operand.dimensions), type_.dimensions)
+                self.bytes.append(_bytes(self.block.place(address, "bytes", "Operand"), type_))
+            if index in of.given:
+                self.data[index] = self.block.place(address, "data", "Operand")
+        for index, address in enumerate(read_pointers(model_struct.operations, model_struct.operation_count)):
+            assert address is not None, "it was made"
+            operation, type_name = CLASSES["Operation"].from_address(address), traced.operations[index].type
+            kinds = {row.name: row.kind for row in schema_of(type_name).attributes}
+            addresses = read_pointers(operation.attributes, operation.attribute_count)
+            for (name, value), place in zip(traced.operations[index].attributes.items(), addresses, strict=True):
+                if is_traced(value) and place is not None:
+                    into = reals if kinds[name] in _REAL else integers
+                    into += self._of_attribute(place, value)
+        self.integers: Sequence[tuple[int, int]] = integers
+        """Places of words, and the numbers that stand there."""
+        self.reals: Sequence[tuple[int, int]] = reals
+
+    def _of_attribute(self, address: int, value: AttributeValue) -> Iterator[tuple[int, int]]:
+        if isinstance(value, tuple):
+            return _of_list(self.block.place(CLASSES["Attribute"].from_address(address).value.integers), value)
+        return _of_list(self.block.place(address, "value", "Attribute"), (value,))
+
+
+_REAL = (AttributeKind.FLOAT, AttributeKind.FLOATS)
+
+
+class ModelTemplates:
+    """NNAdapterModels of models that are filled together."""
+
+    def __init__(self, of: SpecializationGroup) -> None:
+        self._templates = {model.place: _Template(model) for model in of.models if not _has_packed_sizes(model)}
+        """By the places of their models."""
+        self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
+
+    def build(self, model: SpecializedModel, holder: Holder) -> int | None:
+        """The address of one of the models, see `models.build`; None for one that is built anew at each sizes.
+
+        Raises:
+            InvalidModelError: numbers of one of them have more than 64 bits.
+        """
+        place = model.of.place
+        if place not in self._templates:
+            return None
+        filled: _SpecializedStructs = model.replay.prepared(self, self._filled)
+        start = filled.starts.pop(place, None)
+        if start is None:  # the model came later, or is there twice
+            filled = self._filled_at((place,), model.replay)
+            start = filled.starts.pop(place)
+        template = self._templates[place]
+        for index, value in model.contents.items():
+            filled.words[start + template.data[index]] = contents(holder.keep(aligned(value))) or 0
+        holder.keep((filled.words, template.holder))
+        return filled.address + start * WORD + template.block.root
+
+    def _filled(self, replay: Replay) -> _SpecializedStructs:
+        return self._filled_at(tuple([place for place in replay.places if place in self._templates]), replay)
+
+    def _filled_at(self, places: tuple[int, ...], replay: Replay) -> _SpecializedStructs:
+        joined = self._joined.made(places, lambda: _Joined({place: self._templates[place] for place in places}))
+        try:
+            return joined.filled(replay.known)
+        except OverflowError as error:
+            raise InvalidModelError(f"sizes are too large for a driver in C: {error}; give smaller inputs") from error
+
+
+class _SpecializedStructs(NamedTuple):
+    """Models at some sizes, in one piece of memory."""
+
+    words: Array
+    address: int
+    starts: dict[int, int]
+    """By the places of those that nobody has yet, the word where each begins."""
+
+
+class _Joined:
+    """Models that are filled at once, by their places: those of a plan that others do not have yet."""
+
+    def __init__(self, templates: Mapping[int, _Template]) -> None:
+        self._blocks = JoinedBlocks([template.block for template in templates.values()])
+        self._starts = dict(zip(templates, self._blocks.starts, strict=False))
+        moved = list(zip(self._blocks.starts, templates.values(), strict=False))
+        self._integers = _Numbers(
+            (start + word, number) for start, template in moved for word, number in template.integers
+        )
+        self._reals = _Numbers((start + word, number) for start, template in moved for word, number in template.reals)
+        self._products = _Products((start, product) for start, template in moved for product in template.bytes)
+
+    def filled(self, values: Sequence[Any]) -> _SpecializedStructs:
+        """Write the numbers of a replay.
+
+        Raises:
+            OverflowError: one does not fit.
+        """
+        words = self._blocks.words()
+        self._integers.write(words, values)
+        self._reals.write(words.view(np.float64), values)
+        self._products.write(words, values)
+        return _SpecializedStructs(words, self._blocks.placed(words), self._starts.copy())
+
+
+class _Numbers:
+    """Numbers of a replay, by the words where they stand."""
+
+    def __init__(self, standing: Iterable[tuple[int, int]]) -> None:
+        numbers = list(standing)
+        self._words = np.array([word for word, _ in numbers], np.intp)
+        self._take = taking([number for _, number in numbers])
+
+    def write(self, words: Array, values: Sequence[Any]) -> None:
+        """Write them all."""
+        words[self._words] = self._take(values)
+
+
+class _Products:
+    """Products of numbers of a replay, by the words where they stand."""
+
+    def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
+        different = dict[tuple[int, tuple[int, ...]], list[int]]()
+        for start, product in standing:
+            different.setdefault((product.factor, product.numbers), []).append(start + product.place)
+        self._different = tuple(different)
+        """A factor and numbers each: there are few, as a model has few forms of tensors."""
+        self._words = np.array([word for words in different.values() for word in words], np.intp)
+        self._of = np.repeat(np.arange(len(different)), list(map(len, different.values())))
+        """Per word which product stands there."""
+
+    def write(self, words: Array, values: Sequence[Any]) -> None:
+        """Write them all.
+
+        Raises:
+            OverflowError: one does not fit.
+        """
+        products = [factor * prod(map(values.__getitem__, numbers)) for factor, numbers in self._different]
+        words[self._words] = np.array(products, np.int64)[self._of]
+
+
+def _has_packed_sizes(of: SpecializableModel) -> bool:
+    """Whether elements of four bits have open sizes: their bytes are no product."""
+    packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
+    return any(is_traced(type_.dimensions) for type_ in packed) or any(
+        of.model.operands[index].type.dtype in PACKED for index in of.given
+    )
+
+
+def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """The places of traced numbers in a list of 8-byte numbers that begins there, and which they are."""
+    return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, Traced))
+
+
+def _bytes(place: int, type_: OperandType) -> _Bytes:
+    dimensions: tuple[Any, ...] = type_.dimensions
+    plain = prod(size for size in dimensions if not isinstance(size, Traced))
+    traced = tuple(size.number for size in dimensions if isinstance(size, Traced))
+    return _Bytes(place, plain * int(type_.dtype.itemsize), traced)

@@ -6,21 +6,22 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from nnadapter.drivers.control import UNLIMITED, Control
-from nnadapter.drivers.device_tensors import DeviceTensor
-from nnadapter.drivers.interface import Execution, Program
-from nnadapter.drivers.native.calls import NativeCall, Seat, Sized
-from nnadapter.drivers.native.functions import Functions
-from nnadapter.drivers.native.memory import DeviceMemory
-from nnadapter.drivers.native.open_borders import RunSignature
-from nnadapter.drivers.native.serialized import seal
-from nnadapter.drivers.native.streams import NativeStream, wait_out
-from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
-from nnadapter.drivers.streams import Stream
+from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Program, Stream
+from nnadapter.drivers.native.c_interface import SIGNATURES, Functions, Holder, make
+from nnadapter.drivers.native.requests import (
+    DeviceMemory,
+    NativeCall,
+    NativeStream,
+    RunSignature,
+    Seat,
+    Sized,
+    seal,
+    wait_out,
+)
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
 from nnadapter.process.forking import new_lock
-from nnadapter.process.lending import ObjectPool
+from nnadapter.process.resources import ObjectPool
 
 
 class NativeExecution(Execution):

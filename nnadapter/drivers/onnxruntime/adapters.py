@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.drivers.execution_providers.small_models import FLOAT, model_of_one
-from nnadapter.drivers.onnxruntime.errors import translated
-from nnadapter.drivers.onnxruntime.values import array_of, inner_run
+from nnadapter.drivers.onnxruntime.failures import translated
+from nnadapter.drivers.onnxruntime.values import FLOAT, array_of, inner_run, model_of_one
 from nnadapter.errors import FallbackWarning
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.onnx.signature import type_name

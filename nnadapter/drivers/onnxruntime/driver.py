@@ -1,10 +1,17 @@
-"""The `cpu` device: ONNX Runtime on the CPU, a driver like any other. Every CPU segment of a plan is one session."""
+"""Device `cpu`: ONNX Runtime on the CPU, with verdicts by its kernels.
+
+Source: ONNX Runtime's `contrib_ops/cpu/bert/multihead_attention.cc`; seen with ONNX Runtime 1.32.
+
+Threads that sleep take some 10 us to wake and to wait for. A segment that takes less than some 50 us in one thread is
+faster without them, and leaves its pool to others, of which a process has only so many.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from math import inf, prod
+from typing import TYPE_CHECKING, NamedTuple
 
 from nnadapter.drivers.capability import (
     Capability,
@@ -13,25 +20,25 @@ from nnadapter.drivers.capability import (
     DeviceType,
     ModelForm,
     OptionValues,
+    Profile,
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Program
-from nnadapter.drivers.onnxruntime.arena import shrink_arena
-from nnadapter.drivers.onnxruntime.errors import brief
-from nnadapter.drivers.onnxruntime.gains import threads_gain
-from nnadapter.drivers.onnxruntime.missing_kernels import kernel_verdicts
-from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
-from nnadapter.drivers.onnxruntime.pools import pool_permit
+from nnadapter.drivers.onnxruntime.failures import brief, wrong_optimizers
 from nnadapter.drivers.onnxruntime.profiling import profile_of
-from nnadapter.drivers.onnxruntime.program import CpuProgram
-from nnadapter.drivers.onnxruntime.sessions import new_session_options, open_session, without_files
-from nnadapter.drivers.onnxruntime.weights import loadable_of
-from nnadapter.drivers.profile import Profile
+from nnadapter.drivers.onnxruntime.program import CpuProgram, pool_permit
+from nnadapter.drivers.onnxruntime.sessions import (
+    loadable_of,
+    new_session_options,
+    open_session,
+    shrink_arena,
+    without_files,
+)
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
 from nnadapter.onnx.domains import op_name, plain_domain
-from nnadapter.onnx.nodes import opsets_of, with_nested
+from nnadapter.onnx.graphs import opsets_of, with_nested
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET, loadable, onnxruntime_limits
-from nnadapter.onnx.schemas import since_version
+from nnadapter.onnx.schemas import MICROSOFT, since_version
 from nnadapter.process.cache import remembered
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
@@ -39,6 +46,108 @@ from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
+
+
+class _Packed(NamedTuple):
+    """Several operands in one input, which its rank says."""
+
+    position: int
+    rank: int
+    what: str
+
+
+_PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
+    (MICROSOFT, "MultiHeadAttention"): (_Packed(0, 5, "queries, keys and values"), _Packed(1, 5, "keys and values")),
+}
+
+
+def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
+    """Return a refusal for each node, by its position, that is of such a form."""
+    concerned = {
+        position: forms
+        for position, node in enumerate(model.graph.node)
+        if (forms := _PACKED.get((node.domain, node.op_type)))
+    }
+    ranks = _ranks(model) if concerned else {}
+    verdicts = {
+        position: _kernel_verdict(model.graph.node[position], forms, ranks) for position, forms in concerned.items()
+    }
+    return {position: verdict for position, verdict in verdicts.items() if not verdict}
+
+
+def _ranks(model: onnx.ModelProto) -> Mapping[str, int]:
+    graph = model.graph
+    typed = (value for values in (graph.value_info, graph.output, graph.input) for value in values)
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in typed if _has_rank(value)}
+    return {**ranks, **{tensor.name: len(tensor.dims) for tensor in graph.initializer}}
+
+
+def _has_rank(value: onnx.ValueInfoProto) -> bool:
+    return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
+
+
+def _kernel_verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Mapping[str, int]) -> Verdict:
+    for position, rank, operands in forms:
+        if position < len(node.input) and ranks.get(node.input[position]) == rank:
+            detail = f"ONNX Runtime has no kernel for {node.op_type} of {operands} in one input of {rank} dimensions"
+            return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+    return SUPPORTED
+
+
+_ENOUGH = 150_000
+"""Elements that nodes make, with the products of their weights: from here on threads gain."""
+_PRODUCTS = 32
+"""Products that are summed up in the time in which an element is made by some function."""
+_OPEN = 128
+"""What a dimension counts as that is known only when the model runs."""
+_WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
+"""Ops that multiply matrices, also where none of these is a constant."""
+_GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile", "Upsample"})
+"""Ops that make more than what they read shows."""
+_NO_WORK = frozenset({"Constant", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
+
+
+def threads_gain(model: onnx.ModelProto) -> bool:
+    """Whether a model is faster with a pool of threads, which sleeps in between, than in the caller's thread.
+
+    What nodes make counts as the largest tensor of the model's inputs and outputs, a weight as a matrix that is
+    multiplied with it. Whatever holds graphs or comes from other domains, and what has no tensors at its border, counts
+    as enough.
+    """
+    weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    border = [value for value in (*model.graph.input, *model.graph.output) if value.name not in weights]
+    most = max(map(_elements, border), default=inf)
+    work = 0.0
+    for node in model.graph.node:
+        work += _work(node, most, weights)
+        if work >= _ENOUGH:
+            return True
+    return False
+
+
+def _elements(value: onnx.ValueInfoProto) -> float:
+    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+        return inf
+    dimensions = value.type.tensor_type.shape.dim
+    return prod(dimension.dim_value if dimension.HasField("dim_value") else _OPEN for dimension in dimensions)
+
+
+def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]]) -> float:
+    """Elements that a node makes, products counted as parts of them."""
+    if node.op_type in _NO_WORK:
+        return 0.0
+    if (
+        plain_domain(node.domain)
+        or node.op_type in _GROWING
+        or any(attribute.HasField("g") for attribute in node.attribute)
+    ):
+        return inf
+    matrices = [weights[name] for name in node.input if len(weights.get(name, ())) > 1]
+    if not matrices and node.op_type in _WITHOUT_WEIGHTS:
+        matrices = [(_OPEN, _OPEN)]
+    rows = [most / max(1, min(dimensions[:2])) for dimensions in matrices]
+    return most + sum(row_count * prod(matrix) for row_count, matrix in zip(rows, matrices, strict=True)) / _PRODUCTS
+
 
 _OLDEST_JUDGED_OPSET = 7
 """ONNX Runtime has its own ways with models older than that, which are not second-guessed."""
@@ -167,7 +276,7 @@ def refused_nodes(
 
     Empty if no node by itself is at fault, or if the model is wrong.
     """
-    from nnadapter.drivers.culprits import find_culprits
+    from nnadapter.drivers.refused_nodes import find_culprits
 
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
@@ -205,7 +314,7 @@ def refuse_invalid_nodes(
     """
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
-    from nnadapter.drivers.culprits import find_refused
+    from nnadapter.drivers.refused_nodes import find_refused
     from nnadapter.onnx.parts import Parts
 
     errors: dict[bytes, Exception] = {}
@@ -245,7 +354,7 @@ def refuse_invalid_nodes(
 
 def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy whose inputs have size 1 for each unknown size: devices may refuse operators of dynamic shapes."""
-    from nnadapter.onnx.building import copied
+    from nnadapter.onnx.construction import copied
 
     sized = copied(model)
     for value in sized.graph.input:
@@ -349,6 +458,6 @@ def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Co
 
 
 def _has_operator(op_type: str, opset: int) -> bool:
-    from nnadapter.drivers.onnxruntime.own_operators import has_operator  # for what onnx knows nothing of
+    from nnadapter.drivers.onnxruntime.builtin_operators import has_operator  # for what onnx knows nothing of
 
     return has_operator(op_type, opset)

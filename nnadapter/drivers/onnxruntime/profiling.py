@@ -15,9 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.traces.event import ENGINE, Event
 from nnadapter.traces.recorder import Recorder
-from nnadapter.traces.trace import Trace
+from nnadapter.traces.trace import ENGINE, Event, Trace
 
 if TYPE_CHECKING:
     import onnxruntime

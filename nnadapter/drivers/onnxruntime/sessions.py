@@ -1,4 +1,10 @@
-"""Sessions of ONNX Runtime: how they get their threads, and how one runs as an execution.
+"""Sessions of ONNX Runtime: options, threads, weights by address, the shared arena and executions.
+
+By itself every session has an arena of its own, which keeps what a run needed between its nodes. The segments of a plan
+run one after the other, so that a hundred of them would keep a hundred times what is needed at once, and each would
+write into memory that is in no cache. ONNX Runtime has one allocator in an environment that sessions may use in place
+of theirs; it is registered here once, with sizes that double, so that values that grow by one need few new pieces. Who
+registered one for sessions of their own has this one in its place for those that they make later.
 
 Sessions that stand beside other devices do not spin: a spinning thread takes the processor from the device that runs
 next. ONNX Runtime cannot turn spinning off in its shared pool, and once that pool is made it refuses every session of
@@ -12,25 +18,143 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from nnadapter.drivers.interface import Execution
-from nnadapter.drivers.onnxruntime.arena import SMALLEST_MODEL, USES_SHARED_ARENA, register_arena
-from nnadapter.drivers.onnxruntime.errors import translated
-from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
-from nnadapter.drivers.onnxruntime.optimizers import disabled_optimizers, with_fewer_optimizations, without_extended
+from nnadapter.drivers.onnxruntime.failures import (
+    disabled_optimizers,
+    translated,
+    with_fewer_optimizations,
+    without_extended,
+    wrong_fusions,
+)
 from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
+from nnadapter.process.cache import remembered
 from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
+    import onnx
     import onnxruntime
 
     from nnadapter.drivers.onnxruntime.profiling import SessionProfile
-    from nnadapter.drivers.onnxruntime.weights import Loadable
+
+
+_NUMBERS = "fiub"
+"""Kinds of arrays that ONNX Runtime's Python interface takes the address of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loadable:
+    """A model that the installed ONNX Runtime loads."""
+
+    contents: bytes
+    weights: Mapping[str, Array] = field(default_factory=dict)
+    """What initializers hold that `contents` has no contents of; a session of it reads them as long as it lives."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes together."""
+        return len(self.contents) + sum(array.nbytes for array in self.weights.values())
+
+    def add_to(self, options: onnxruntime.SessionOptions) -> None:
+        """Let the next session that is made with these options have the weights."""
+        if self.weights:
+            from nnadapter.process.real_onnxruntime import onnxruntime
+
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self.weights.values()]
+            options.add_external_initializers(list(self.weights), values)
+
+
+def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
+    """Return a model at a version that ONNX Runtime loads.
+
+    Args:
+        model: the model.
+        by_address: large weights may be handed over beside it. Session options keep them for good, so a caller's own
+            options are not for that.
+
+    Raises:
+        InvalidModelError: a node has no such meaning in any opset that ONNX Runtime knows.
+    """
+    from nnadapter.onnx.construction import copied
+    from nnadapter.onnx.onnxruntime_limits import loadable
+    from nnadapter.onnx.references import array_of, holding, inlined, is_reference
+
+    lowered = loadable(model)
+    if not by_address:
+        return Loadable(inlined(lowered).SerializeToString())
+    weights = {tensor.name: array_of(tensor) for tensor in filter(is_reference, lowered.graph.initializer)}
+    plain = {name: array for name, array in weights.items() if array.dtype.kind in _NUMBERS}
+    if len(plain) < len(weights):
+        lowered = copied(lowered)
+        for tensor in lowered.graph.initializer:
+            if tensor.name in weights and tensor.name not in plain:
+                tensor.CopyFrom(holding(tensor))
+    return Loadable(lowered.SerializeToString(), plain)
+
+
+USES_SHARED_ARENA = "session.use_env_allocators"
+"""The entry of session options that says that a session uses the allocator of the environment."""
+_SHRINKS = ("memory.enable_memory_arena_shrinkage", "cpu:0")
+_DOUBLING = 0
+_FIRST_BYTES = 1 << 20
+SMALLEST_MODEL = bytes.fromhex(
+    "080a3a3e0a100a017812017922084964656e746974791208736d616c6c6573745a0f0a0178120a0a08080112040a020801"
+    "620f0a0179120a0a08080112040a02080142040a001011"
+)
+"""An ONNX model, y = Identity(x) of one float, of opset 17: who runs a compiled model may have no onnx to make it."""
+
+
+@remembered(1)
+def register_arena() -> None:
+    """Make the arena that sessions with `USES_SHARED_ARENA` share; once in the process."""
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    sizes = {
+        "arena_extend_strategy": _DOUBLING,
+        "initial_chunk_size_bytes": _FIRST_BYTES,
+        "initial_growth_chunk_size_bytes": _FIRST_BYTES,
+    }
+    onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg(sizes))
+
+
+def shrink_arena() -> None:
+    """Give the pieces of the arena back in which nothing lies now.
+
+    ONNX Runtime does so at the end of a run that asks for it: here of a session that does next to nothing, into memory
+    of ours, so that nothing of its own stands in the way.
+    """
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    session = _smallest_session()
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(*_SHRINKS)
+    binding, result = session.io_binding(), np.empty(1, np.float32)
+    binding.bind_cpu_input("x", np.zeros(1, np.float32))
+    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(result))
+    session.run_with_iobinding(binding, options)
+
+
+@remembered(1)
+def _smallest_session() -> Any:
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    register_arena()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = QUIET, 1
+    options.add_session_config_entry(USES_SHARED_ARENA, "1")
+    return onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER])
+
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
 """The caller's run options for the run that is under way in this thread."""

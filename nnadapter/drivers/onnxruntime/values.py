@@ -1,4 +1,4 @@
-"""Values that ONNX Runtime computes with and its Python interface does not take: bfloat16, float8, 4 and 2 bits.
+"""ONNX Runtime values of types that its Python interface lacks, and one-node models to compute them.
 
 They go in and come out by the memory of an OrtValue. Types narrower than a byte are packed there, the first element in
 the lowest bits (ONNX IR specification, "Packed data types"); numpy has a byte for each.
@@ -15,12 +15,50 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnadapter.onnx.wire_format import BYTES, varint_bytes
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.ir.operand import Array
+
+
+FLOAT, HALF = 1, 10
+"""Numbers of data types in `TensorProto.DataType`."""
+_IR_VERSION, _OPSET = 8, 13
+_INPUTS, _OUTPUT = (b"a", b"b"), b"c"
+
+
+def model_of_one(op_type: bytes, inputs: int, element_type: int, shape: Sequence[int] | None = None) -> bytes:
+    """Return a serialized model whose node makes `c` of `a`, and of `b` if it takes two, all of one type.
+
+    Args:
+        op_type: of the node.
+        inputs: how many it takes.
+        element_type: number of the data type.
+        shape: of all values; None leaves it open.
+    """
+    tensor = [(1, element_type)]
+    if shape is not None:
+        tensor.append((2, _message(*((1, _message((1, size))) for size in shape))))  # type: ignore[arg-type]
+    type_ = _message((1, _message(*tensor)))
+    names = _INPUTS[:inputs]
+    node = _message(*((1, name) for name in names), (2, _OUTPUT), (3, b"nnadapter:0:0"), (4, op_type), (7, b""))
+    values = [_message((1, name), (2, type_)) for name in (*names, _OUTPUT)]
+    graph = _message((1, node), (2, b"probe"), *((11, value) for value in values[:-1]), (12, values[-1]))
+    return _message((1, _IR_VERSION), (7, graph), (8, _message((1, b""), (2, _OPSET))))
+
+
+def _message(*fields: tuple[int, int | bytes]) -> bytes:
+    """Return a message with these fields: their numbers, and what they hold."""
+    return b"".join(
+        varint_bytes(number << 3) + varint_bytes(value)
+        if isinstance(value, int)
+        else varint_bytes(number << 3 | BYTES) + varint_bytes(len(value)) + value
+        for number, value in fields
+    )
+
 
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 """Output names, inputs by name, run options -> results."""

@@ -1,10 +1,11 @@
-"""The driver and its devices: the way in."""
+"""Driver `openvino`: its devices, their options and contexts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.capability import (
     Capability,
@@ -14,15 +15,161 @@ from nnadapter.drivers.capability import (
     OpenSizes,
     OperationRows,
     OperationSupport,
+    Option,
     OptionValues,
     Threading,
 )
-from nnadapter.drivers.interface import Context, Device, Driver
-from nnadapter.drivers.openvino.context import OpenvinoContext
+from nnadapter.drivers.interface import Admission, Compatibility, Context, Device, Driver, Program
 from nnadapter.drivers.openvino.engine import EXTRA, core, missing, translated, version
-from nnadapter.drivers.openvino.options import options_of
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
-from nnadapter.process.extras import has_extra
+from nnadapter.drivers.openvino.program import compatibility, deserialized
+from nnadapter.drivers.registry import HardwareNeeds, Machine
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError, close_names
+from nnadapter.process.packages import has_extra
+from partition.verdict import Verdict
+
+if TYPE_CHECKING:
+    import onnx
+
+    from nnadapter.drivers.openvino.compiler import Asker
+
+
+PRECISIONS = {"float32": ("FP32", "f32"), "float16": ("FP16", "f16"), "bfloat16": ("BF16", "bf16")}
+"""By data type: the ability that a device declares for it, and the engine's name for it as inference precision."""
+
+_HINTS = {"latency": "LATENCY", "throughput": "THROUGHPUT"}
+
+
+def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[Option, ...]:
+    """Return the options of a device.
+
+    Args:
+        abilities: what the device declares as OPTIMIZATION_CAPABILITIES.
+        properties: the names of the properties that it understands.
+    """
+    choices = tuple(dtype for dtype, (ability, _) in PRECISIONS.items() if ability in abilities) or ("float32",)
+    threads = Option(
+        name="threads", default=0, minimum=0, help="Threads that one program computes with; 0 leaves it to the engine."
+    )
+    return (
+        Option(
+            name="precision",
+            default=choices[0],
+            choices=choices,
+            help="In which data type floats are computed; the first one unless said otherwise.",
+        ),
+        *((threads,) if "INFERENCE_NUM_THREADS" in properties else ()),
+        Option(
+            name="performance_hint",
+            default="latency",
+            choices=tuple(_HINTS),
+            help="What the engine is to be fast at: one run, or many at once.",
+        ),
+        Option(
+            name="switched_off",
+            default=(),
+            help="ONNX op types to refuse (Resize, Erf).",
+            affects_speed=False,
+        ),
+    )
+
+
+def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[str, Any]:
+    """Return the engine's properties for validated options, those alone that the device understands.
+
+    In float32 the engine is told to keep to accuracy, which also forbids it to quantize by itself.
+    """
+    precision = str(options["precision"])
+    exact = precision == "float32"
+    properties: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": PRECISIONS[precision][1],
+        "EXECUTION_MODE_HINT": "ACCURACY" if exact else "PERFORMANCE",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        "PERFORMANCE_HINT": _HINTS[str(options["performance_hint"])],
+    }
+    if options.get("threads"):
+        properties["INFERENCE_NUM_THREADS"] = str(options["threads"])
+    return {name: value for name, value in properties.items() if name in understood}
+
+
+def op_types_named(names: Collection[str]) -> frozenset[str]:
+    """Return the op types that a person switches off.
+
+    Raises:
+        InvalidOptionError: one is not among those that the device takes.
+    """
+    if not names:
+        return frozenset()
+    from nnadapter.drivers.openvino.operators import OPERATORS  # few people switch op types off
+
+    for name in names:
+        if name not in OPERATORS:
+            raise InvalidOptionError(
+                f"option switched_off names {name!r}, none of the {len(OPERATORS)} op types that openvino takes; "
+                f"{close_names(name, OPERATORS)}"
+            )
+    return frozenset(names)
+
+
+class OpenvinoContext(Context):
+    """Loads programs; what has to do with ONNX models is imported when one is judged or compiled."""
+
+    def __init__(self, device: str, options: OptionValues, understood: frozenset[str]) -> None:
+        self._device = device
+        self._properties = properties_of(options, understood)
+        self._switched_off = op_types_named(options["switched_off"])  # type: ignore[arg-type]
+
+    def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
+        return self._asker.supported(model)
+
+    def admit(self, model: onnx.ModelProto) -> Admission:
+        """See `Context.admit`: what was taken node by node; but with open sizes, not all of it is."""
+        return self._asker.admit(model)
+
+    def compile(self, model: onnx.ModelProto) -> Program:
+        """See `Context.compile`.
+
+        Raises:
+            CompilationError: the engine does not take the segment; with the nodes to blame, where there are some.
+        """
+        return self._asker.compile(model, self._seal())
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return deserialized(blob, self._seal())
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: the engine reads where the file is mapped."""
+        return deserialized(blob, self._seal(), is_checked=True)
+
+    def check_blob(self, blob: memoryview) -> Compatibility:
+        """See `Context.check_blob`: engine, device and properties have to be the same."""
+        return compatibility(blob, self._seal())
+
+    def _seal(self) -> dict[str, Any]:
+        """What a program must have been compiled with to run here."""
+        return {"device": self._device, "engine": version(), "properties": dict(self._properties)}
+
+    @cached_property
+    def _asker(self) -> Asker:
+        from nnadapter.drivers.openvino.compiler import Asker
+
+        return Asker(self._device, self._properties, self._switched_off)
+
+
+_SYSTEMS = ("Linux", "Windows")
+_NEEDS = {
+    "CPU": HardwareNeeds((*_SYSTEMS, "Darwin")),
+    "GPU": HardwareNeeds(_SYSTEMS, ("sys/class/drm/*/device/vendor",), "0x8086"),
+    "NPU": HardwareNeeds(_SYSTEMS, ("sys/class/accel/*/device/vendor",), "0x8086"),
+}
+"""0x8086 is Intel's number as a vendor."""
+
+
+def is_possible(kind: str) -> bool:
+    """Whether this machine has what a kind of device needs."""
+    return _NEEDS[kind].met_by(Machine())
+
 
 KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
 """The engine's kinds of devices that are offered, first choice first."""
@@ -118,8 +265,6 @@ def _row(name: str, type_: DeviceType) -> DeviceInfo:
     reason = _missing(name)
     row = DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_)
     if reason:
-        from nnadapter.drivers.openvino.needs import is_possible  # of a device that is there, nobody asks
-
         return replace(row, available=False, reason=reason, possible=is_possible(name.partition(".")[0]))
     return replace(
         row,

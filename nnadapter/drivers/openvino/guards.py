@@ -1,4 +1,4 @@
-"""Guards against fusions: steps that keep the engine from replacing a composition by an operator that computes another.
+"""Guards against fusions that make OpenVINO replace a composition by a different operator.
 
 The engine looks for norms, activations and attention that a model writes out. Several of its patterns assume that a
 constant never enlarges the other operand, that reduced dimensions are retained, or that a gate reads no other value.
@@ -13,7 +13,19 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
-from nnadapter.drivers.openvino.parting import parted
+
+
+def parted(value: Any) -> Any:
+    """The reals of a value behind such a step; NaN stays what it is."""
+    operators = module().opset13
+    least = np.array(-np.inf, value.get_element_type().to_dtype())
+    return operators.maximum(operators.constant(least), value).output(0)  # of NaN its second input is what is left
+
+
+def part(port: Any) -> None:
+    """Put such a step in front of what reads reals."""
+    port.replace_source_output(parted(port.get_source_output()))
+
 
 Operators = Sequence[tuple[str, Any]]
 """Operators of an engine's model in order, each after its type."""

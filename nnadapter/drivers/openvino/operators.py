@@ -9,7 +9,7 @@ Each row was held against ONNX Runtime and onnx's reference evaluator with numbe
 - int8 and uint8 saturate in arithmetic where ONNX wraps around.
 - TopK and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8;
   DynamicQuantizeLinear rounds halves to another neighbor, an odd zero point being added before, and is taken as it is
-  written out (`nnadapter/onnx/integer_bodies.py`).
+  written out (`nnadapter/onnx/standard_bodies.py`).
 
 QuantizeLinear rounds halves so, too. It is taken all the same: one step is what quantized numbers may be off.
 

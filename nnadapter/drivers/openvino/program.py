@@ -1,23 +1,426 @@
-"""A compiled model, and its serialized form: an envelope around the blob that the engine exports."""
+"""Compiled models of OpenVINO: inference requests, recovery after failed runs, and serialized form.
+
+It keeps the constants of the model that it read, and once more in the form that its kernels want; working memory for
+one run, where tensors that are not needed any more make room for others; a kernel for each node. Requests share all of
+that. The graph that it runs is read from it (`get_runtime_model`), with its data types and, where sizes are open, the
+sizes of the last run.
+
+Source: growth of the process by malloc's own count, models of 10 to 530 nodes and 0.5 to 70 MB of weights, OpenVINO
+2026.4 on the CPU.
+
+From such a run on the engine reads memory of before: what it makes at other sizes is wrong, or it ends the process
+(seen with OpenVINO 2026.4). So nothing is computed by that model any more. Whoever needs it next has it written and
+read back, and that computes as if it were new.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
-from nnadapter.drivers.interface import Compatibility, Execution, Program
-from nnadapter.drivers.openvino.engine import core, module, refuse_forked, translated
-from nnadapter.drivers.openvino.execution import OpenvinoExecution
-from nnadapter.drivers.openvino.footprint import Footprint, footprint_of
-from nnadapter.drivers.openvino.living import RecoverableModel
-from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
-from nnadapter.drivers.openvino.sharing import shareable
+from nnadapter.drivers.interface import Compatibility, Control, Execution, Program
+from nnadapter.drivers.openvino.engine import (
+    Ports,
+    brief,
+    core,
+    fits,
+    module,
+    outputs_of,
+    ports_from,
+    refuse_forked,
+    shareable,
+    translated,
+)
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
+from nnadapter.ir.operand import Array
+from nnadapter.process.forking import new_lock, new_re_lock
+
+_BYTES_PER_NODE = 22 << 10
+"""A kernel with the code that is made for its sizes."""
+_WORKING_MEMORY = 1.2
+"""What the engine takes for tensors, of the most that live at one time: it packs channels by 8 or 16."""
+
+
+class Footprint(NamedTuple):
+    """The graph that a compiled model runs, in numbers."""
+
+    nodes: int
+    constant_bytes: int
+    living_bytes: int
+    """Of tensors that are needed at one time, at the most."""
+
+    def held_bytes(self, copied_bytes: int) -> int:
+        """Return the bytes that the compiled model holds.
+
+        Args:
+            copied_bytes: constants of the model that was read, as far as the engine has a copy of them.
+        """
+        working = int(_WORKING_MEMORY * self.living_bytes)
+        return copied_bytes + self.constant_bytes + working + _BYTES_PER_NODE * self.nodes
+
+
+def footprint_of(compiled: Any) -> Footprint:
+    """Return the footprint of one of the engine's compiled models; an empty one where it does not tell its graph."""
+    try:
+        operations = compiled.get_runtime_model().get_ordered_ops()
+    except Exception:  # noqa: BLE001  not every device of the engine has one
+        return Footprint(0, 0, 0)
+    input_names = {name for port in compiled.inputs for name in port.get_names()}
+    constants = set[str]()
+    allocations: dict[str, tuple[int, int]] = {}
+    """By the name of an operation, when its tensors are made, and their bytes."""
+    last_use: dict[str, int] = {}
+    constant_bytes = 0
+    for position, operation in enumerate(operations):
+        name, nbytes = operation.get_friendly_name(), _bytes(operation)
+        sources = [source.get_node().get_friendly_name() for source in operation.input_values()]
+        last_use.update(dict.fromkeys(sources, position))
+        if operation.get_type_name() == "Result":  # it has the memory of its source
+            continue
+        if sources and not constants.issuperset(sources):
+            allocations[name] = position, nbytes
+        elif name not in input_names:  # an operation on constants alone is done once, and takes their place
+            constants.add(name)
+            constant_bytes += 0 if sources else nbytes
+    return Footprint(len(operations), constant_bytes, _most(allocations, last_use, len(operations)))
+
+
+def _most(allocations: dict[str, tuple[int, int]], last_use: dict[str, int], length: int) -> int:
+    changes = [0] * (length + 1)
+    for name, (position, nbytes) in allocations.items():
+        changes[position] += nbytes
+        changes[last_use.get(name, position) + 1] -= nbytes
+    return max(accumulate(changes))
+
+
+def _bytes(operation: Any) -> int:
+    """Of its results, where their sizes are known."""
+    return sum(
+        operation.get_output_tensor(port).size
+        for port in range(operation.get_output_size())
+        if operation.get_output_partial_shape(port).is_static
+    )
+
+
+_ROTARY_EMBEDDING = "RoPE"
+"""As the engine calls it."""
+
+
+def turns_by_narrow_tables(compiled: Any) -> bool:
+    """Whether one of the engine's compiled models has rotary embeddings by tables half as wide as what is turned.
+
+    What it writes does not say how wide they are: read again, the program looks behind their end. Seen with OpenVINO
+    2026.4. Tables of that width that are for half of the features cannot be told from these, and are right.
+    """
+    try:
+        operations = compiled.get_runtime_model().get_ordered_ops()
+    except Exception:  # noqa: BLE001  not every device of the engine has one
+        return False
+    return any(map(_has_narrow_tables, operations))
+
+
+def _has_narrow_tables(operation: Any) -> bool:
+    information = operation.get_rt_info()
+    if "layerType" not in information or information["layerType"].astype(str) != _ROTARY_EMBEDDING:
+        return False
+    turned, table = (operation.get_input_partial_shape(port) for port in (0, 1))
+    widths = [shape[len(shape) - 1] for shape in (turned, table)]
+    return all(width.is_static for width in widths) and widths[0].get_length() == 2 * widths[1].get_length()
+
+
+Read = Callable[[memoryview], tuple[Any, object]]
+"""What the engine wrote -> a compiled model, and the memory that the engine may look into for it."""
+
+
+class RecoverableModel:
+    """One compiled model. Usable from many threads.
+
+    Args:
+        compiled: the engine's.
+        read_from: memory that the engine may look into as long as it lives.
+        read: reads what the engine writes; None where that would be another model.
+        contents: what it was read from: what the engine writes of a model that it has read, it does not read again.
+        takes_turns: the engine computes one run of it at a time.
+    """
+
+    def __init__(
+        self,
+        compiled: Any,
+        read_from: object,
+        read: Read | None,
+        contents: memoryview | None = None,
+        *,
+        takes_turns: bool = False,
+    ) -> None:
+        self.compiled, self.read_from = compiled, read_from
+        self.turn: AbstractContextManager[Any] = new_re_lock() if takes_turns else nullcontext()
+        """Held by a run at open sizes while the engine has it: none begins before it is known whether another failed.
+        A handler of signals may run in the middle of one."""
+        self.why = ""
+        """Why a run failed; empty as long as none did."""
+        self._read, self._contents = read, contents
+        self._next: RecoverableModel | None = None
+        self._lock = new_lock()
+
+    def known(self) -> RecoverableModel:
+        """The one that was made last in its place, if one was."""
+        later = self._next
+        return self if later is None or later is self else later.known()
+
+    def written(self) -> memoryview | None:
+        """What the engine writes of it, and reads; None where it does not.
+
+        Raises:
+            Exception: of the engine.
+        """
+        if self._read is None or self._contents is not None:
+            return self._contents
+        return None if turns_by_narrow_tables(self.compiled) else memoryview(self.compiled.export_model().getvalue())
+
+    def latest(self) -> RecoverableModel:
+        """The one that computes now: this one, or the one in its place, or this one still where there can be none.
+
+        Raises:
+            Exception: of the engine.
+        """
+        if not self.why or self._read is None:
+            return self
+        with self._lock:
+            if self._next is None:
+                contents = self.written()
+                self._next = self if contents is None else self._after(contents, self._read)
+        return self if self._next is self else self._next.latest()
+
+    def _after(self, contents: memoryview, read: Read) -> RecoverableModel:
+        takes_turns = not isinstance(self.turn, nullcontext)
+        return RecoverableModel(*read(contents), read, contents, takes_turns=takes_turns)
+
+
+_FEW_BYTES = 1 << 16
+"""Outputs up to this size stay in the engine's memory and are copied: to bind memory takes 3 us, to copy these less."""
+_NOTHING: Mapping[int, Any] = {}
+_LOOK_MS = 2
+"""How often somebody who may stop a computation is asked; the engine tells at once when it is done."""
+_COUNTING = frozenset(("NonMaxSuppression", "NonZero"))
+"""Nodes of the engine whose data decide sizes."""
+
+
+class OpenvinoExecution(Execution):
+    """One request, which computes one thing at a time.
+
+    A tensor stays bound until memory at another address is given: callers that use their arrays again bind them once.
+    Where sizes are open, arrays are nearly always others, and go in with the run.
+    """
+
+    def __init__(self, living: RecoverableModel, signature: Ports) -> None:
+        """Make a request.
+
+        Args:
+            living: of which model.
+            signature: its ports.
+        """
+        self._inputs = signature.inputs
+        self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
+        self._tensor = module().Tensor
+        self._fed = tuple((position, port) for position, port in enumerate(signature.inputs) if port is not None)
+        self._begin(living.latest())
+
+    def _begin(self, living: RecoverableModel) -> None:
+        """Hold a request of a model, to which nothing is bound."""
+        request = living.compiled.create_infer_request()
+        self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
+        self._set_input = request.set_input_tensor
+        self._open = frozenset(
+            port for port, model_input in enumerate(request.model_inputs) if model_input.partial_shape.is_dynamic
+        )
+        self._knows_sizes = False if self._open else None
+        self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
+        """Outputs that lie in the engine's memory, until other memory is given for them."""
+        self._is_plain = all(self._stays) and not self._open
+        """A run is told nothing, and gives copies."""
+        self._bound_inputs: list[object] = [None] * len(self._inputs)
+        self._bound_outputs: list[object] = [None] * len(self._outputs)
+        self._request = request
+        self._living = living  # the last one, so that the memory that is read from goes after the request
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`. The engine reads the given arrays, and writes into new ones that are handed over.
+
+        Raises:
+            ExecutionError: the engine does not take the inputs, or fails.
+        """
+        self._begin_again()
+        if self._is_plain:
+            return self._copied(inputs)
+        return self._computed(inputs, self._new(), self._infer_copies if all(self._stays) else self._infer)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`: the engine is stopped between two of its nodes, where all sizes are known.
+
+        Where some are open, or data decide them, it computes to its end. Nodes that did not run would have made room at
+        the sizes of the run that was stopped, and keep it at those of the run before: results are wrong, or of another
+        shape. Seen with OpenVINO 2026.4.
+        """
+        self._begin_again()
+        return self._computed(inputs, self._new(), partial(self._infer_while_wanted, control.cancelled or _never))
+
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`, and `compute`. What is used again stays bound."""
+        self._begin_again()
+        return self._computed(inputs, outputs, self._infer)
+
+    def _copied(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """Copies of what the engine makes in its own memory."""
+        try:
+            for position, port in self._fed:
+                self._bind(self._set_input, port, inputs[position], self._bound_inputs, position)
+            pairs = zip(self._infer_copies(_NOTHING), self._outputs, strict=True)
+            return [np.asarray(array, dtype) for array, (_, dtype) in pairs]
+        except Exception as error:
+            raise _failed(error) from error
+
+    def _new(self) -> Sequence[Array | None]:
+        """Arrays for the outputs, None for those that are read from the engine's own memory."""
+        return [
+            None if stays or shape is None else np.empty(shape, dtype)
+            for (shape, dtype), stays in zip(self._outputs, self._stays, strict=True)
+        ]
+
+    def _infer_while_wanted(self, cancelled: Callable[[], bool], fed: Mapping[int, Any]) -> Sequence[Any]:
+        try:
+            self._request.start_async(fed)
+            while not self._request.wait_for(_LOOK_MS):
+                if cancelled() and self._may_stop():
+                    self._request.cancel()
+                    with suppress(Exception):  # it says that it was cancelled
+                        self._request.wait()
+                    raise ExecutionError("OpenVINO was stopped")
+            self._request.wait()
+        except BaseException:  # an interrupt: the engine still works, on arrays that go with the frames above
+            with suppress(Exception):  # it says that it was cancelled
+                if self._may_stop():
+                    self._request.cancel()
+                self._request.wait()
+            raise
+        return [
+            self._request.get_output_tensor(port).data.copy() if stays else None
+            for port, stays in enumerate(self._stays)
+        ]
+
+    def _may_stop(self) -> bool:
+        """Whether all sizes are known before a run; looked up when a run is to stop, which takes some milliseconds."""
+        if self._knows_sizes is None:
+            self._knows_sizes = False  # where the engine does not tell its graph
+            with suppress(Exception):
+                nodes = self._request.get_compiled_model().get_runtime_model().get_ops()
+                self._knows_sizes = all(node.get_rt_info()["layerType"].astype(str) not in _COUNTING for node in nodes)
+        return self._knows_sizes
+
+    def _computed(
+        self, inputs: Sequence[Array], results: Sequence[Array | None], infer: Callable[[Mapping[int, Any]], Any]
+    ) -> Sequence[Array]:
+        fed = {}
+        try:
+            for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
+                if port in self._open:
+                    fed[port] = self._tensor(shareable(array), shared_memory=True)
+                elif port is not None:
+                    self._bind(self._set_input, port, array, self._bound_inputs, position)
+            for port, result in enumerate(results):
+                if result is not None:
+                    self._stays[port] = self._is_plain = False
+                    self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
+            make_array = np.array if infer is self._infer else np.asarray  # of views, or of copies
+            computed = self._at_open_sizes(infer, fed) if self._open else infer(fed)
+            return [
+                make_array(output, dtype) if result is None else result
+                for output, result, (_, dtype) in zip(computed, results, self._outputs, strict=True)
+            ]
+        except ExecutionError:  # it was stopped, or others failed
+            raise
+        except Exception as error:
+            raise _failed(error) from error
+
+    def _at_open_sizes(self, infer: Callable[[Mapping[int, Any]], Any], fed: Mapping[int, Any]) -> Any:
+        """What the engine computes, where no run failed before, or meanwhile."""
+        living = self._living
+        with living.turn:
+            if living.why:
+                raise self._not_trusted()
+            try:
+                computed = infer(fed)
+            except ExecutionError:  # it was stopped
+                raise
+            except Exception as error:
+                living.why = living.why or brief(error)
+                raise
+        if living.why:
+            raise self._not_trusted()
+        return computed
+
+    def _begin_again(self) -> None:
+        """Go on with the model in the place of one by which a run failed, in this execution or in another."""
+        if not self._living.why:
+            return
+        try:
+            living = self._living.latest()
+            if living is not self._living:
+                self._begin(living)
+        except Exception as error:
+            raise self._not_trusted() from error
+        if self._living.why:
+            raise self._not_trusted()
+
+    def _not_trusted(self) -> ExecutionError:
+        return ExecutionError(
+            f"OpenVINO failed at other sizes before ({self._living.why}), and is not to be trusted after that; "
+            "make the session again for runs on the device"
+        )
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        del self._infer, self._infer_copies, self._set_input, self._request, self._living
+
+    def _bind(self, setter: Callable[..., None], port: int, array: Array, bound: list[object], position: int) -> None:
+        interface = array.__array_interface__
+        place = (interface["data"][0], interface["shape"], interface["typestr"], interface["strides"])
+        if bound[position] == place:
+            return
+        bound[position] = None
+        setter(port, self._tensor(shareable(array), shared_memory=True))
+        bound[position] = place
+
+
+def _failed(error: Exception) -> ExecutionError:
+    return ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs")
+
+
+def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "biuf" and prod(shape) * dtype.itemsize <= _FEW_BYTES
+
+
+def _never() -> bool:
+    return False
+
+
+def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:
+    """The request's `infer`, from tensors by port to its outputs, as copies or as views.
+
+    Where it is known, it is the one without the layer that sorts inputs.
+    """
+    native: Any = next((base for base in type(request).__mro__[1:] if base.__name__ == "InferRequest"), None)
+    if native is None:
+        return lambda fed: request.infer(fed, share_inputs=True, share_outputs=not copies).values()
+    return lambda fed: native.infer(request, fed, share_outputs=not copies, decode_strings=False).values()
+
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=3)
 """Of the first two versions were programs that are not read as they were written."""

@@ -1,4 +1,4 @@
-"""The driver and its devices: the way in."""
+"""Driver `xla`: its devices, their options and contexts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,80 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nnadapter.drivers.capability import DeviceInfo, DeviceType, MemoryStatistics, OptionValues
-from nnadapter.drivers.device_tensors import DeviceTensor, Memory
-from nnadapter.drivers.hardware import HardwareNeeds, Machine
-from nnadapter.drivers.interface import Context
-from nnadapter.drivers.streams import Event, Stream
-from nnadapter.drivers.tables.driver import TableDevice, TableDriver
-from nnadapter.drivers.tables.lowering import Lowering, rows_of
-from nnadapter.drivers.xla.context import XlaContext
+from nnadapter.drivers.capability import DeviceInfo, DeviceType, MemoryStatistics, Option, OptionValues
+from nnadapter.drivers.interface import Compatibility, Context, DeviceTensor, Event, Memory, Program, Stream
+from nnadapter.drivers.registry import HardwareNeeds, Machine
+from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
+from nnadapter.drivers.table_lowering import Lowering, rows_of
+from nnadapter.drivers.xla.compilation import compiled, give_back, platform_of, prepared
 from nnadapter.drivers.xla.engine import EXTRA, default_kind, missing, present, version
-from nnadapter.drivers.xla.memory import XlaMemory, taken_over
-from nnadapter.drivers.xla.options import OPTIONS
-from nnadapter.drivers.xla.streams import XlaEvent, XlaStream
+from nnadapter.drivers.xla.program import (
+    XlaEvent,
+    XlaMemory,
+    XlaProgram,
+    XlaStream,
+    compatibility,
+    deserialized,
+    taken_over,
+)
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
-from nnadapter.process.extras import has_extra
+from nnadapter.ir.model import Model
+from nnadapter.process.packages import has_extra
+
+PRECISIONS = {"float32": "highest", "tensorfloat32": "high", "bfloat16": "default"}
+"""By name: JAX's precision of products. Processors compute in float32 whatever it says."""
+
+OPTIONS = (
+    Option(
+        name="precision",
+        default="float32",
+        choices=tuple(PRECISIONS),
+        help="In what at least a GPU or a TPU multiplies float32: lower ones are faster, and off by more.",
+    ),
+)
+"""The options of every device."""
+
+
+class XlaContext(TableContext):
+    """Compiles each segment as one function."""
+
+    def __init__(self, driver: TableDriver, device: Any) -> None:
+        super().__init__(driver)
+        self._device = device
+        self._precision = str(driver.option_values["precision"])
+
+    def compile(self, model: Model) -> Program:
+        """See `Context.compile`.
+
+        Raises:
+            InvalidModelError: the model contradicts itself.
+            CompilationError: a lowering refused what it took before, or XLA does not compile the segment.
+        """
+        self._lowered(model)
+        ready = prepared(model)
+        program = compiled(ready, self._lowered(ready), self._device, PRECISIONS[self._precision])
+        return XlaProgram(program, self._seal())
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return deserialized(blob, self._seal(), self._device)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: a processor uses the constants where the file is mapped."""
+        return deserialized(blob, self._seal(), self._device, is_checked=True)
+
+    def check_blob(self, blob: memoryview) -> Compatibility:
+        """See `Context.check_blob`: JAX, platform and precision have to be the same."""
+        return compatibility(blob, self._seal())
+
+    def close(self) -> None:
+        """See `Context.close`: what its programs were compiled in goes back to the system."""
+        give_back()
+
+    def _seal(self) -> dict[str, str]:
+        """What a program must have been compiled with to run here."""
+        return {"jax": version(), "platform": platform_of(self._device), "precision": self._precision}
+
 
 KINDS = {"cpu": DeviceType.CPU, "gpu": DeviceType.GPU, "tpu": DeviceType.ACCELERATOR}
 """JAX's kinds of devices."""

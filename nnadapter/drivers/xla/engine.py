@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import MappingProxyType
 from typing import Any
 
-from nnadapter.drivers.foreign_errors import one_line, translated_as
+from nnadapter.drivers.failures import one_line, translated_as
 from nnadapter.errors import (
     DeviceLostError,
     DeviceUnavailableError,
@@ -16,8 +16,8 @@ from nnadapter.errors import (
     NNAdapterError,
 )
 from nnadapter.process.cache import remembered
-from nnadapter.process.extras import has_extra, missing_extra
 from nnadapter.process.forking import Threads
+from nnadapter.process.packages import has_extra, missing_extra
 
 EXTRA = "xla"
 

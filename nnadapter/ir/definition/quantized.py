@@ -9,8 +9,8 @@ import numpy as np
 
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, OperandType
+from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import MOVERS, REALS
-from nnadapter.ir.quantized import integer_range
 
 PRODUCTS = frozenset({"CONV_2D", "FULLY_CONNECTED", "MAT_MUL"})
 

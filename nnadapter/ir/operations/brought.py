@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nnadapter.ir.operations.brought_row import checked_row
 from nnadapter.ir.schema import OperationSchema
-from nnadapter.process.plug_ins import PlugIns
+from nnadapter.process.packages import PlugIns
 
 GROUP = "nnadapter.operations"
 """The entry point group."""

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from nnadapter.errors import FAILURES, DriverError, DriverWarning, InvalidModelError, describe
-from nnadapter.ir.attribute_values import normalized
 from nnadapter.ir.operand import OperandType
-from nnadapter.ir.operand_types import checked_type
+from nnadapter.ir.operand_checks import checked_type, normalized
 from nnadapter.ir.schema import Attribute, Attributes, Definition, FlopsRule, OperationSchema, Role, ShapeRule
-from nnadapter.process.plug_ins import PlugIn
+from nnadapter.process.packages import PlugIn
 
 
 def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:

@@ -9,7 +9,7 @@ from nnadapter.ir.operations.checks import check_axis, check_indices, check_leng
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, present, row
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
-from nnadapter.ir.tracing import greatest, least
+from nnadapter.ir.symbolic_numbers import greatest, least
 
 _INPUT = Role("input")
 _INDICES = Role("indices", frozenset({DataType.INT32, DataType.INT64}))

@@ -7,29 +7,22 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from nnadapter.errors import InvalidModelError, InvalidOptionError, PassError, close_names
-from nnadapter.ir.editing import edit_of
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
-from nnadapter.ir.passes.cancel_transposes import cancel_transposes
-from nnadapter.ir.passes.channels_last import channels_last
-from nnadapter.ir.passes.common_subexpressions import common_subexpressions
+from nnadapter.ir.passes.composite_fusion import (
+    fuse_attention,
+    fuse_gelu,
+    fuse_hard_swish,
+    fuse_layer_normalization,
+    fuse_swish,
+)
 from nnadapter.ir.passes.fold_constants import fold_constants
-from nnadapter.ir.passes.fuse_activation import fuse_activation
-from nnadapter.ir.passes.fuse_attention import fuse_attention
-from nnadapter.ir.passes.fuse_batch_normalization import fuse_batch_normalization
-from nnadapter.ir.passes.fuse_gelu import fuse_gelu
-from nnadapter.ir.passes.fuse_hard_swish import fuse_hard_swish
-from nnadapter.ir.passes.fuse_layer_normalization import fuse_layer_normalization
-from nnadapter.ir.passes.fuse_pad import fuse_pad
-from nnadapter.ir.passes.fuse_scale_and_bias import fuse_scale_and_bias
-from nnadapter.ir.passes.fuse_swish import fuse_swish
-from nnadapter.ir.passes.matmul_to_fully_connected import matmul_to_fully_connected
-from nnadapter.ir.passes.quantized_to_real import quantized_to_real
+from nnadapter.ir.passes.layout import cancel_transposes, channels_last
+from nnadapter.ir.passes.legalization import matmul_to_fully_connected, quantized_to_real, symmetric_to_asymmetric
+from nnadapter.ir.passes.producer_fusion import fuse_activation, fuse_batch_normalization, fuse_pad, fuse_scale_and_bias
 from nnadapter.ir.passes.reduce_rank import reduce_rank
-from nnadapter.ir.passes.remove_dead import remove_dead
-from nnadapter.ir.passes.remove_identities import remove_identities
-from nnadapter.ir.passes.simplify import simplify
-from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
+from nnadapter.ir.passes.simplification import common_subexpressions, remove_dead, remove_identities, simplify
+from nnadapter.ir.rewrite import edit_of
 
 _Input = TypeVar("_Input")
 _Made = TypeVar("_Made")

@@ -3,7 +3,6 @@
 `nnadapter/ir/model.proto` says what a file holds; docs/model-format.md describes it field by field.
 """
 
-from nnadapter.ir.protobuf.files import load, save
-from nnadapter.ir.protobuf.serialized import VERSION, from_bytes, to_bytes
+from nnadapter.ir.protobuf.serialization import VERSION, from_bytes, load, save, to_bytes
 
 __all__ = ["VERSION", "from_bytes", "load", "save", "to_bytes"]

@@ -13,7 +13,7 @@ from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, OperandType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.reference.meaning import Example
-from nnadapter.ir.verifying import verify
+from nnadapter.ir.verification import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

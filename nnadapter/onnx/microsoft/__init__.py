@@ -6,33 +6,23 @@ Those in ONNX's own domain that ONNX does not have, or not at that opset, belong
 from __future__ import annotations
 
 from nnadapter.onnx.microsoft import (
-    activations,
     attention,
+    block_quantization,
     convolution,
-    few_bits,
-    group_query,
+    elementwise,
+    linear_algebra,
     normalization,
-    products,
-    quantized,
-    quantized_attention,
-    quantized_products,
-    quantized_recurrent,
-    rotary,
-    states,
+    quantization,
+    stateful_attention,
 )
 
 __all__ = [
-    "activations",
     "attention",
+    "block_quantization",
     "convolution",
-    "few_bits",
-    "group_query",
+    "elementwise",
+    "linear_algebra",
     "normalization",
-    "products",
-    "quantized",
-    "quantized_attention",
-    "quantized_products",
-    "quantized_recurrent",
-    "rotary",
-    "states",
+    "quantization",
+    "stateful_attention",
 ]

@@ -1,16 +1,376 @@
-"""Attention over one input, and over queries, keys and values of their own."""
+"""Bodies of attention: heads, masks, rotary embeddings, and attention without group queries.
+
+Names of sizes: batch B, heads N, queries S, keys T of which P are past, features of a head H.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
 
-from nnadapter.onnx.body import BodyBuilder
-from nnadapter.onnx.function_ops import function_op
-from nnadapter.onnx.microsoft.axes import length_of, parts_along, steps_along
-from nnadapter.onnx.microsoft.heads import ATTENTION_SINCE, Scores, attention, separated
-from nnadapter.onnx.microsoft.masks import score_mask
+import numpy as np
+
+from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, sliced, steps_along
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
+
+ATTENTION_SINCE = 23
+"""The first opset with Attention."""
+_EXCHANGED = [0, 2, 1, 3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """How scores of queries and keys come about."""
+
+    scale: float | None
+    """None: the inverse of the root of H."""
+    head_size: int | None
+    """H, None where it is open."""
+    causal: bool = False
+    softcap: float = 0.0
+    mask: str = ""
+    """What is added to scores, empty if nothing is; it broadcasts to `[B, N, S, T]`."""
+    sink: str = ""
+    """What takes part in the softmax beside the keys, `[1, N, 1, 1]` or a scalar; empty if nothing does."""
+    last_sees_all: bool = False
+    """The last query sees all keys, though it is causal; for opsets without Attention."""
+    sizes: tuple[int | None, int | None, int | None] = (None, None, None)
+    """S, T and P as far as they are known, for opsets without Attention."""
+
+
+def separated(body: BodyBuilder, x: str, heads: int, bias: str = "", head_size: int = -1) -> str:
+    """Take `[B, S, N * H]` apart into `[B, N, S, H]`, after the addition of a bias; H stays known if it is stated."""
+    x = body.add("Add", x, bias) if bias else x
+    return body.add("Transpose", body.reshape(x, 0, 0, heads, head_size), perm=_EXCHANGED)
+
+
+def joined(body: BodyBuilder, x: str, width: int = -1) -> str:
+    """Put `[B, N, S, H]` together as `[B, S, N * H]`, whose width stays known if it is stated."""
+    return body.reshape(body.add("Transpose", x, perm=_EXCHANGED), 0, 0, width)
+
+
+def attention(
+    body: BodyBuilder,
+    query: str,
+    key: str,
+    value: str,
+    scores: Scores,
+    past: tuple[str, str] | None = None,
+    groups: tuple[int, int] = (1, 1),
+) -> tuple[str, str, str]:
+    """Add attention; returns what comes out, `[B, S, N * H]`, and all keys and values, `[B, N, T, H]`.
+
+    Args:
+        body: what is written.
+        query: `[B, N, S, H]`.
+        key: the new ones, alike; its heads may be fewer.
+        value: alike.
+        scores: how they come about.
+        past: keys and values before the new ones.
+        groups: heads of queries, and of keys and values.
+    """
+    if body.opset >= ATTENTION_SINCE and not scores.sink:
+        inputs = (query, key, value, scores.mask, *(past or ()))
+        made = body.add_several(
+            "Attention",
+            inputs,
+            1 if past is None else 3,
+            is_causal=int(scores.causal),
+            scale=scores.scale,
+            softcap=scores.softcap,
+        )
+        return joined(body, made[0]), *(made[1:] or (key, value))  # type: ignore[return-value]
+    if past is not None:
+        key, value = (body.add("Concat", old, new, axis=2) for old, new in zip(past, (key, value), strict=True))
+    if scores.causal:
+        own = _causal_mask(body, query, key, scores, "" if past is None else past[0])
+        scores = replace(scores, mask=body.add("Add", scores.mask, own) if scores.mask else own)
+    return _composed(body, query, key, value, scores, groups), key, value
+
+
+def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Scores, groups: tuple[int, int]) -> str:
+    dtype = body.inputs.dtype()
+    wide_key, wide_value = (_repeated(body, tensor, *groups, scores.head_size or -1) for tensor in (key, value))
+    turned = body.add("Transpose", wide_key, perm=[0, 1, 3, 2])
+    logits = body.add("Mul", body.add("MatMul", query, turned), _score_scale(body, query, scores, dtype))
+    if scores.softcap:
+        cap = body.constant(scores.softcap, dtype)
+        logits = body.add("Mul", body.add("Tanh", body.add("Div", logits, cap)), cap)
+    if scores.mask:
+        logits = body.add("Add", logits, scores.mask)
+    weights = _with_sink(body, logits, query, scores.sink) if scores.sink else body.add("Softmax", logits, axis=-1)
+    return joined(body, body.add("MatMul", weights, wide_value))
+
+
+def _score_scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> str:
+    if scores.scale is not None or scores.head_size is not None:
+        return body.constant(1 / sqrt(scores.head_size or 1) if scores.scale is None else scores.scale, dtype)
+    return body.add("Reciprocal", body.add("Sqrt", body.cast(length_of(body, query, 3), dtype)))
+
+
+def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int) -> str:
+    """Every head of keys as often as queries share it."""
+    if heads == groups:
+        return x
+    tiled = body.add("Tile", body.unsqueeze(x, 2), body.constant((1, 1, heads // groups, 1, 1)))
+    return body.reshape(tiled, 0, heads, -1, head_size)
+
+
+def _causal_mask(body: BodyBuilder, query: str, key: str, scores: Scores, past: str) -> str:
+    """`[S, T]`: what forbids every query the keys behind its own."""
+    count, total, before = scores.sizes
+    queries, keys = (
+        body.unsqueeze(steps_along(body, query, 2, count), 1),
+        body.unsqueeze(steps_along(body, key, 2, total), 0),
+    )
+    places = queries
+    if past:
+        first = length_of(body, past, 2) if before is None else body.constant((before,))
+        places = body.add("Add", queries, first)
+    allowed = body.add("LessOrEqual", keys, places)
+    if scores.last_sees_all:
+        last = body.add("Sub", length_of(body, query, 2), body.constant((1,)))
+        allowed = body.add("Or", allowed, body.add("Equal", queries, last))
+    return filtered(body, allowed, lowest(body.inputs.dtype()), body.inputs.dtype())
+
+
+def filtered(body: BodyBuilder, allowed: str, value: float, dtype: str) -> str:
+    """What is added to scores: nothing where it is allowed, else a value."""
+    return body.add("Where", allowed, body.constant(0.0, dtype), body.constant(value, dtype))
+
+
+def lowest(dtype: str) -> float:
+    """A number that no score outweighs."""
+    return float(np.finfo(np.float16).min) if dtype == "float16" else float(np.finfo(np.float32).min)
+
+
+def _with_sink(body: BodyBuilder, logits: str, query: str, sink: str) -> str:
+    """Softmax with one more score behind the others, which takes its share and nothing else."""
+    zeros = body.add("Mul", sliced(body, query, 3, 0, 1), body.constant(0.0, body.inputs.dtype()))  # `[B, N, S, 1]`
+    scores = body.add("Concat", logits, body.add("Add", zeros, sink), axis=-1)
+    return sliced(body, body.add("Softmax", scores, axis=-1), 3, 0, -1)
+
+
+_NUMBERS = "float32"
+"""Of masks and of places: few devices compare integers of more than 16 bits."""
+
+
+def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
+    """Return what is added to scores, `[B or 1, N or 1, S or 1, T]`; empty if nothing is.
+
+    1. A mask of rank 1 says how many keys each text has, and may say behind that with which key each begins, or where
+       texts lie that are packed, which ONNX Runtime does not look at here; of rank 2 or 3 it is 0 where a key is
+       forbidden. One of a single column says nothing.
+    2. `mask_filter_value` is added for those: a query with no key that is allowed sees all of them as before.
+    3. The bias is added besides.
+
+    Args:
+        body: what is written.
+        position: of the mask among the inputs.
+        bias: of what is added to scores.
+        places: adds the numbers from 0 to that of all keys.
+        rows: the number of texts, None where it is open.
+
+    Raises:
+        Refusal: a mask of another form.
+    """
+    mask = _key_mask(body, position, places, rows) if body.input(position) else ""
+    added = body.input(bias)
+    return body.add("Add", mask, added) if mask and added else mask or added
+
+
+def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows: int | None) -> str:
+    mask, rank, dtype = body.input(position), body.inputs.rank(position), body.inputs.dtype()
+    if rank == 2 and body.inputs.width(position, 1) == 1:
+        return ""
+    if rank == 1:
+        allowed = _between(body, position, places(), rows)
+    elif rank in (2, 3):
+        shown = body.add("Less", body.constant(0.0, _NUMBERS), body.cast(mask, _NUMBERS))
+        allowed = body.unsqueeze(shown, 1, 2) if rank == 2 else body.unsqueeze(shown, 1)
+    else:
+        raise body.invalid(f"has a mask (input {position}) of rank {rank}; expected 1 to 3")
+    filter_value = max(body.node.number("mask_filter_value", -10000.0), lowest(dtype))
+    return filtered(body, allowed, filter_value, dtype)
+
+
+def _between(body: BodyBuilder, position: int, places: str, rows: int | None) -> str:
+    """Which keys lie before the ends that a mask of rank 1 has, and not before its starts if it has such."""
+    numbers, count = body.cast(body.input(position), _NUMBERS), body.inputs.size(position, 0)
+    places = body.cast(places, _NUMBERS)
+    texts, stated = ((body.inputs.value(input_index).shape or (None,))[0] for input_index in (0, position))
+    if stated is not None and stated == texts:
+        return body.add("Less", places, body.reshape(numbers, -1, 1, 1, 1))
+    if rows is None or count is None:
+        ends, starts = _in_the_run(body, numbers)
+    elif count == 2 * rows:
+        ends, starts = parts_along(body, numbers, 0, (rows, rows))
+    elif count == 3 * rows + 2:
+        return body.add("Less", places, body.reshape(sliced(body, numbers, 0, 0, rows), -1, 1, 1, 1))
+    else:
+        raise body.invalid(
+            f"has a mask (input {position}) of {count} numbers for {rows} texts; expected {rows}, {2 * rows} or "
+            f"{3 * rows + 2}"
+        )
+    ends, starts = (body.reshape(bound, -1, 1, 1, 1) for bound in (ends, starts))
+    return body.add("And", body.add("Less", places, ends), body.add("LessOrEqual", starts, places))
+
+
+def _in_the_run(body: BodyBuilder, numbers: str) -> tuple[str, str]:
+    """Ends and starts of so many texts as the run has: without starts each is 0."""
+    texts, count = length_of(body, body.input(0), 0), length_of(body, numbers, 0)
+    has_starts = body.cast(body.add("Equal", count, body.add("Add", texts, texts)), _NUMBERS)
+    last = body.add("Slice", numbers, body.add("Sub", count, texts), count)
+    return sliced(body, numbers, 0, 0, texts), body.add("Mul", last, has_starts)
+
+
+_ROTARY_EMBEDDING_SINCE = 23
+_ROTARY = {"interleaved": int, "is_packed_batching": int, "num_heads": int, "rotary_embedding_dim": int, "scale": float}
+
+
+def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool) -> str:
+    """Turn `[B, N, S, H]` by cosines and sines, `[B or 1, S, pairs]`; features behind the pairs stay."""
+    part = 2 * pairs
+    if body.opset >= _ROTARY_EMBEDDING_SINCE:
+        return body.add(
+            "RotaryEmbedding",
+            x,
+            *tables,
+            interleaved=int(interleaved),
+            rotary_embedding_dim=0 if part == head_size else part,
+        )
+    return turned_plainly(body, x, tables, pairs, head_size, interleaved=interleaved)
+
+
+def turned_plainly(
+    body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool
+) -> str:
+    """The same without ONNX's own RotaryEmbedding."""
+    part, rest = 2 * pairs, ""
+    if part != head_size:
+        x, rest = parts_along(body, x, -1, (part, head_size - part))
+    cosine, sine = (body.unsqueeze(table, 1) for table in tables)
+    result = (_alternating if interleaved else _in_halves)(body, x, cosine, sine, pairs)
+    return body.add("Concat", result, rest, axis=-1) if rest else result
+
+
+def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
+    """Features lie by pairs."""
+    apart = body.reshape(x, 0, 0, 0, pairs, 2)
+    first, second = (body.add("Gather", apart, body.constant(index), axis=4) for index in (0, 1))
+    real = body.add("Sub", body.add("Mul", first, cosine), body.add("Mul", second, sine))
+    imaginary = body.add("Add", body.add("Mul", first, sine), body.add("Mul", second, cosine))
+    both = body.add("Concat", body.unsqueeze(real, 4), body.unsqueeze(imaginary, 4), axis=4)
+    return body.reshape(both, 0, 0, 0, 2 * pairs)
+
+
+def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
+    """First features lie before all second ones. So most models say it, by tables as wide as what is turned.
+
+    Engines know that form. OpenVINO knows one with narrow tables too, which it does not write as it computes it.
+    """
+    first, second = sliced(body, x, 3, 0, pairs), sliced(body, x, 3, pairs, 2 * pairs)
+    other = body.add("Concat", body.add("Neg", second), first, axis=-1)
+    cosines, sines = (body.add("Concat", table, table, axis=-1) for table in (cosine, sine))
+    return body.add("Add", body.add("Mul", x, cosines), body.add("Mul", other, sines))
+
+
+@function_op(
+    "RotaryEmbedding",
+    "input position_ids cos_cache sin_cache",
+    "output",
+    _ROTARY,
+)
+def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Positions are stated one by one, or the first of them alone. Source: com.microsoft RotaryEmbedding-1.
+
+    Refused: packed batches, a scale.
+    """
+    pairs, width = _rotated_widths(body)
+    packed = body.inputs.rank(0) == 3
+    positions = body.input(1)
+    if body.inputs.rank(1) == 1:
+        if body.inputs.width(1, 0) not in (1, None):
+            raise body.invalid(f"has {body.inputs.width(1, 0)} positions in a vector; expected the first alone")
+        axis = 1 if packed else 2
+        steps = steps_along(body, body.input(0), axis, body.inputs.size(0, axis))
+        positions = body.unsqueeze(body.add("Add", steps, positions), 0)
+    tables = body.add("Gather", body.input(2), positions), body.add("Gather", body.input(3), positions)
+    return (_turned_heads(body, tables, pairs, width),)
+
+
+@function_op(
+    "MRotaryEmbedding",
+    "input position_ids cos_cache sin_cache",
+    "output",
+    {**_ROTARY, "mrope_layout": int, "mrope_section": list[int]},
+    required=("mrope_section",),
+)
+def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Every pair of features goes by one of three positions: in time, in height or in width.
+
+    Source: com.microsoft MRotaryEmbedding-1. Refused: packed batches, a scale.
+    """
+    pairs, width = _rotated_widths(body)
+    streams = np.array(_streams(body, pairs))
+    tables = []
+    for position in (2, 3):
+        three = body.add("Gather", body.input(position), body.input(1))  # `[3, B, S, pairs]`
+        table, *others = (body.add("Gather", three, body.constant(stream), axis=0) for stream in range(3))
+        for stream, other in enumerate(others, 1):
+            table = body.add("Where", body.constant(streams == stream, "bool"), other, table)
+        tables.append(table)
+    return (_turned_heads(body, (tables[0], tables[1]), pairs, width),)
+
+
+def _streams(body: BodyBuilder, pairs: int) -> list[int]:
+    """Which of the three positions every pair of features goes by: one after the other, or in turns."""
+    sections, layout = body.node.integers("mrope_section") or (), body.node.integer("mrope_layout", 0)
+    if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0 or layout not in (0, 1):
+        problem = f"{list(sections)}, and 'mrope_layout' {layout}"
+        raise body.invalid(f"has attribute 'mrope_section' {problem}; expected three of {pairs} pairs, and 0 or 1")
+    if not layout:
+        return [stream for stream, size in enumerate(sections) for _ in range(size)]
+    return [pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs)]
+
+
+def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
+    """Pairs of features that tables turn, and the width of what is turned."""
+    if body.node.integer("is_packed_batching", 0):
+        raise body.unsupported("is_packed_batching", "is 1; expected 0")
+    if body.node.number("scale", 1.0) != 1:
+        raise body.unsupported("scale", f"is {body.node.number('scale')}; expected 1")
+    pairs, width = body.inputs.width(2), body.inputs.width(0)
+    if pairs is None or width is None:
+        raise body.invalid("has heads or tables of unknown width")
+    return pairs, width
+
+
+def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width: int) -> str:
+    """Turn the first input by what was looked up for every token."""
+    packed, (heads, head_size) = body.inputs.rank(0) == 3, _heads(body, width, pairs)
+    x = separated(body, body.input(0), heads, head_size=head_size) if packed else body.input(0)
+    made = turned(body, x, tables, pairs, head_size, interleaved=body.node.integer("interleaved", 0) != 0)
+    return joined(body, made, width) if packed else made
+
+
+def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
+    """The number of heads, and the features of each, of which tables of so many pairs turn all or a stated part."""
+    packed, part = body.inputs.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
+    heads = body.node.integer("num_heads", 0)
+    if part and heads < 1:
+        raise body.unsupported("num_heads", f"is {heads} beside 'rotary_embedding_dim' {part}; expected 1 or more")
+    heads = heads or (width // max(2 * pairs, 1) if packed else 1)
+    if packed and (heads < 1 or width % heads):
+        raise body.invalid(f"has {width} features for {heads} heads")
+    size = width // heads if packed else width
+    if pairs < 1 or 2 * pairs != (part or size) or part > size:
+        stated = f", and 'rotary_embedding_dim' {part}" if part else ""
+        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features{stated}")
+    return heads, size
+
 
 _COMMON = {"num_heads": int, "unidirectional": 0, "mask_filter_value": float, "scale": float}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from nnadapter.onnx.body import BodyBuilder
-from nnadapter.onnx.function_ops import function_op
-from nnadapter.onnx.microsoft.axes import channels_first, channels_last, sliced
-from nnadapter.onnx.microsoft.fused_activation import apply
+from nnadapter.onnx.body import BodyBuilder, channels_first, channels_last, function_op, sliced
+from nnadapter.onnx.microsoft.elementwise import apply
 
 _WINDOWS = {
     "auto_pad": "NOTSET",

@@ -1,27 +1,199 @@
-"""Evaluating the constant part of a graph: what is plain, and the rest in one ONNX Runtime run, or node by node."""
+"""Constant folding: exact results by numpy, the rest by ONNX Runtime.
+
+ONNX Runtime would be imported, and run a model, for what most exporters write beside the weights: constants as nodes,
+and shapes put together. What is said here of a node holds for every version of its op; where it might not, or where
+nothing comes of it, there is no result: others say what is wrong with the node, or what it means.
+
+Of a shape that is known in part, a Gather or a Slice may take known sizes alone: the width of a hidden state, say, of
+which only the rows are open. What follows from those is then the same in every run.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import ceil, prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
-from nnadapter.onnx.building import array_info, initializer_of, model_of, untyped
-from nnadapter.onnx.model import OnnxModel
+from nnadapter.onnx.construction import array_info, initializer_of, model_of, untyped
+from nnadapter.onnx.graphs import RUNNING_GRAPHS, constant_value
+from nnadapter.onnx.model import OnnxModel, OnnxNode
+from nnadapter.onnx.normal_form import stamp_down
 from nnadapter.onnx.onnxruntime_limits import QUIET, onnxruntime_limits
-from nnadapter.onnx.preparation.plain_results import plain_result
-from nnadapter.onnx.values import constant_value
-from nnadapter.onnx.versions import stamp_down
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE
+from partition.graph import Graph, Value
 from partition.verdict import Unsupported
+
+_Made = Callable[[OnnxNode, Sequence[Array]], Any]
+
+
+def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None:
+    """Return the result of a node that `may_fold` allows and its schema does; None where it is not among these."""
+    make = _MAKES.get(node.op_type)
+    if make is None or len(node.outputs) != 1 or not all(name in constants for name in node.inputs):
+        return None
+    arrays = [constants[name] for name in node.inputs]
+    if not all(map(_is_plain, arrays)):
+        return None
+    try:
+        result = np.asarray(make(node, arrays))
+    except Exception:  # noqa: BLE001  whatever numpy raises
+        return None
+    return result if _is_plain(result) else None
+
+
+def _is_plain(array: Array) -> bool:
+    """Whether these are numbers that numpy knows by itself."""
+    return array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1
+
+
+def _constant(node: OnnxNode, _: Sequence[Array]) -> Any:
+    ((name, value),) = node.attributes.items()
+    return value if name == "value" else np.array(value, _STATED[name])
+
+
+def _reshape(node: OnnxNode, arrays: Sequence[Array]) -> Array:
+    array, sizes = arrays
+    is_literal = node.integer("allowzero", 0)
+    return array.reshape([array.shape[at] if not (size or is_literal) else size for at, size in enumerate(sizes)])
+
+
+def _squeeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
+    has_axes = len(arrays) > 1 or node.attributes
+    return np.squeeze(arrays[0], _axes(node, arrays) if has_axes else None)
+
+
+def _unsqueeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
+    return np.expand_dims(arrays[0], _axes(node, arrays))
+
+
+def _axes(node: OnnxNode, arrays: Sequence[Array]) -> tuple[int, ...]:
+    """An attribute until opset 12, an input from then on."""
+    axes = tuple(arrays[1].tolist()) if len(arrays) > 1 else node.integers("axes")
+    if not axes:
+        raise ValueError("none may stand for all")
+    return axes
+
+
+def _concat(node: OnnxNode, arrays: Sequence[Array]) -> Array:
+    if len({array.dtype for array in arrays}) > 1:
+        raise ValueError("numpy would find one type for all")
+    return np.concatenate(arrays, node.integer("axis"))
+
+
+def _slice(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    array, *bounds = arrays
+    starts, ends, *axes_and_steps = (bound.tolist() for bound in bounds)
+    axes = axes_and_steps[0] if axes_and_steps else range(len(starts))
+    steps = axes_and_steps[1] if len(axes_and_steps) > 1 else [1] * len(starts)
+    places = [range(array.ndim)[axis] for axis in axes]
+    if len(set(places)) < len(places) or min(steps) < 1:
+        raise ValueError("backwards, bounds outside mean something else than in Python")
+    slices = [slice(None)] * array.ndim
+    for place, *bounds_of_axis in zip(places, starts, ends, steps, strict=True):
+        slices[place] = slice(*bounds_of_axis)
+    return array[tuple(slices)]
+
+
+def _gather(node: OnnxNode, arrays: Sequence[Array]) -> Any:
+    array, indices = arrays
+    return array.take(indices, node.integer("axis", 0))
+
+
+def _transpose(node: OnnxNode, arrays: Sequence[Array]) -> Array:
+    return np.transpose(arrays[0], node.integers("perm"))
+
+
+def _cast(node: OnnxNode, arrays: Sequence[Array]) -> Array:
+    (array,), to = arrays, np.dtype(helper.tensor_dtype_to_np_dtype(node.integer("to")))
+    if array.dtype.kind not in "biu" or to not in _OF_INTEGERS:
+        raise ValueError("reals that do not fit become what the machine makes of them")
+    return array.astype(to)
+
+
+def _expand(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    array, sizes = arrays
+    return np.broadcast_to(array, np.broadcast_shapes(array.shape, tuple(sizes.tolist())))
+
+
+def _tile(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    array, repeats = arrays
+    if repeats.shape != (array.ndim,):
+        raise ValueError("numpy would add dimensions")
+    return np.tile(array, repeats.tolist())
+
+
+def _range(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    _check_integers(arrays)
+    return np.arange(*(array.item() for array in arrays), dtype=arrays[0].dtype)
+
+
+def _where(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    chosen, *alternatives = arrays
+    if alternatives[0].dtype != alternatives[1].dtype:
+        raise ValueError("numpy would find one type for both")
+    return np.where(chosen, *alternatives)
+
+
+def _of_integers(compute: Callable[..., Any]) -> _Made:
+    def make(node: OnnxNode, arrays: Sequence[Array]) -> Any:
+        _check_integers(arrays)
+        if node.since_version < _BROADCASTING:
+            raise ValueError("attributes say which dimensions belong together")
+        with np.errstate(over="ignore"):  # what does not fit begins anew, in both
+            return compute(*arrays)
+
+    return make
+
+
+def _quotient(dividend: Array, divisor: Array) -> Any:
+    if (dividend < 0).any() or (divisor < 1).any():
+        raise ValueError("numpy rounds down, not to zero, and divides by zero")
+    return dividend // divisor
+
+
+def _check_integers(arrays: Sequence[Array]) -> None:
+    """Raise ValueError where there are others, or of several types."""
+    if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind not in "iu":
+        raise ValueError("they are not integers of one type")
+
+
+_BROADCASTING = 7
+"""The version since which arithmetic and comparisons align dimensions from the last one."""
+_STATED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+_OF_INTEGERS = frozenset(map(np.dtype, ("bool", "int32", "int64", "float32", "float64")))
+_MAKES: Mapping[str, _Made] = {
+    "Add": _of_integers(np.add),
+    "Cast": _cast,
+    "Concat": _concat,
+    "Constant": _constant,
+    "Div": _of_integers(_quotient),
+    "Equal": _of_integers(np.equal),
+    "Expand": _expand,
+    "Gather": _gather,
+    "Greater": _of_integers(np.greater),
+    "GreaterOrEqual": _of_integers(np.greater_equal),
+    "Identity": lambda _, arrays: arrays[0],
+    "Less": _of_integers(np.less),
+    "LessOrEqual": _of_integers(np.less_equal),
+    "Mul": _of_integers(np.multiply),
+    "Range": _range,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": _of_integers(np.subtract),
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    "Where": _where,
+}
 
 
 def evaluate(
@@ -153,3 +325,238 @@ def _one_by_one(
         name: environment[name] for name in output_names if isinstance(environment.get(name), np.ndarray | np.generic)
     }
     return {name: freeze(np.asarray(result)) for name, result in arrays.items()}
+
+
+_Sizes = Sequence[int | str | None]
+_SINCE_INPUTS = 10
+"""The version of Slice that reads from where to where."""
+_STEP = 3
+"""Which of its inputs behind the first."""
+
+
+def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
+    """The result of Shape or Size where the shape of the input is known, though its contents are not.
+
+    Args:
+        node: any.
+        values: types and shapes, by name.
+        constants: contents, by name.
+    """
+    if node.domain or node.contradiction:
+        return None
+    if node.op_type == "Shape":
+        return _of_numbers(_shape(node, values, constants))
+    shape = _dimensions(node, values, constants) if node.op_type == "Size" else None
+    return None if shape is None or not _are_numbers(shape) else _read_only(prod(cast("Sequence[int]", shape)))
+
+
+def taken_sizes(
+    read: OnnxModel, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
+) -> Array | None:
+    """The result of the node at `index` where it takes sizes of a Shape, and none but those that are known.
+
+    Args:
+        read: the model.
+        index: of any node.
+        values: types and shapes, by name.
+        constants: contents, by name.
+    """
+    node = read.nodes[index]
+    take = None if node.domain or node.contradiction else _TAKING.get(node.op_type)
+    position = read.graph.producer.get(node.inputs[0]) if take is not None else None
+    if take is None or position is None:
+        return None
+    source = read.nodes[position]
+    is_shape = source.op_type == "Shape" and not source.domain and not source.contradiction
+    sizes = _shape(source, values, constants) if is_shape else None
+    return None if sizes is None else take(node, sizes, constants)
+
+
+def _dimensions(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> _Sizes | None:
+    """Of what a node measures."""
+    name = node.inputs[0]
+    return constants[name].shape if name in constants else values[name].shape if name in values else None
+
+
+def _shape(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> _Sizes | None:
+    """What a Shape makes."""
+    dimensions = _dimensions(node, values, constants)
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    return None if dimensions is None else dimensions[cast("int", start) : cast("int | None", end)]
+
+
+def _gathered(node: OnnxNode, sizes: _Sizes, constants: Mapping[str, Array]) -> Array | None:
+    indices = constants.get(node.inputs[1])
+    if indices is None or any(not -len(sizes) <= index < len(sizes) for index in indices.reshape(-1).tolist()):
+        return None
+    gathered_sizes = _of_numbers([sizes[index] for index in indices.reshape(-1).tolist()])
+    return None if gathered_sizes is None else _read_only(gathered_sizes.reshape(indices.shape))
+
+
+def _sliced(node: OnnxNode, sizes: _Sizes, constants: Mapping[str, Array]) -> Array | None:
+    bound_arrays = [constants.get(name) if name else None for name in node.inputs[1:]]
+    if node.since_version < _SINCE_INPUTS or any(array is not None and array.size != 1 for array in bound_arrays):
+        return None
+    bounds = [None if array is None else int(array.reshape(-1)[0]) for array in (*bound_arrays, None, None)]
+    missing = any(name and array is None for name, array in zip(node.inputs[1:], bound_arrays, strict=True))
+    step = 1 if bounds[_STEP] is None else bounds[_STEP]
+    return None if missing or not step else _of_numbers(sizes[bounds[0] : bounds[1] : step])
+
+
+_TAKING = {"Gather": _gathered, "Slice": _sliced}
+
+
+def _of_numbers(sizes: _Sizes | None) -> Array | None:
+    return None if sizes is None or not _are_numbers(sizes) else _read_only(np.array(sizes, np.int64))
+
+
+def _are_numbers(sizes: _Sizes) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _read_only(sizes: int | Array) -> Array:
+    array = np.asarray(sizes, np.int64)
+    array.flags.writeable = False
+    return array
+
+
+_UNKNOWN_SIZE_BYTES = 1 << 20
+"""A result of unknown size (NonZero of a constant) is folded where its inputs hold no more than this."""
+
+_SELECTING = frozenset(("NonZero", "Unique", "Compress"))
+_NEVER_FOLDED = frozenset(
+    [
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+    ]
+)
+_DEQUANTIZING = "DequantizeLinear"
+"""Folded where it is asked for: devices and ONNX Runtime make integer operations of it."""
+
+
+def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
+    """Whether the shapes of all results of the node at `index` are known numbers."""
+    return all(name in values and values[name].static_shape is not None for name in graph.nodes[index].outputs if name)
+
+
+def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) -> bool:
+    """Whether a node's results are the same in every run and for every device, if its inputs are known.
+
+    One that dequantizes is folded only if its position is in `dequantizing`.
+    """
+    node = read.nodes[index]
+    return (
+        not node.domain
+        and not node.contradiction
+        and (node.op_type != _DEQUANTIZING or index in dequantizing)
+        and node.op_type not in _NEVER_FOLDED
+        and node.op_type not in RUNNING_GRAPHS
+        and not read.graph.nodes[index].captured
+    )
+
+
+def result_bytes(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> float:
+    """Bytes of a node's results; infinite where they cannot be told, so that it is not folded."""
+    sizes = [values[name].nbytes if name in values else None for name in node.outputs if name]
+    if all(size is not None for size in sizes):
+        return sum(size for size in sizes if size is not None)
+    inputs = sum(constants[name].nbytes for name in node.inputs if name in constants)
+    selects = node.op_type in _SELECTING and inputs <= _UNKNOWN_SIZE_BYTES
+    return inputs * 8 if selects else float("inf")
+
+
+class Folding:
+    """What becomes known of one graph: nodes whose inputs are known wait, and are evaluated in one go."""
+
+    def __init__(
+        self, read: OnnxModel, constants: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            read: the model.
+            constants: every value whose contents are known.
+            budget: the most bytes that the arrays made may hold.
+            dequantizing: positions of nodes that dequantize, and may be evaluated all the same.
+        """
+        self._read = read
+        self._dequantizing = dequantizing
+        self.folded: dict[str, Array] = {}
+        """What became known."""
+        self._known_before = constants
+        self.known: Mapping[str, Array] = ChainMap(self.folded, constants)  # type: ignore[arg-type]
+        self.evaluated: set[int] = set()
+        """Positions of the nodes that led to it; not of those that failed, or whose results nobody reads."""
+        self._budget = budget
+        self._waiting: list[int] = []
+        self._promised: set[str] = set()
+
+    def measure(self, index: int, values: Mapping[str, Value]) -> bool:
+        """Whether the node at `index` only measures what is known: then its result is."""
+        return self._keep(index, measured(self._read.nodes[index], values, self.known))
+
+    def take_sizes(self, index: int, values: Mapping[str, Value]) -> bool:
+        """Whether the node at `index`, which was not evaluated, takes known sizes of a shape that is known in part."""
+        return index not in self.evaluated and self._keep(index, taken_sizes(self._read, index, values, self.known))
+
+    def _keep(self, index: int, sizes: Array | None) -> bool:
+        if sizes is not None:
+            self.folded[self._read.nodes[index].outputs[0]] = sizes
+            self.evaluated.add(index)
+        return sizes is not None
+
+    def await_evaluation(self, index: int, values: Mapping[str, Value]) -> None:
+        """Let the node at `index` wait, if it may be folded and its inputs are known or waited for."""
+        if not self._reads_known(index) or not may_fold(self._read, index, self._dequantizing):
+            return
+        node = self._read.nodes[index]
+        size = result_bytes(node, values, self.known)
+        if size <= self._budget:
+            self._budget -= size
+            self._waiting.append(index)
+            self._promised.update(filter(None, node.outputs))
+
+    def hangs_on_known(self, index: int) -> bool:
+        """Whether the node at `index` was not evaluated, and may be, as its inputs are known or waited for."""
+        is_new = index not in self.evaluated and self._promised.isdisjoint(self._read.nodes[index].outputs)
+        return is_new and self._reads_known(index) and may_fold(self._read, index, self._dequantizing)
+
+    def _reads_known(self, index: int) -> bool:
+        for name in self._read.nodes[index].inputs:
+            if name and name not in self._known_before and name not in self.folded and name not in self._promised:
+                return False
+        return True
+
+    def is_awaited(self, index: int) -> bool:
+        """Whether the node at `index` reads a result that is waited for."""
+        return not self._promised.isdisjoint(self._read.graph.nodes[index].reads)
+
+    def evaluate(self) -> None:
+        """Evaluate what waits, as far as others read it."""
+        graph, inside = self._read.graph, frozenset(self._waiting)
+        outputs = frozenset(graph.outputs)
+        result_names = [
+            name
+            for index in self._waiting
+            for name in graph.nodes[index].outputs
+            if name in outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
+        ]
+        results = evaluate(self._read, self._waiting, self.known, result_names) if inside else {}
+        self.folded.update(results)
+        self.evaluated |= _behind(graph, results, inside)
+        self._waiting, self._promised = [], set()
+
+
+def _behind(graph: Graph, names: Iterable[str], inside: frozenset[int]) -> frozenset[int]:
+    positions: set[int] = set()
+    pending = list(names)
+    while pending:
+        index = graph.producer.get(pending.pop())
+        if index in inside and index not in positions:
+            positions.add(index)
+            pending.extend(graph.nodes[index].reads)
+    return frozenset(positions)

@@ -28,28 +28,18 @@ import onnx
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
-from nnadapter.onnx.branches import inline_branches
 from nnadapter.onnx.equations import check_equations
-from nnadapter.onnx.functions import expand_functions
-from nnadapter.onnx.graphs import read_nodes
+from nnadapter.onnx.graphs import read_nodes, values_of
 from nnadapter.onnx.inference import Inference, InitialFacts, Types
-from nnadapter.onnx.model import OnnxModel, read_model
-from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.operators import Operators
-from nnadapter.onnx.ordering import in_order
-from nnadapter.onnx.preparation.choice import Choice
-from nnadapter.onnx.preparation.data_dependence import marked
-from nnadapter.onnx.preparation.empty_parts import empty_parts, without_parts
-from nnadapter.onnx.preparation.foldable import Folding, is_known
-from nnadapter.onnx.preparation.forward import Forward
-from nnadapter.onnx.preparation.ranks import ranks_found
-from nnadapter.onnx.preparation.structure import NodeHashes, structure_of
-from nnadapter.onnx.reading_ahead import read_ahead
-from nnadapter.onnx.references import array_of, lightened
-from nnadapter.onnx.sparse import with_dense
-from nnadapter.onnx.values import values_of
-from nnadapter.onnx.versions import check_versions, with_imports
-from nnadapter.process.collecting import paused_collection
+from nnadapter.onnx.inlining import expand_functions, inline_branches
+from nnadapter.onnx.model import OnnxModel, OnnxNode, Operators, read_model
+from nnadapter.onnx.normal_form import check_versions, in_order, with_dense, with_imports
+from nnadapter.onnx.preparation.branch_decisions import Choice
+from nnadapter.onnx.preparation.folding import Folding, is_known
+from nnadapter.onnx.preparation.node_hashes import NodeHashes, structure_of
+from nnadapter.onnx.preparation.shape_facts import Forward, empty_parts, marked, ranks_found, without_parts
+from nnadapter.onnx.references import array_of, lightened, read_ahead
+from nnadapter.process.resources import paused_collection
 from partition.graph import Graph, Node, Value
 
 _WHOLE_ROUNDS = 2

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidInputError, InvalidOptionError
 from nnadapter.onnx.signature import Signature, read_shapes
-from nnadapter.ray.places import check_declared, declared, needed
-from nnadapter.ray.request import request_of
-from nnadapter.ray.serving import limits
-from nnadapter.ray.serving.datatypes import NAMES
-from nnadapter.ray.source import read_source
-from nnadapter.ray.starting import require_ray
+from nnadapter.ray.cluster import check_declared, declared, needed, require_ray
+from nnadapter.ray.request import read_source, request_of
+from nnadapter.ray.serving import protocol
+from nnadapter.ray.serving.protocol import NAMES
 
 if TYPE_CHECKING:
     import os
@@ -38,7 +36,7 @@ def deployment(
     replicas: int = 1,
     deadline_s: float | None = None,
     max_waiting: int = 256,
-    max_request_bytes: int = limits.BODY_BYTES,
+    max_request_bytes: int = protocol.BODY_BYTES,
     input_shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     without_device: str = "error",
     device_share: float = 0.01,
@@ -80,7 +78,7 @@ def deployment(
     import ray
     from ray import serve
 
-    from nnadapter.ray.serving.compiler import Compiler
+    from nnadapter.ray.job import Compiler
     from nnadapter.ray.serving.server import Server, Settings
 
     _check_counts(max_batch_size=max_batch_size, replicas=replicas, max_waiting=max_waiting, bytes=max_request_bytes)

@@ -7,24 +7,24 @@ from collections.abc import Iterator
 
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.onnx.domains import op_name
-from nnadapter.reports.cost_facts import CostFacts
-from nnadapter.reports.facts import ReportFacts
-from nnadapter.reports.rendering.border_text import boundary_sentences
-from nnadapter.reports.rendering.cost_text import (
+from nnadapter.reports.facts import CostFacts, ReportFacts
+from nnadapter.reports.formatting import code, count, duration, folded, quantity, table
+from nnadapter.reports.rendering.sections import (
+    HEADS,
+    RefusedGroup,
+    boundary_sentences,
     cost_sentence,
     cpu_words,
+    flops_off_the_cpu,
     guess_words,
+    incident_lines,
     prediction_words,
+    refused_groups,
+    rule_words,
     run_words,
+    segment_cells,
     sources_words,
 )
-from nnadapter.reports.rendering.flops_text import flops_off_the_cpu
-from nnadapter.reports.rendering.incident_lines import incident_lines
-from nnadapter.reports.rendering.markdown_cells import code, folded, table
-from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
-from nnadapter.reports.rendering.rule_text import rule_words
-from nnadapter.reports.rendering.segments import HEADS, segment_cells
-from nnadapter.reports.units import count, duration, quantity
 
 _SHOWN = 30
 """Rows of a table; a comment holds some 60,000 characters."""

@@ -1,23 +1,89 @@
-"""The report as text, for a terminal: what an engineer asks first comes first."""
+"""Text form of a report for a terminal: the most frequent questions first."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
+from nnadapter.onnx.domains import op_name
 from nnadapter.reports.facts import ReportFacts, SegmentFacts
-from nnadapter.reports.rendering.border_text import boundary_sentences
-from nnadapter.reports.rendering.cost_text import cost_lines
-from nnadapter.reports.rendering.flops_text import flops_off_the_cpu
-from nnadapter.reports.rendering.incident_lines import incident_lines
-from nnadapter.reports.rendering.op_types import op_type_lines
-from nnadapter.reports.rendering.refused import refused_groups
-from nnadapter.reports.rendering.rule_text import plan_file_lines, rule_lines
-from nnadapter.reports.rendering.segments import HEADS, segment_cells
-from nnadapter.reports.rendering.wrapping import wrapped
-from nnadapter.reports.units import count, quantity
+from nnadapter.reports.formatting import count, quantity, wrapped
+from nnadapter.reports.rendering.sections import (
+    HEADS,
+    boundary_sentences,
+    cost_lines,
+    flops_off_the_cpu,
+    incident_lines,
+    plan_file_lines,
+    refused_groups,
+    rule_lines,
+    segment_cells,
+)
+
+_SHOWN = 25
+_COLUMN = 9
+_ENDS = ("folded", "unused")
+
+
+@dataclass(slots=True)
+class _OpTypeRow:
+    where: Counter[str] = field(default_factory=Counter)
+    """Nodes by device, or by how they end."""
+    flops: Counter[str] = field(default_factory=Counter)
+    """By device."""
+
+
+def op_type_lines(report: ReportFacts) -> Iterator[str]:
+    """Return a table: per op type, nodes in all, on each device, folded and unused, and the share of FLOPs.
+
+    The op types with most FLOPs come first, then those with most nodes. The last rows are sums: of nodes, and of the
+    devices' shares of FLOPs.
+    """
+    rows = _rows(report)
+    ordered = sorted(rows.items(), key=lambda item: (-item[1].flops.total(), -item[1].where.total(), item[0]))
+    sums = _OpTypeRow()
+    for row in rows.values():
+        sums.where.update(row.where)
+        sums.flops.update(row.flops)
+    columns = [*report.devices, *(end for end in _ENDS if sums.where[end])]
+    width = max(len("op type"), *(len(name) for name, _ in ordered[:_SHOWN])) + 1 if ordered else 8
+    yield _line("op type", ["nodes", *columns, "FLOPs"], width)
+    for name, row in ordered[:_SHOWN]:
+        yield _line(name, [*_counts(row, columns), _share(row.flops.total(), sums)], width)
+    if len(ordered) > _SHOWN:
+        yield f"... and {len(ordered) - _SHOWN} more; the JSON form has every node"
+    yield _line("all", _counts(sums, columns), width)
+    if sums.flops.total():
+        shares = [_share(sums.flops[name], sums) if name in report.devices else "" for name in columns]
+        yield _line("FLOPs", ["", *shares], width).rstrip()
+
+
+def _rows(report: ReportFacts) -> dict[str, _OpTypeRow]:
+    kinds: dict[tuple[str, str, str, str], list[int]] = {}
+    for node in report.nodes:
+        kinds.setdefault((node.domain, node.op_type, node.device, node.state), []).append(node.flops or 0)
+    rows: dict[str, _OpTypeRow] = {}
+    for (domain, op_type, device, state), flops in kinds.items():
+        row = rows.setdefault(op_name(domain, op_type), _OpTypeRow())
+        row.where[device or state] += len(flops)
+        row.flops[device] += sum(flops)
+    return rows
+
+
+def _counts(row: _OpTypeRow, columns: Sequence[str]) -> list[str]:
+    return [str(row.where.total()), *(str(row.where[name] or "-") for name in columns)]
+
+
+def _share(flops: int, sums: _OpTypeRow) -> str:
+    return f"{flops / sums.flops.total():.1%}" if flops else "-"
+
+
+def _line(name: str, cells: Sequence[str], width: int) -> str:
+    return f"{name:<{width}}" + "".join(f"{cell:>{max(_COLUMN, len(cell) + 2)}}" for cell in cells)
+
 
 _SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20

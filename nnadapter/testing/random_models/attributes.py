@@ -1,15 +1,227 @@
-"""Attributes that have to fit the inputs' types or each other, for `recipes`."""
+"""Operands and attributes from an operation's schema, and attributes that must fit its inputs or each other.
+
+Attributes are chosen by name where a name always means the same (`axis`, `strides`), else by kind. What comes out may
+contradict the shape rule; then it is tried again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from string import ascii_lowercase
+from types import MappingProxyType
+
+import numpy as np
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operations.fusion import FUSE_CODES
 from nnadapter.ir.operations.matrix import PACKED_BITS
-from nnadapter.ir.schema import AttributeValue
-from nnadapter.testing.random_models.generic import Types, axis_of, first_of
+from nnadapter.ir.schema import Attribute, AttributeKind, AttributeValue, OperationSchema, Role
+from nnadapter.testing.random_models.maker import Maker, indices
+
+Types = Sequence[OperandType | None]
+Choose = Callable[[Random, Attribute, Types], AttributeValue]
+"""A value for an attribute, the types of the inputs being known."""
+
+INDICES = frozenset({DataType.INT32, DataType.INT64})
+_FUSE_PARAMETERS = MappingProxyType({"min": -0.5, "max": 1.5, "alpha": 0.25, "beta": 0.5})
+
+
+def operands_of(maker: Maker, schema: OperationSchema) -> list[int]:
+    """An operand for each role."""
+    operands: list[int] = []
+    if schema.inputs:
+        operands.append(_first(maker, schema))
+    for role in schema.inputs[1:]:
+        if role.optional and maker.chance(0.4):
+            operands.append(ABSENT)
+        else:
+            operands += _others(maker, schema, role, operands)
+    if len(schema.inputs) == 1 and schema.inputs[0].variadic:
+        operands += _others(maker, schema, schema.inputs[0], operands)
+    while operands and operands[-1] == ABSENT:
+        operands.pop()
+    return operands
+
+
+def _first(maker: Maker, schema: OperationSchema) -> int:
+    allowed, (smallest, largest) = schema.inputs[0].dtypes, schema.ranks
+    operand = None
+    if maker.chance(0.85):
+        operand = maker.at_hand(
+            lambda type_: type_.dtype in allowed and smallest <= type_.rank <= largest, quantized=maker.chance(0.5)
+        )
+    if operand is not None:
+        return operand
+    rank = maker.random.randint(smallest, max(smallest, min(largest, max(maker.ranks))))
+    return maker.fresh_of(maker.dtype(allowed), maker.dimensions(rank), 0.1)
+
+
+def _others(maker: Maker, schema: OperationSchema, role: Role, operands: list[int]) -> list[int]:
+    """One operand for a role, up to three for a variadic one."""
+    count = maker.random.choice((0, 1, 1, 2, 3)) if role.variadic else 1
+    first = maker.type_of(operands[0])
+    dtype = maker.dtype(role.dtypes) if first.dtype not in role.dtypes or maker.chance(0.2) else first.dtype
+    if role.same is not None:
+        position = next(index for index, other in enumerate(schema.inputs) if other.name == role.same)
+        dtype = maker.type_of(operands[position]).dtype
+    return [_other(maker, role, dtype, first.dimensions) for _ in range(count)]
+
+
+def _other(maker: Maker, role: Role, dtype: DataType, dimensions: tuple[int, ...]) -> int:
+    if maker.chance(0.5):
+        operand = maker.at_hand(lambda type_: type_.dtype is dtype and _spreads(type_.dimensions, dimensions))
+        if operand is not None:
+            return operand
+    shape = related(maker, dimensions)
+    if role.dtypes <= INDICES and maker.chance(0.8):
+        return maker.fresh(indices(maker.random, dtype, shape, min((*dimensions, 3))))
+    return maker.fresh_of(dtype, shape)
+
+
+def related(maker: Maker, dimensions: tuple[int, ...]) -> tuple[int, ...]:
+    """Dimensions that something beside an operand of `dimensions` may well have."""
+    ways: tuple[Callable[[], tuple[int, ...]], ...] = (
+        lambda: dimensions,
+        lambda: dimensions,
+        lambda: tuple(1 if maker.chance(0.4) else size for size in dimensions),
+        lambda: dimensions[maker.random.randint(0, len(dimensions)) :],
+        lambda: dimensions[-1:],
+        lambda: dimensions[1:2],
+        lambda: dimensions[:1],
+        lambda: (),
+        lambda: (maker.random.choice((1, 2, 3)), *dimensions) if len(dimensions) < 5 else dimensions,
+        lambda: maker.dimensions(),
+    )
+    return maker.random.choice(ways)()
+
+
+def _spreads(first_shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(first_shape), reversed(other), strict=False)
+    return all(left == right or 1 in (left, right) for left, right in pairs)
+
+
+def attributes_of(
+    maker: Maker, schema: OperationSchema, types: Types, preset_values: Mapping[str, AttributeValue]
+) -> dict[str, AttributeValue]:
+    """A value for most attributes but those `preset_values`; what has a default is left out once in a while."""
+    values = dict(preset_values)
+    for attribute in schema.attributes:
+        if attribute.name in values or (attribute.default is not None and maker.chance(0.3)):
+            continue
+        choose = BY_NAME.get(attribute.name) or _BY_KIND[attribute.kind]
+        values[attribute.name] = choose(maker.random, attribute, types)
+    if schema.attribute("fuse_code"):
+        code = str(values.get("fuse_code", "none"))
+        values["fuse_parameters"] = tuple(_FUSE_PARAMETERS[name] for name in FUSE_CODES[code][0])
+    return values
+
+
+def first_of(types: Types) -> OperandType:
+    """The type of the first input; an operation without one has nothing to choose by."""
+    if not types or types[0] is None:
+        raise InvalidModelError("the first input is absent")
+    return types[0]
+
+
+def axis_of(random: Random, types: Types) -> int:
+    """An axis of the first input."""
+    rank = first_of(types).rank
+    if rank == 0:
+        raise InvalidModelError("a scalar has no axis")
+    return random.randrange(rank)
+
+
+def _axis(random: Random, attribute: Attribute, types: Types) -> int:
+    return axis_of(random, types)
+
+
+def _axes(random: Random, attribute: Attribute, types: Types) -> tuple[int, ...]:
+    rank = first_of(types).rank
+    return tuple(sorted(random.sample(range(rank), random.randint(min(1, rank), rank))))
+
+
+def _between(low: int, high: int) -> Choose:
+    """As many whole numbers as the attribute takes, or one where it takes one."""
+
+    def choose(random: Random, attribute: Attribute, types: Types) -> AttributeValue:
+        if attribute.kind is AttributeKind.INT:
+            return random.randint(low, high)
+        if isinstance(attribute.default, tuple) and attribute.length is None and random.random() < 0.2:
+            return attribute.default
+        count = attribute.length if attribute.length is not None else _count(attribute.name, types)
+        return tuple(random.randint(low, high) for _ in range(count))
+
+    return choose
+
+
+def _count(name: str, types: Types) -> int:
+    """The length of a list that the schema leaves open: for windows one per axis of the picture, else one per axis."""
+    rank = types[0].rank if types and types[0] is not None else 1
+    spatial = max(rank - 2, 0)
+    return {"pads": 2 * spatial, "strides": spatial, "dilations": spatial, "kernel_shape": spatial}.get(name, rank)
+
+
+def _bool(random: Random, attribute: Attribute, types: Types) -> bool:
+    return random.random() < 0.5
+
+
+def _float(random: Random, attribute: Attribute, types: Types) -> float:
+    default = attribute.default if isinstance(attribute.default, float) else 1.0
+    default = float(np.float32(default))  # all that an attribute of ONNX holds
+    return random.choice((default, default, 0.25, 0.5, 1.0, 2.0, -0.5))
+
+
+def _string(random: Random, attribute: Attribute, types: Types) -> str:
+    return random.choice(attribute.choices) if attribute.choices else str(attribute.default)
+
+
+def _floats(random: Random, attribute: Attribute, types: Types) -> AttributeValue:
+    if attribute.default is not None and random.random() < 0.5:
+        return attribute.default
+    count = attribute.length if attribute.length is not None else first_of(types).rank
+    return tuple(random.choice((0.25, 0.5, 1.0, 2.0)) for _ in range(count))
+
+
+def positive(random: Random, attribute: Attribute, types: Types) -> float:
+    """A float that may be divided by."""
+    return random.choice((1e-5, 1e-3, 0.1, 1.0))
+
+
+def half(random: Random, attribute: Attribute, types: Types) -> str:
+    """The default or any choice, each half of the time."""
+    return str(attribute.default) if random.random() < 0.5 else random.choice(attribute.choices)
+
+
+BY_NAME: Mapping[str, Choose] = MappingProxyType(
+    {
+        "axis": _axis,
+        "axes": _axes,
+        "strides": _between(1, 2),
+        "dilations": _between(1, 2),
+        "kernel_shape": _between(1, 3),
+        "pads": _between(0, 1),
+        "size": _between(1, 4),
+        "block_size": _between(1, 2),
+        "epsilon": positive,
+        "fuse_code": half,
+    }
+)
+"""Attributes whose name means the same wherever it stands."""
+
+_BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
+    {
+        AttributeKind.BOOL: _bool,
+        AttributeKind.INT: _between(0, 3),
+        AttributeKind.FLOAT: _float,
+        AttributeKind.STRING: _string,
+        AttributeKind.INTS: _between(0, 3),
+        AttributeKind.FLOATS: _floats,
+    }
+)
+
 
 Chosen = dict[str, AttributeValue]
 Attributes = Callable[[Random, Types], Chosen]

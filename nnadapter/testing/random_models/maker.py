@@ -1,4 +1,4 @@
-"""A model in the making: the builder, and what every operand holds for one set of inputs.
+"""Builder of random models, with the contents of every operand for one set of inputs.
 
 That values are known while a model grows keeps it tame: an operation whose result is not finite, is too large to
 compare, or is left undefined by ONNX is taken back.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from random import Random
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +23,45 @@ from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue, OperationSchema
 from nnadapter.ir.text import to_text
 from nnadapter.testing.random_models.oracle import compute_operation
-from nnadapter.testing.random_models.values import contents
+
+_SEEDS = 1000
+
+_REALS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = MappingProxyType(
+    {
+        "normal": lambda generator, size: generator.standard_normal(size),
+        "quarters": lambda generator, size: generator.integers(-8, 9, size) / 4,
+        "positive": lambda generator, size: generator.uniform(0.25, 2, size),
+        "unit": lambda generator, size: generator.uniform(-1, 1, size),
+    }
+)
+_INTEGERS: Mapping[str, tuple[int, int]] = MappingProxyType({"small": (-5, 6), "positive": (1, 5), "indices": (0, 2)})
+
+
+def contents(random: Random, dtype: DataType, dimensions: tuple[int, ...]) -> Array:
+    """An array of one of a few distributions."""
+    generator = np.random.default_rng(random.randrange(_SEEDS))
+    if dtype is DataType.BOOL:
+        return np.asarray(generator.integers(0, 2, dimensions), np.bool_)
+    if dtype.is_floating:
+        return np.asarray(_REALS[random.choice(list(_REALS))](generator, dimensions)).astype(dtype.value)
+    low, high = _INTEGERS[random.choice(list(_INTEGERS))]
+    return integers(generator, dtype, dimensions, low, high)
+
+
+def integers(
+    generator: np.random.Generator, dtype: DataType, dimensions: tuple[int, ...], low: int, high: int
+) -> Array:
+    """Integers in [low, high), or [0, high) where the data type has no negative ones."""
+    least = 0 if dtype.value.startswith("uint") else low
+    return np.asarray(generator.integers(least, max(high, least + 1), dimensions)).astype(dtype.value)
+
+
+def indices(random: Random, dtype: DataType, dimensions: tuple[int, ...], size: int) -> Array:
+    """Indices into an axis of `size` elements; once in a while counted from the end."""
+    generator = np.random.default_rng(random.randrange(_SEEDS))
+    low = -size if random.random() < 0.3 else 0
+    return integers(generator, dtype, dimensions, low, size)
+
 
 Accept = Callable[[Model], bool]
 """Whether a model of one operation, the last, is wanted."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.accuracy.bands import BANDS, band_of
+from nnadapter.accuracy.tolerances import BANDS, band_of
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand

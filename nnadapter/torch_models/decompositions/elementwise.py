@@ -1,10 +1,15 @@
-"""Elementwise functions that PyTorch's exporter writes with less precision, or wrongly for NaN, infinities or zeros."""
+"""Decompositions of arithmetic: elementwise functions, rounding, float64 numbers, reductions, products.
+
+Written in others, which take tensors of float64 in their place. On other data types they stay what they are.
+
+ONNX has these of numbers alone, and not of truths; PyTorch's exporter fails where no axes are named.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -145,3 +150,345 @@ OF_ELEMENTS: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten.isneginf.default: _of_float64(lambda values: values == -math.inf),
 }
 """Elementwise functions whose form in the exporter differs from PyTorch's kernel."""
+
+
+def sign(values: Tensor) -> Any:
+    """1, 0 or -1; 0 for NaN, which ONNX keeps. Source: aten::sign."""
+    if not values.is_floating_point():
+        return NotImplemented
+    return (values > 0).to(values.dtype) - (values < 0).to(values.dtype)
+
+
+def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any:
+    """Quotients; rounded down they are made of the remainder, as in Python: 1 // 0.1 is 9. Source: aten::div."""
+    kinds = [
+        operand.is_floating_point() if isinstance(operand, Tensor) else isinstance(operand, float)
+        for operand in (dividend, divisor)
+    ]
+    if rounding_mode is None:
+        return NotImplemented
+    if not any(kinds):
+        return _whole_quotient(dividend, divisor, rounding_mode)
+    if rounding_mode != "floor":
+        return NotImplemented
+    kind = torch.result_type(dividend, divisor)
+    top = dividend.to(kind)
+    bottom = divisor.to(kind) if isinstance(divisor, Tensor) else torch.full((), divisor, dtype=kind)
+    residual = torch.fmod(top, bottom)
+    quotient = (top - residual) / bottom
+    quotient = torch.where((residual != 0) & ((bottom < 0) != (residual < 0)), quotient - 1, quotient)
+    down = quotient.floor()
+    down = torch.where(quotient - down > 0.5, down + 1, down)
+    floored = torch.where(quotient != 0, down, torch.zeros_like(quotient))
+    return torch.where(bottom == 0, top / bottom, floored)
+
+
+def _whole_quotient(dividend: Tensor, divisor: Any, rounding_mode: str) -> Tensor:
+    """Return quotients of integers; PyTorch's exporter computes them in float32."""
+    down = torch.ops.aten.floor_divide.default(dividend, divisor)
+    if rounding_mode == "floor":
+        return down
+    residual = dividend - down * divisor
+    return torch.where((residual != 0) & (down < 0), down + 1, down)
+
+
+def floor_divided(dividend: Tensor, divisor: Any) -> Any:
+    """As `divided`, rounded down. Source: aten::floor_divide."""
+    is_real = isinstance(divisor, float) or (isinstance(divisor, Tensor) and divisor.is_floating_point())
+    if not (dividend.is_floating_point() or is_real):
+        return NotImplemented
+    return divided(dividend, divisor, rounding_mode="floor")
+
+
+def remainder(dividend: Any, divisor: Any) -> Any:
+    """Return remainders with the sign of the divisor, of the exact quotient. Source: aten::remainder."""
+    kind = torch.result_type(dividend, divisor)
+    if not kind.is_floating_point:
+        return NotImplemented
+    top, bottom = (
+        operand.to(kind) if isinstance(operand, Tensor) else torch.full((), operand, dtype=kind)
+        for operand in (dividend, divisor)
+    )
+    residual = torch.fmod(top, bottom)
+    return torch.where((residual != 0) & ((bottom < 0) != (residual < 0)), residual + bottom, residual)
+
+
+def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
+    """Return numbers rounded to tens, hundreds and so on, by an exact power of ten. Source: aten::round.decimals."""
+    if decimals >= 0 or not values.is_floating_point():
+        return NotImplemented
+    power = 10.0**-decimals
+    return torch.round(values / power) * power
+
+
+def multiplied_and_added(first: Tensor, second: Tensor, third: Tensor) -> Tensor:
+    """A product and a third number, added. Source: prims::fma, which steps of optimizers come to."""
+    return first * second + third
+
+
+def _of_doubles(written: Decomposition) -> Decomposition:
+    """The same for float64 alone."""
+
+    @wraps(written)
+    def decomposed(*arguments: Any, **options: Any) -> Any:
+        operands = (*arguments, *options.values())
+        doubles = (isinstance(operand, Tensor) and operand.dtype is torch.float64 for operand in operands)
+        return written(*arguments, **options) if any(doubles) else NotImplemented
+
+    return decomposed
+
+
+def _added(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
+    """A sum, of which the second part is taken `alpha` times. Source: aten::add."""
+    return NotImplemented if alpha == 1 else torch.add(first, second * alpha)
+
+
+def _subtracted(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
+    """A difference, of which the second part is taken `alpha` times. Source: aten::sub."""
+    return NotImplemented if alpha == 1 else torch.sub(first, second * alpha)
+
+
+def _filled(values: Tensor, mask: Tensor, value: float) -> Tensor:
+    """A number where a mask holds. Source: aten::masked_fill."""
+    return torch.where(mask, torch.full((), value, dtype=values.dtype), values)
+
+
+def _power(base: float, exponents: Tensor) -> Tensor:
+    """Powers of a number. Source: aten::pow."""
+    return torch.pow(torch.full((), base, dtype=exponents.dtype), exponents)
+
+
+def _logarithm(base: float) -> Decomposition:
+    """Return a logarithm of this base: the exporter rounds the logarithm of the base to float32."""
+    return lambda values: torch.log(values) * (1 / math.log(base))
+
+
+_OF_PYTORCH = get_decompositions(
+    [
+        aten.leaky_relu.default, aten.elu.default, aten.celu.default, aten.selu.default, aten.gelu.default,
+        aten.hardswish.default, aten.hardsigmoid.default, aten.hardtanh.default, aten.softplus.default,
+        aten.addcmul.default, aten.addcdiv.default, aten.addmm.default, aten.baddbmm.default,
+        aten.native_layer_norm.default, aten.native_group_norm.default, aten.sinc.default,
+    ]
+)  # fmt: skip
+
+OF_DOUBLES: Mapping[torch._ops.OpOverload, Decomposition] = {
+    operator: _of_doubles(written)
+    for operator, written in {
+        **_OF_PYTORCH,
+        aten.add.Tensor: _added,
+        aten.sub.Tensor: _subtracted,
+        aten.masked_fill.Scalar: _filled,
+        aten.pow.Scalar: _power,
+        aten.log2.default: _logarithm(2),
+        aten.log10.default: _logarithm(10),
+    }.items()
+}
+
+
+_NORM_OF_FLOAT64 = get_decompositions([aten.linalg_vector_norm.default])[aten.linalg_vector_norm.default]
+
+
+def as_one_element(operator: torch._ops.OpOverload) -> Decomposition:
+    """Return a decomposition of an operator along an axis for tensors of rank 0, which have no axis in ONNX."""
+
+    def written(values: Tensor, *arguments: Any, **named: Any) -> Any:
+        if values.dim():
+            return NotImplemented
+        lifted = [argument.reshape(-1) if isinstance(argument, Tensor) else argument for argument in arguments]
+        result = operator(values.reshape(1), *lifted, **named)
+        return result.reshape(()) if isinstance(result, Tensor) else tuple(output.reshape(()) for output in result)
+
+    return written
+
+
+def of_first_match(*written: Decomposition) -> Decomposition:
+    """Return a decomposition that is the first of several that applies."""
+
+    def decomposed(*arguments: Any, **named: Any) -> Any:
+        for decomposition in written:
+            result = decomposition(*arguments, **named)
+            if result is not NotImplemented:
+                return result
+        return NotImplemented
+
+    return decomposed
+
+
+def _converted_first(operator: torch._ops.OpOverload, values: Tensor, *arguments: Any, dtype: Any = None) -> Any:
+    """Convert before the reduction, where the exporter converts the result."""
+    if dtype is None or dtype == values.dtype:
+        return NotImplemented
+    return operator(values.to(dtype), *arguments)
+
+
+def _softmax(operator: torch._ops.OpOverload, values: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+    """Convert before the softmax, where the exporter converts the result."""
+    return NotImplemented if dtype is None or dtype == values.dtype else operator(values.to(dtype), dim)
+
+
+def _truth_of_nothing(is_all: bool, values: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return `any` or `all` of a tensor without elements: of none they are False and True."""
+    if 0 not in [size for size in values.shape if isinstance(size, int)]:
+        return NotImplemented
+    counted = (values == 0) if is_all else (values != 0)
+    count = counted.sum() if dim is None else counted.sum([dim] if isinstance(dim, int) else list(dim), keepdim)
+    return count == 0 if is_all else count > 0
+
+
+def _vector_norm(
+    values: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """Return norms summed in float32 at least; axes are named where all are reduced.
+
+    Source: aten::linalg_vector_norm.
+    """
+    operator = aten.linalg_vector_norm.default
+    if values.is_complex():
+        return NotImplemented
+    if not values.dim():
+        return operator(values.reshape(1), order, [0], False, dtype=dtype).reshape(())
+    result_dtype = values.dtype if dtype is None else dtype
+    inner = torch.float32 if result_dtype in HALVES else result_dtype
+    axes = [dim] if isinstance(dim, int) else list(dim or range(values.dim()))
+    if dim is None or not axes or inner != values.dtype or dtype is not None:
+        return operator(values.to(inner), order, axes, keepdim).to(result_dtype)
+    return _NORM_OF_FLOAT64(values, order, dim, keepdim) if inner is torch.float64 else NotImplemented
+
+
+def _moments(
+    values: Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool
+) -> tuple[Tensor, Tensor] | None:
+    """Return variance and mean along axes; None where these have to be written by PyTorch."""
+    axes = [axis % values.dim() for axis in dim] if dim and values.dim() else list(range(values.dim()))
+    sizes = [values.shape[axis] for axis in axes]
+    correction = 1 if correction is None else correction
+    if values.is_complex() or not (all(isinstance(size, int) for size in sizes) or 0 <= correction <= 1):
+        return None
+    count: Any = 1
+    for size in sizes:
+        count = count * size
+    mean = values.sum(axes, keepdim=True) / count
+    centered = values - mean
+    total = (centered * centered).sum(axes, keepdim=keepdim)
+    divisor = max(count - correction, 0) if isinstance(count, int) else count - correction
+    return total / divisor, mean if keepdim else mean.reshape(total.shape)
+
+
+def _statistics(
+    is_deviation: bool,
+    has_mean: bool,
+    values: Tensor,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> Any:
+    """Return variances, or deviations, and means if wanted; of no elements they are NaN."""
+    moments = _moments(values.float() if values.dtype in HALVES else values, dim, correction, keepdim)
+    if moments is None:
+        return NotImplemented
+    variance, mean = moments
+    spread = (torch.sqrt(variance) if is_deviation else variance).to(values.dtype)
+    return (spread, mean.to(values.dtype)) if has_mean else spread
+
+
+def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """Return products of all elements up to each one, of 2, 4, 8... elements in turn. Source: aten::cumprod."""
+    if dtype is None:
+        dtype = values.dtype if values.is_floating_point() or values.is_complex() else torch.int64
+    if dtype.is_complex:
+        return NotImplemented
+    inner = torch.float32 if dtype in HALVES else dtype
+    products = values.to(inner, copy=True)
+    length = values.shape[dim] if values.dim() else 1
+    if not isinstance(length, int):
+        return NotImplemented
+    step = 1
+    while step < length:
+        first = products.narrow(dim, 0, step)
+        tail = products.narrow(dim, step, length - step) * products.narrow(dim, 0, length - step)
+        products, step = torch.cat([first, tail], dim), 2 * step
+    return products.to(dtype)
+
+
+_ALONG_AXES = (aten.prod.dim_int, aten.topk.default, aten.scatter.src, aten.scatter.value)
+OF_REDUCTIONS: Mapping[torch._ops.OpOverload, Decomposition] = {
+    **{operator: as_one_element(operator) for operator in _ALONG_AXES},
+    **{
+        operator: of_first_match(as_one_element(operator), partial(_truth_of_nothing, is_all))
+        for operator, is_all in (
+            (aten.any.dim, False), (aten.any.dims, False), (aten.all.dim, True), (aten.all.dims, True),
+        )
+    },
+    aten.any.default: partial(_truth_of_nothing, False), aten.all.default: partial(_truth_of_nothing, True),
+    **{operator: partial(_converted_first, operator) for operator in (aten.mean.default, aten.mean.dim)},
+    **{operator: partial(_softmax, operator) for operator in (aten.softmax.int, aten.log_softmax.int)},
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten.var.correction: partial(_statistics, False, False),
+    aten.var_mean.correction: partial(_statistics, False, True),
+    aten.std.correction: partial(_statistics, True, False),
+    aten.std_mean.correction: partial(_statistics, True, True),
+    aten.cumprod.default: _running_product,
+}  # fmt: skip
+"""Reductions whose form in the exporter differs from PyTorch's kernel."""
+
+
+def _as_numbers(operator: torch._ops.OpOverload) -> Callable[..., Any]:
+    def written(values: Tensor, *arguments: Any, **named: Any) -> Any:
+        if values.dtype is not torch.bool:
+            return NotImplemented
+        result = operator(values.to(torch.int32), *arguments, **named)
+        if isinstance(result, Tensor):
+            return result.to(torch.bool)
+        first, *places = result
+        return (first.to(torch.bool), *places)
+
+    return written
+
+
+def _over_axes(operator: torch._ops.OpOverload) -> Callable[..., Any]:
+    of_truths = _as_numbers(operator)
+
+    def written(values: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
+        if not values.dim():
+            return as_one_element(operator)(values, [0])
+        axes = [dim] if isinstance(dim, int) else list(dim)
+        if not axes:
+            return operator(values, list(range(values.dim())), keepdim)
+        return of_truths(values, axes, keepdim)
+
+    return written
+
+
+OF_EXTREMES = {
+    **{
+        operator: _as_numbers(operator)
+        for operator in (
+            aten.max.default, aten.max.dim, aten.min.default, aten.min.dim, aten.sort.default, aten.sort.stable,
+        )
+    },
+    **{operator: _over_axes(operator) for operator in (aten.amax.default, aten.amin.default)},
+}  # fmt: skip
+"""What is written otherwise where its input is bool, or where it names no axes."""
+
+
+def _without_sum(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+    """Return a decomposition for a first factor of 0: PyTorch does not read the tensor, which may have NaN."""
+
+    def written(added: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        if beta != 0:
+            return NotImplemented
+        result = product(first, second)
+        return result if alpha == 1 else result * alpha
+
+    return written
+
+
+OF_PRODUCTS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten.addmm.default: _without_sum(torch.mm),
+    aten.addmv.default: _without_sum(torch.mv),
+    aten.baddbmm.default: _without_sum(torch.bmm),
+    aten.addbmm.default: _without_sum(lambda first, second: torch.bmm(first, second).sum(0)),
+}
+"""Products and a sum, where the tensor that is added is left out."""

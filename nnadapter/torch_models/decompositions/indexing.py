@@ -1,12 +1,14 @@
-"""Elements by their place, where PyTorch's exporter fails or writes what is no valid ONNX."""
+"""Decompositions that move elements: indexing, scattering, copies into tensors, resizing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import get_decompositions
 from torch.ops import aten
 
 Indices = Sequence[Tensor | None]
@@ -105,3 +107,48 @@ OF_SCATTERING: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
 
 def _long(indices: Tensor | None) -> Tensor | None:
     return indices.long() if indices is not None and indices.dtype in _SHORTER else indices
+
+
+def copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """The source in the data type and dimensions of the target. Source: aten::copy."""
+    copied = source.to(target.dtype) if source.dtype != target.dtype else source.clone()
+    return copied if copied.shape == target.shape else copied.expand(target.shape)
+
+
+_NEAREST = (aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)
+BY_SCALES = (*_NEAREST, aten.upsample_bicubic2d.vec)
+
+
+def _nearest(
+    written: Callable[..., Tensor],
+    values: Tensor,
+    output_size: Any,
+    scale_factors: Sequence[float] | None,
+) -> Any:
+    """The nearest elements: which these are hangs on a rounding, where a scale or its inverse is no whole number."""
+    if all(is_whole(scale) or is_whole(1 / scale) for scale in scale_factors or ()):
+        return NotImplemented
+    assert scale_factors is not None, "else there would be no scale that is none"
+    if any(hangs_on_length(scale, length) for scale, length in zip(scale_factors, values.shape[2:], strict=True)):
+        return NotImplemented
+    return written(values, output_size, list(map(_taken, scale_factors, values.shape[2:])))
+
+
+def hangs_on_length(scale: float, length: Any) -> bool:
+    """Whether a scale may leave a length as it is, or double it: then PyTorch goes by that, and not by the scale."""
+    return scale > 1 and not is_whole(scale) and not isinstance(length, int)
+
+
+def _taken(scale: float, length: Any) -> float:
+    """The scale that PyTorch takes."""
+    grown = int(length * scale) if isinstance(length, int) else None
+    return {length: 1.0, 2 * length: 2.0}.get(grown, scale) if grown else scale
+
+
+def is_whole(scale: float) -> bool:
+    """Whether a scale is a whole number."""
+    return float(scale).is_integer()
+
+
+NEAREST = {operator: partial(_nearest, written) for operator, written in get_decompositions(_NEAREST).items()}
+"""Source: `aten::upsample_nearest2d` and those of one and three axes."""

@@ -10,40 +10,40 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._inductor import inductor_prims
 from torch.ops import aten
 
-from nnadapter.torch_models.decompositions.attention import attention, attention_backward, attention_of_any_mask
-from nnadapter.torch_models.decompositions.convolution import convolution_backward
-from nnadapter.torch_models.decompositions.copying import copy
-from nnadapter.torch_models.decompositions.double import OF_DOUBLES
-from nnadapter.torch_models.decompositions.elementwise import OF_ELEMENTS
-from nnadapter.torch_models.decompositions.encoding import encoder_layer, multi_head_attention
-from nnadapter.torch_models.decompositions.extremes import OF_EXTREMES
-from nnadapter.torch_models.decompositions.indexing import OF_INDICES, OF_SCATTERING, diagonal_scatter
-from nnadapter.torch_models.decompositions.normalization import (
-    batch_norm,
-    batch_norm_functional,
-    batch_norm_without_statistics,
-    weight_norm_backward,
+from nnadapter.torch_models.decompositions.elementwise import (
+    OF_DOUBLES,
+    OF_ELEMENTS,
+    OF_EXTREMES,
+    OF_PRODUCTS,
+    OF_REDUCTIONS,
+    divided,
+    floor_divided,
+    multiplied_and_added,
+    of_first_match,
+    remainder,
+    round_decimals,
+    sign,
 )
-from nnadapter.torch_models.decompositions.pooling import (
+from nnadapter.torch_models.decompositions.indexing import NEAREST, OF_INDICES, OF_SCATTERING, copy, diagonal_scatter
+from nnadapter.torch_models.decompositions.layers import (
     adaptive_average_pool,
     adaptive_average_pool_backward,
     adaptive_average_volume_pool_backward,
     adaptive_max_pool_backward,
+    attention,
+    attention_backward,
+    attention_of_any_mask,
     average_pool_backward,
+    batch_norm,
+    batch_norm_functional,
+    batch_norm_without_statistics,
+    convolution_backward,
+    encoder_layer,
+    lstm,
     max_pool_with_indices_backward,
-)
-from nnadapter.torch_models.decompositions.products import OF_PRODUCTS
-from nnadapter.torch_models.decompositions.projections import lstm
-from nnadapter.torch_models.decompositions.randomness import native_dropout
-from nnadapter.torch_models.decompositions.reductions import OF_REDUCTIONS, of_first_match
-from nnadapter.torch_models.decompositions.resizing import NEAREST
-from nnadapter.torch_models.decompositions.rounding import (
-    divided,
-    floor_divided,
-    multiplied_and_added,
-    remainder,
-    round_decimals,
-    sign,
+    multi_head_attention,
+    native_dropout,
+    weight_norm_backward,
 )
 
 Decomposition = Callable[..., Any]

@@ -15,8 +15,8 @@ from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import Array
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.function_ops import has_body
-from nnadapter.onnx.preparation.bodies import expanded, function_body
+from nnadapter.onnx.body import has_body
+from nnadapter.onnx.preparation.device_forms import expanded, function_body
 from nnadapter.onnx.preparation.prepare import Specialized, specialize
 from partition.verdict import Unsupported
 

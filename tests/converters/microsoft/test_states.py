@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.preparation.bodies import function_body
+from nnadapter.onnx.preparation.device_forms import function_body
 from partition.verdict import Reason
 from tests.converters.microsoft.function_node import check, model_of, refusal
 from tests.converters.microsoft.test_quantized import types

@@ -8,8 +8,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from nnadapter.drivers.execution_providers.assignment import marked, read_assignment
-from nnadapter.drivers.execution_providers.remainder import without
+from nnadapter.drivers.execution_providers.backing import marked, read_assignment
+from nnadapter.drivers.execution_providers.compiler import without
 from partition.verdict import SUPPORTED
 from tests.models import HEAD, parse
 

@@ -9,8 +9,13 @@ import onnxruntime
 import pytest
 
 from nnadapter.drivers.execution_providers import libraries
-from nnadapter.drivers.execution_providers.backing import OPTIONS, Backing, find_backing, read_provider_options
-from nnadapter.drivers.execution_providers.probing import takes_addition
+from nnadapter.drivers.execution_providers.backing import (
+    OPTIONS,
+    Backing,
+    find_backing,
+    read_provider_options,
+    takes_addition,
+)
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 
 ASSIGNMENT = "get_provider_graph_assignment_info"

@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.context import EpContext
+from nnadapter.drivers.execution_providers.driver import EpContext
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.references import referring
 from nnadapter.traces.recorder import Recorder

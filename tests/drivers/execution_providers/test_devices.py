@@ -12,8 +12,8 @@ from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.execution_providers import libraries, names
 from nnadapter.drivers.execution_providers.driver import EpDriver
 from nnadapter.drivers.execution_providers.names import has_hardware
-from nnadapter.drivers.hardware import HardwareNeeds
 from nnadapter.drivers.providers import devices_of_providers, provider_of_device
+from nnadapter.drivers.registry import HardwareNeeds
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FallbackWarning
 from tests.models import CHAIN, parse
 from tests.watching import watched

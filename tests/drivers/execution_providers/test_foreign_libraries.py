@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from nnadapter.drivers.execution_providers import probing
-from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.foreign_libraries import missing_library
-from nnadapter.drivers.execution_providers.probing import takes_addition
+from nnadapter.drivers.execution_providers import backing
+from nnadapter.drivers.execution_providers.backing import Backing, takes_addition
+from nnadapter.drivers.execution_providers.libraries import missing_library
 from nnadapter.errors import DeviceUnavailableError
 from tests.c_compiler import compile_library, needs_compiler
 
@@ -33,6 +32,6 @@ def test_a_library_that_a_provider_needs_is_named_where_it_is_missing(tmp_path):
 
 
 def test_a_provider_that_does_not_start_for_want_of_a_library_says_which(monkeypatch):
-    monkeypatch.setattr(probing, "missing_library", lambda provider: "libacme_engine.so.3")
+    monkeypatch.setattr(backing, "missing_library", lambda provider: "libacme_engine.so.3")
     with pytest.raises(DeviceUnavailableError, match="does not start: libacme_engine.so.3 is not found; install what"):
         takes_addition(Backing(provider="RknpuExecutionProvider"))

@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper
 
-from nnadapter.drivers.execution_providers import self_contained
-from nnadapter.drivers.execution_providers.probing import _addition
-from nnadapter.drivers.execution_providers.self_contained import external_data_text, is_plain
-from nnadapter.drivers.execution_providers.small_models import FLOAT
+from nnadapter.drivers.execution_providers import program
+from nnadapter.drivers.execution_providers.backing import _addition
+from nnadapter.drivers.execution_providers.program import external_data_text, is_plain
+from nnadapter.drivers.onnxruntime.values import FLOAT
 from nnadapter.onnx.wire_format import BYTES, NUMBER, varint_bytes
 from tests.models import parse
 
@@ -41,7 +41,7 @@ def model(*nodes, initializers=(), **more):
     graph = onnx.GraphProto(name="g", input=[x], output=[y], value_info=[x], node=nodes or [node()])
     graph.initializer.extend(initializers)
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    properties = [onnx.StringStringEntryProto(key=self_contained._DEPENDENCIES, value="")]
+    properties = [onnx.StringStringEntryProto(key=program._DEPENDENCIES, value="")]
     return onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports, **{"metadata_props": properties, **more})
 
 
@@ -119,7 +119,7 @@ def test_only_what_providers_write_is_told_by_bytes():
 
 
 def test_fields_are_those_of_onnx():
-    held_to(self_contained.MODEL, onnx.ModelProto.DESCRIPTOR)
+    held_to(program.MODEL, onnx.ModelProto.DESCRIPTOR)
 
 
 def held_to(message, descriptor):
@@ -251,7 +251,7 @@ def odd(draw, descriptor=onnx.ModelProto.DESCRIPTOR, depth=5):
 @example(PLAIN)
 def test_bytes_are_no_less_strict_than_onnx(contents):
     if is_plain(contents):
-        assert self_contained._told(contents) == ""
+        assert program._told(contents) == ""
     if refused_at_first_sight(contents):
         assert refused(contents)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import onnx.parser
 from onnx import helper
 
-from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.probing import computes_half
-from nnadapter.drivers.execution_providers.wrong_results import computed_otherwise, in_half
+from nnadapter.drivers.execution_providers.backing import Backing, computes_half
+from nnadapter.drivers.execution_providers.compiler import computed_otherwise, in_half
 from tests.every import for_every
 from tests.models import HEAD
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers.capability import flaw
 from nnadapter.drivers.fake_npu.clock import simulated_profile, simulated_seconds
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.products import instruction_flops
 from nnadapter.drivers.fake_npu.scratch import with_scratch
-from nnadapter.drivers.profile import flaw
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operations import schema_of
 from tests.ir.passes.program import Program, random

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.ir.deferred import DeferredArray, contents_of
-from nnadapter.ir.derived import derived
-from nnadapter.ir.traced_arrays import ArrayTrace, applied
-from nnadapter.ir.tracing import Trace
-from nnadapter.ir.unpacking import unpacked_weight
+from nnadapter.ir.deferred_arrays import DeferredArray, contents_of, unpacked_weight
+from nnadapter.ir.derived import ArrayTrace, applied, derived
+from nnadapter.ir.symbolic_numbers import Trace
 from tests.drivers.fake_npu.against_definition import agrees
 
 RANDOM = np.random.default_rng(3)

@@ -21,7 +21,7 @@ from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, Lifetime, Operand, OperandType, freeze
 from nnadapter.ir.structure import numbers, with_numbers
-from nnadapter.ir.tracing import is_traced
+from nnadapter.ir.symbolic_numbers import is_traced
 from nnadapter.offering.atoms import with_atoms
 from nnadapter.offering.conversions import Conversions, converted
 from nnadapter.offering.preparing import prepare

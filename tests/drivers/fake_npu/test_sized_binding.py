@@ -13,7 +13,7 @@ from nnadapter.drivers.fake_npu.sized_binding import Layout, SizedBinding
 from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType, freeze
-from nnadapter.ir.tracing import Trace
+from nnadapter.ir.symbolic_numbers import Trace
 from tests.models import HEAD, numbers, parse, run_whole
 
 COLUMNS = 6

@@ -12,12 +12,8 @@ from onnx import parser
 import nnadapter as nna
 from nnadapter.drivers import registry
 from nnadapter.drivers.faulty import Fault, Script
-from nnadapter.drivers.faulty.blobs import unwrapped, wrapped
-from nnadapter.drivers.faulty.context import FaultyContext
-from nnadapter.drivers.faulty.driver import FaultyDevice
-from nnadapter.drivers.faulty.execution import FaultyExecution
-from nnadapter.drivers.faulty.program import FaultyProgram
-from nnadapter.drivers.faulty.subjects import Subject
+from nnadapter.drivers.faulty.driver import FaultyContext, FaultyDevice, FaultyExecution, FaultyProgram
+from nnadapter.drivers.faulty.faults import Subject, unwrapped, wrapped
 from nnadapter.drivers.interface import Context, Device, Execution, Program
 from nnadapter.errors import (
     DeviceNotFoundError,

@@ -11,7 +11,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Control
-from nnadapter.drivers.isolated import IsolatedDevice
+from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
 from nnadapter.drivers.native.driver import NativeDriver
 from nnadapter.errors import CancelledError, CompilationError, DeviceLostError, DriverError
 from nnadapter.ir import DataType, ModelBuilder, OperandType

@@ -16,7 +16,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.interface import Compatibility
 from nnadapter.drivers.native.driver import NativeDriver
-from nnadapter.drivers.native.serialized import seal
+from nnadapter.drivers.native.requests import seal
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.c_compiler import ROOT, compile_acme, compile_library, needs_compiler

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.native import codes
-from nnadapter.drivers.native.layout import FUNCTIONS, GROUPS, REQUIRED, STRUCTURES, UNIONS
-from nnadapter.drivers.native.structures import CLASSES, CODED_VERSION
+from nnadapter.drivers.native import c_interface
+from nnadapter.drivers.native.c_interface import CLASSES, CODED_VERSION, FUNCTIONS, GROUPS, REQUIRED, STRUCTURES, UNIONS
 from tests.c_compiler import compile_c, needs_compiler
 from tests.every import for_every
 
@@ -51,14 +50,14 @@ def test_every_member_lies_where_c_puts_it(tmp_path):
 @needs_compiler
 def test_every_code_means_the_same(tmp_path):
     named = [
-        *codes.Status,
-        *codes.AttributeCode,
-        *codes.DATA_TYPES.items(),
-        *codes.LAYOUTS.items(),
-        *codes.LIFETIMES.items(),
+        *c_interface.Status,
+        *c_interface.AttributeCode,
+        *c_interface.DATA_TYPES.items(),
+        *c_interface.LAYOUTS.items(),
+        *c_interface.LIFETIMES.items(),
     ]
     pairs = [(each.name, each) if not isinstance(each, tuple) else (each[0].name, each[1]) for each in named]
-    for table in (codes.DEVICE_TYPES, codes.THREADINGS, codes.REASONS, codes.COMPATIBILITIES):
+    for table in (c_interface.DEVICE_TYPES, c_interface.THREADINGS, c_interface.REASONS, c_interface.COMPATIBILITIES):
         pairs += [(each.name, code) for code, each in table.items()]
     found = printed(tmp_path, [f'printf("%d\\n", (int)NNADAPTER_{name});' for name, _ in pairs])
     assert found == [(int(code),) for _, code in pairs]

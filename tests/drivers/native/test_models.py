@@ -7,9 +7,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from nnadapter.drivers.native.codes import DATA_TYPES, AttributeCode
+from nnadapter.drivers.native.c_interface import CLASSES, DATA_TYPES, AttributeCode, Holder, read_pointers
 from nnadapter.drivers.native.models import aligned, build
-from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
 from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantization
 from tests.every import for_every
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.drivers.native.open_borders import DynamicSignatures
-from nnadapter.drivers.native.sizes import NumberedSizes
+from nnadapter.drivers.native.models import NumberedSizes
+from nnadapter.drivers.native.requests import DynamicSignatures
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.ir.tracing import Trace
+from nnadapter.ir.symbolic_numbers import Trace
 
 
 def model_of(rows: int, columns: int, width: int = 3, *, operation: str = "RELU"):

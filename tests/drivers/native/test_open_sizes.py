@@ -10,15 +10,12 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import OpenSizes, SizeBounds
+from nnadapter.drivers.native.c_interface import CLASSES, STRUCTURES, Functions, Holder, make, read_pointers
 from nnadapter.drivers.native.driver import NativeDriver
-from nnadapter.drivers.native.functions import Functions
-from nnadapter.drivers.native.layout import STRUCTURES
-from nnadapter.drivers.native.models import build
-from nnadapter.drivers.native.sizes import OPEN, NumberedSizes
-from nnadapter.drivers.native.structures import CLASSES, Holder, make, read_pointers
+from nnadapter.drivers.native.models import OPEN, NumberedSizes, build
 from nnadapter.errors import CancelledError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.ir.tracing import Trace
+from nnadapter.ir.symbolic_numbers import Trace
 from tests.c_compiler import compile_acme, needs_compiler
 from tests.models import parse, run_whole
 

@@ -9,14 +9,12 @@ import pickle
 import numpy as np
 import pytest
 
-from nnadapter.drivers.native.codes import AttributeCode
-from nnadapter.drivers.native.models import build
-from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
-from nnadapter.drivers.native.templates import ModelTemplates
+from nnadapter.drivers.native.c_interface import CLASSES, AttributeCode, Holder, read_pointers
+from nnadapter.drivers.native.models import ModelTemplates, build
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
-from nnadapter.ir.filled_model import SpecializableModel, SpecializationGroup, SpecializedModel, program_sharing_key_of
-from nnadapter.ir.tracing import Trace, computed
+from nnadapter.ir.structure import SpecializableModel, SpecializationGroup, SpecializedModel, program_sharing_key_of
+from nnadapter.ir.symbolic_numbers import Trace, computed
 
 LISTS = {AttributeCode.KIND_INTS: ("integers", ctypes.c_int64), AttributeCode.KIND_FLOATS: ("reals", ctypes.c_double)}
 SINGLE = {AttributeCode.KIND_BOOL: "boolean", AttributeCode.KIND_INT: "integer", AttributeCode.KIND_FLOAT: "real"}

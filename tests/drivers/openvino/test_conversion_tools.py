@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nnadapter.drivers.openvino import engine
-from nnadapter.drivers.openvino.conversion_tools import without_conversion_tools
+from nnadapter.drivers.openvino.engine import without_conversion_tools
 
 
 @pytest.fixture

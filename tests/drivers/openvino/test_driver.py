@@ -248,7 +248,7 @@ def test_programs_of_another_engine_or_other_options_are_refused(monkeypatch):
     blob = context().compile(model_of(SMALL)).serialize()
     with pytest.raises(IncompatibleProgramError, match="properties"):
         context(threads=1).deserialize(blob)
-    monkeypatch.setattr("nnadapter.drivers.openvino.context.version", lambda: "1.0")
+    monkeypatch.setattr("nnadapter.drivers.openvino.driver.version", lambda: "1.0")
     with pytest.raises(IncompatibleProgramError, match="engine"):
         context().deserialize(blob)
 

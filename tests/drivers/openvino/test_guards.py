@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import nnadapter as nna
 from nnadapter import InferenceSession
-from nnadapter.drivers.openvino import asking, guards, loading, mends
+from nnadapter.drivers.openvino import compiler, guards, workarounds
 from nnadapter.drivers.openvino.guards import GUARDS
 from nnadapter.errors import FallbackWarning
 from tests.models import parse
@@ -153,12 +153,12 @@ def test_guarded_compositions_equal_the_reference_evaluator():
 
 def test_usual_compositions_need_no_guard(monkeypatch):
     guarded = {name: _kinds(text) for name, text in FUSED.items()}
-    monkeypatch.setattr(mends, "GUARDS", {})
+    monkeypatch.setattr(workarounds, "GUARDS", {})
     assert guarded == {name: _kinds(text) for name, text in FUSED.items()}
 
 
 def _kinds(text):
-    return [operator.get_type_name() for operator in loading.read(model_of(text)).get_ordered_ops()]
+    return [operator.get_type_name() for operator in compiler.read(model_of(text)).get_ordered_ops()]
 
 
 def chain(count, *lines):
@@ -170,7 +170,7 @@ def chain(count, *lines):
 
 def test_long_chain_is_divided():
     count = 4 * guards._LONGEST_CHAIN + 1
-    model = loading.read(chain(count, "Tanh($)", "Abs($)", "Sigmoid($)"))
+    model = compiler.read(chain(count, "Tanh($)", "Abs($)", "Sigmoid($)"))
     assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 4
 
 
@@ -178,14 +178,14 @@ def test_long_chain_of_selections_is_divided():
     count = 2 * guards._LONGEST_CHAIN + 1
     nodes = " ".join(f"c{at} = Less(v{at}, w) v{at + 1} = Where(c{at}, v{at}, x)" for at in range(count))
     text = f"g (float[4] x, float[4] w) => (float[4] y) {{ v0 = Abs(x) {nodes} y = Abs(v{count}) }}"
-    model = loading.read(model_of(text))
+    model = compiler.read(model_of(text))
     assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 4
 
 
 def test_long_chain_of_conditions_is_divided():
     count = 2 * guards._LONGEST_CHAIN + 1
     nodes = " ".join(f"v{at + 1} = Xor(v{at}, a)" for at in range(count))
-    model = loading.read(model_of(f"g (bool[4] a) => (bool[4] y) {{ v0 = Not(a) {nodes} y = Not(v{count}) }}"))
+    model = compiler.read(model_of(f"g (bool[4] a) => (bool[4] y) {{ v0 = Not(a) {nodes} y = Not(v{count}) }}"))
     assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 2
 
 
@@ -198,7 +198,7 @@ def test_report_says_that_long_chains_are_divided(tmp_path):
 
 
 def test_a_segment_of_many_nodes_is_cut_and_the_report_says_why(monkeypatch):
-    monkeypatch.setattr(asking, "_MOST_NODES", 20)
+    monkeypatch.setattr(compiler, "_MOST_NODES", 20)
     model, x = chain(50, "Tanh($)", "Abs($)"), np.float32([-1, 0, 1, 2])
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(cache_dir=False)) as session:
         (found,) = session.run(None, {"x": x})

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from nnadapter import limits
-from nnadapter.drivers.openvino import living
+from nnadapter.drivers.openvino import program
 from nnadapter.drivers.openvino.verdicts import Whole, judge_dynamic
 from nnadapter.errors import ExecutionError, InvalidModelError, NNAdapterError
 from partition.verdict import Reason
@@ -217,7 +217,7 @@ def test_threads_go_on_while_runs_of_others_fail():
 
 
 def test_a_program_that_the_engine_does_not_read_back_is_not_trusted_after_it_failed(monkeypatch):
-    monkeypatch.setattr(living, "turns_by_narrow_tables", lambda compiled: True)
+    monkeypatch.setattr(program, "turns_by_narrow_tables", lambda compiled: True)
     execution = context().compile(parse(POOLED)).create_execution()
     with pytest.raises(ExecutionError, match="failed while it ran"):
         execution.compute([fixed(numbers(3, 5, 2, 2))])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness import anonymous_bytes
-from nnadapter.drivers.control import UNLIMITED, Control
+from nnadapter.drivers.interface import UNLIMITED, Control
 from tests.drivers.openvino.harness import context, fixed, model_of
 
 BOTH = (

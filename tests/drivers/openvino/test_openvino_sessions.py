@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.drivers.openvino import operators
 from nnadapter.errors import CompilationError, FallbackWarning
 from nnadapter.ir.operand import DataType
@@ -38,7 +38,7 @@ def test_nodes_that_fail_to_compile_go_elsewhere_and_the_rest_stays(monkeypatch)
     rows = dict(operators.OPERATORS)
     rows["Neg"] = rows["Neg"]._replace(dtypes=frozenset((DataType.UINT8,)))
     monkeypatch.setattr("nnadapter.drivers.openvino.verdicts.OPERATORS", rows)
-    monkeypatch.setattr("nnadapter.drivers.openvino.asking.Asker._query", lambda self, part: None)
+    monkeypatch.setattr("nnadapter.drivers.openvino.compiler.Asker._query", lambda self, part: None)
     model = model_of("(uint8[4] x) => (uint8[4] y) { a = Identity(x)  b = Identity(a)  c = Max(b, a)  y = Neg(c) }")
     pair = [("openvino:CPU", {}), "reference"]
     with (

@@ -32,7 +32,7 @@ def queried(monkeypatch):
             return {} if refuses and counts[-1] in refuses else real.query_model(model, *arguments)
 
     real, refuses = engine.core(), set[int]()
-    monkeypatch.setattr("nnadapter.drivers.openvino.asking.core", Watched)
+    monkeypatch.setattr("nnadapter.drivers.openvino.compiler.core", Watched)
     return counts, refuses
 
 
@@ -65,7 +65,7 @@ def test_what_the_engine_makes_of_other_sizes_is_looked_at_for_each(monkeypatch)
         seen.append(len(part.graph.output))
         return ""
 
-    monkeypatch.setattr("nnadapter.drivers.openvino.asking.difference", difference)
+    monkeypatch.setattr("nnadapter.drivers.openvino.compiler.difference", difference)
     assert all(context().supported(model_of(ALIKE)))
     assert seen == [4]
 
@@ -86,7 +86,7 @@ def test_constants_that_are_shared_and_those_that_are_written_give_the_same(dtyp
 
 def test_what_was_refused_stays_so_where_another_thread_makes_room_meanwhile(queried, monkeypatch):
     """Answers are bounded in number, and beyond it all are forgotten."""
-    monkeypatch.setattr("nnadapter.drivers.openvino.asking._MOST_KNOWN", 1)
+    monkeypatch.setattr("nnadapter.drivers.openvino.compiler._MOST_KNOWN", 1)
     opened, (_, refuses) = context(), queried
     refuses.add(1)  # every Relu
     relu, *others = (

@@ -7,8 +7,8 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from nnadapter.drivers.openvino import integer_sums
-from nnadapter.drivers.openvino.loading import read
+from nnadapter.drivers.openvino import quantized_workarounds
+from nnadapter.drivers.openvino.compiler import read
 from tests.every import for_every
 
 PRODUCTS = {"Conv": "p = Conv(d, f)", "scaled": "o = Conv(d, f)  p = Mul(o, two)", "MatMul": "p = MatMul(d, g)"}
@@ -46,7 +46,9 @@ def test_what_is_multiplied_by_negative_numbers_is_rectified_before(product, rec
 
 
 def test_what_is_multiplied_by_positive_numbers_has_no_step(monkeypatch):
-    monkeypatch.setattr(integer_sums, "_has_room", lambda: True)  # products have no step either, on any processor
+    monkeypatch.setattr(
+        quantized_workarounds, "_has_room", lambda: True
+    )  # products have no step either, on any processor
 
     def steps(negated):
         made = read(model(PRODUCTS["Conv"], RECTIFIERS["Relu"], negated, "3")).get_ops()

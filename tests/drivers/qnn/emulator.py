@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.drivers.border import open_context
+from nnadapter.drivers.boundary import open_context
 from nnadapter.drivers.selection import select_one
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 
 from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.context import EpContext
+from nnadapter.drivers.execution_providers.driver import EpContext
 from nnadapter.drivers.execution_providers.libraries import installed
-from nnadapter.drivers.qnn.driver import PROVIDER, QnnDevice, QnnDriver
+from nnadapter.drivers.execution_providers.qnn import PROVIDER, QnnDevice, QnnDriver
 
 
 class FailingBacking(Backing):

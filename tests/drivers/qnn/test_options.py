@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from nnadapter.drivers.qnn.driver import QnnDriver
-from nnadapter.drivers.qnn.options import EMULATED_SOC, OPTIONS, own_options
+from nnadapter.drivers.execution_providers.qnn import EMULATED_SOC, OPTIONS, QnnDriver, own_options
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
 
 DEFAULTS = {option.name: option.default for option in OPTIONS}

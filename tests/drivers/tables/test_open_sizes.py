@@ -9,7 +9,7 @@ import nnadapter as nna
 from nnadapter.drivers import TableDriver, lowers
 from nnadapter.errors import DriverError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.ir.tracing import Trace
+from nnadapter.ir.symbolic_numbers import Trace
 from tests.models import HEAD, numbers, parse
 from tests.table_driver import LOWERED
 

@@ -7,11 +7,11 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.xla import donating
-from nnadapter.drivers.xla.donating import Donating, usable
-from nnadapter.drivers.xla.execution import XlaExecution
+from nnadapter.drivers.xla import compilation
+from nnadapter.drivers.xla.compilation import Donating, usable
+from nnadapter.drivers.xla.program import XlaExecution
 from nnadapter.errors import GivenUpError, InvalidInputError, NNAdapterError
-from nnadapter.running.resting import IN_A_ROW
+from nnadapter.running.plan_devices import IN_A_ROW
 from tests.drivers.xla.harness import DEVICE, context, numbers, relu
 from tests.models import parse
 
@@ -182,7 +182,7 @@ def test_a_value_has_its_output_though_another_one_does_not_fit():
 
 
 def test_a_segment_is_not_compiled_for_ever_more_sets(monkeypatch):
-    monkeypatch.setattr(donating, "_MOST_FORMS", 1)
+    monkeypatch.setattr(compilation, "_MOST_FORMS", 1)
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     one, two = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
     for target in (one, two):
@@ -253,6 +253,6 @@ def test_where_xla_does_not_compile_the_form_that_donates_the_other_one_is_used(
         raise RuntimeError("no")
 
     compiled = context().compile(relu())._compiled
-    donating = Donating(compiled)
-    monkeypatch.setattr(donating, "_form", fails)
-    assert donating.start([numbers(4)], [0]) is None
+    compilation = Donating(compiled)
+    monkeypatch.setattr(compilation, "_form", fails)
+    assert compilation.start([numbers(4)], [0]) is None

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container.layout import ALIGNMENT, MESSAGES, PAGE, PREFIX
-from nnadapter.files.container.reading import Container
-from nnadapter.files.container.writing import write_container
+from nnadapter.files.container.format import ALIGNMENT, MESSAGES, PAGE, PREFIX, Container, write_container
 from nnadapter.files.source_kind import MAGIC, SourceKind, kind_of
 from nnadapter.limits import CONTAINER_BYTES
 
@@ -256,7 +254,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
         "sys.dont_write_bytecode = True\n"  # it would be cut off as well
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "from nnadapter.errors import CompiledModelError\n"
-        "from nnadapter.files.container.writing import write_container\n"
+        "from nnadapter.files.container.format import write_container\n"
         "try: write_container(sys.argv[1], lambda writer: writer.add('x', bytes(1 << 20)))\n"
         "except CompiledModelError as error: print(error)\n"
     )

@@ -7,7 +7,7 @@ from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.passes import all_of, check_numbers, dump_to, run_passes
-from nnadapter.ir.passes.sampling import sample_inputs
+from nnadapter.ir.passes.checks import sample_inputs
 from nnadapter.ir.pattern import operand, operation
 from nnadapter.ir.rewrite import RewriteRule, rewrite
 from tests.ir.passes.program import Program, random

@@ -6,7 +6,7 @@ from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.passes.fold_constants import fold_constants
 from nnadapter.ir.structure import numbers, with_numbers
-from nnadapter.ir.tracing import Trace
+from nnadapter.ir.symbolic_numbers import Trace
 from tests.ir.passes.program import Program, check, origins, random, types
 
 FOLD = partial(fold_constants, evaluate=by_definition)

@@ -9,8 +9,7 @@ from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization, QuantizedType, verify
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.ir.passes.quantized_to_real import quantized_to_real
-from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
+from nnadapter.ir.passes.legalization import quantized_to_real, symmetric_to_asymmetric
 from tests.drivers.fake_npu.harness import run_model
 from tests.every import for_every
 from tests.ir.passes.program import border, origins, types

@@ -5,7 +5,7 @@ from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType, Quantization, freeze
 from nnadapter.ir.passes import PASSES
 from nnadapter.ir.structure import numbers, with_numbers
-from nnadapter.ir.tracing import Trace
+from nnadapter.ir.symbolic_numbers import Trace
 from tests.ir.passes.program import Program, check, random, types
 
 COMMON = PASSES["common_subexpressions"]

@@ -7,8 +7,7 @@ from hashlib import sha256
 import numpy as np
 
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
-from nnadapter.ir.protobuf.messages import new
-from nnadapter.ir.protobuf.serialized import to_bytes
+from nnadapter.ir.protobuf.serialization import new, to_bytes
 
 FLOAT = DataType.FLOAT32
 

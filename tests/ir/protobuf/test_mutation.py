@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.protobuf import from_bytes, to_bytes
-from nnadapter.ir.protobuf.messages import new
+from nnadapter.ir.protobuf.serialization import new
 from tests.ir.protobuf.saved_models import network, opened, sealed
 
 _CONTENTS, _DATA = to_bytes(network())

@@ -25,8 +25,7 @@ from nnadapter.ir import (
     Quantization,
 )
 from nnadapter.ir.protobuf import from_bytes, load, save, to_bytes
-from nnadapter.ir.protobuf.messages import new
-from nnadapter.ir.protobuf.serialized import _read_operation, _write_operation
+from nnadapter.ir.protobuf.serialization import _read_operation, _write_operation, new
 from tests.converters import test_onnx_suite as suite
 from tests.every import for_every
 from tests.ir.protobuf.saved_models import FLOAT, assert_same, network, only

@@ -4,9 +4,8 @@ import random
 
 import numpy as np
 
-from partition.by_cost.blocks import find_blocks
-from partition.by_cost.pricing import Prices
-from partition.topology import topology_of
+from partition.by_cost.pricing import Prices, topology_of
+from partition.by_cost.repeats import find_blocks
 from tests.partition.generated_graphs import linked
 
 

@@ -3,10 +3,9 @@ import random
 import numpy as np
 import pytest
 
-from partition.by_cost.blocks import Blocks, find_blocks, uniform_placements
 from partition.by_cost.latency import place_by_latency
-from partition.by_cost.pricing import Prices, price
-from partition.topology import topology_of
+from partition.by_cost.pricing import Prices, price, topology_of
+from partition.by_cost.repeats import Blocks, find_blocks, uniform_placements
 from tests.partition.generated_graphs import BLOCK, chain, linked, transformer, woven
 from tests.partition.small_graphs import graph_of
 from tests.partition.test_segments import count_lines

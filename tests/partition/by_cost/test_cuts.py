@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partition.by_cost.cuts import two_way
-from partition.by_cost.paths import along_paths, costliest_path
-from partition.by_cost.pricing import price
-from partition.topology import topology_of
+from partition.by_cost.minimum_cuts import along_paths, costliest_path, two_way
+from partition.by_cost.pricing import price, topology_of
 from tests.partition.generated_graphs import random_prices, woven
 from tests.partition.small_graphs import fewest_turns, grouped_graphs, long_graph, placed_graphs
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from partition import GraphError
 from partition.by_cost import latency
 from partition.by_cost.latency import BoundKind, place_by_latency
-from partition.by_cost.origin import all_on
-from partition.by_cost.pricing import price
-from partition.by_cost.two_devices import PlacedOnTwo
+from partition.by_cost.pricing import all_on, price
+from partition.by_cost.search import PlacedOnTwo
 from tests.partition.brute_force import cheapest_cost
 from tests.partition.generated_graphs import FAMILIES, chain, linked, random_prices, transformer, woven
 from tests.partition.small_graphs import graph_of, grouped_graphs

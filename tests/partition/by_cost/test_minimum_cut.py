@@ -7,10 +7,17 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.csgraph import maximum_flow
 
-from partition.by_cost.minimum_cut import Network, Plans, minimum_cut
-from partition.by_cost.pairwise import PairwiseCosts, eliminate, plan_elimination, values
-from partition.by_cost.variable_elimination import elimination_groups, next_neighbors, turns
-from partition.topology import topology_of
+from partition.by_cost.elimination import (
+    PairwiseCosts,
+    eliminate,
+    elimination_groups,
+    next_neighbors,
+    plan_elimination,
+    turns,
+    values,
+)
+from partition.by_cost.minimum_cuts import Network, Plans, minimum_cut
+from partition.by_cost.pricing import topology_of
 from tests.partition.generated_graphs import FAMILIES
 
 

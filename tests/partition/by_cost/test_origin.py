@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from partition.by_cost.origin import Origin, OriginKind, all_on
+from partition.by_cost.pricing import Origin, OriginKind, all_on
 
 PARAMETERS = {
     OriginKind.ALL_ON: ("cpu",),

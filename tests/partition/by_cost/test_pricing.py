@@ -6,10 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partition import SUPPORTED, Graph, GraphError, Node, cut, make_plan
-from partition.by_cost.batches import price_many
-from partition.by_cost.penalties import penalized
-from partition.by_cost.pricing import Prices, price, price_segments
-from partition.topology import topology_of
+from partition.by_cost.pricing import Prices, penalized, price, price_many, price_segments, topology_of
 from tests.partition.generated_graphs import random_prices
 from tests.partition.small_graphs import graph_of, grouped_graphs, placed_graphs
 

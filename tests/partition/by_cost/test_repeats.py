@@ -3,10 +3,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from partition.by_cost.folding import fold
 from partition.by_cost.latency import BoundKind, place_by_latency
 from partition.by_cost.pricing import price
-from partition.by_cost.repeats import place_folded, place_repeats
+from partition.by_cost.repeats import fold, place_folded, place_repeats
 from partition.by_cost.search import PlacementCosts
 from tests.partition.brute_force import cheapest_cost
 from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating

@@ -10,12 +10,19 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import DeadlineExceededError, ExecutionError, InvalidInputError
-from nnadapter.ray.serving import limits
-from nnadapter.ray.serving.batching import Batcher, QueuedRequest
-from nnadapter.ray.serving.faults import HttpError, http_error
-from nnadapter.ray.serving.reading import Asked, read_request
-from nnadapter.ray.serving.routes import Route, route_of
-from nnadapter.ray.serving.writing import HEADER_LENGTH, model_metadata, written
+from nnadapter.ray.serving import protocol
+from nnadapter.ray.serving.protocol import (
+    HEADER_LENGTH,
+    Asked,
+    HttpError,
+    Route,
+    http_error,
+    model_metadata,
+    read_request,
+    route_of,
+    written,
+)
+from nnadapter.ray.serving.server import Batcher, QueuedRequest
 from tests.ray.test_rows import NO_AXIS, OPEN, SIZES, signature
 
 MANY = signature(
@@ -143,7 +150,7 @@ def test_a_deadline_may_be_any_number():
 
 
 def test_long_json_is_refused_unread(monkeypatch):
-    monkeypatch.setattr(limits, "JSON_BYTES", 50)
+    monkeypatch.setattr(protocol, "JSON_BYTES", 50)
     with pytest.raises(HttpError, match="send large tensors as binary data") as caught:
         read(body([GOOD]))
     assert caught.value.status == 413

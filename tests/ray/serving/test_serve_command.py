@@ -19,7 +19,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from nnadapter.cli.entry import main
+from nnadapter.cli.command import main
 from tests.models import parse
 from tests.ray.cluster import ENVIRONMENT
 

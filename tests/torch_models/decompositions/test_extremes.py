@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from nnadapter.torch_models.decompositions.extremes import OF_EXTREMES
+from nnadapter.torch_models.decompositions.elementwise import OF_EXTREMES
 
 ARGUMENTS = {
     "max.dim": (1,),

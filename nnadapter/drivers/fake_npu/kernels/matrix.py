@@ -9,8 +9,8 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.blocks import even_blocks, gemm_rows
 from nnadapter.drivers.fake_npu.kernels.kernel import Finish, KernelArguments, NumpyKernel, Run, in_sequence
+from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
-from nnadapter.ir.unpacking import unpacked_weight
 
 _BIAS_RUN = 2048
 """About how many elements of a bias are added in one inner loop."""

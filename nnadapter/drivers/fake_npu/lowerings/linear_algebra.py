@@ -8,10 +8,10 @@ from string import ascii_letters
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
-from nnadapter.ir.unpacking import unpacked_weight
 
 
 def lower_einsum(emitter: Emitter, operation: Operation) -> None:

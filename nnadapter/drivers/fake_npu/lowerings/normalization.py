@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.ir.derived import applied
 from nnadapter.ir.model import Operation
 from nnadapter.ir.operand import Array, Layout
-from nnadapter.ir.traced_arrays import applied
 
 
 def _channel_axis(emitter: Emitter, operand: int) -> int:

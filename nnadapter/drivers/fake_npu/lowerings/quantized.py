@@ -22,11 +22,10 @@ from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
 from nnadapter.drivers.fake_npu.lowerings.filters import emit_filter, place_constant_filter, plain_convolution
 from nnadapter.drivers.fake_npu.lowerings.images import image_of, image_type, set_image, window_parameters
-from nnadapter.ir.derived import derived
+from nnadapter.ir.derived import applied, decided, derived
 from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, OperandType, Quantization
-from nnadapter.ir.quantized import integer_range
-from nnadapter.ir.traced_arrays import applied, decided
+from nnadapter.ir.operand_checks import integer_range
 
 _EXACT_IN_FLOAT32 = 1 << 24
 

@@ -14,7 +14,7 @@ from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Operation
 from nnadapter.ir.operand import Array, DataType, OperandType
-from nnadapter.ir.quantized import integer_range
+from nnadapter.ir.operand_checks import integer_range
 
 _VALUES = 256
 

@@ -1,4 +1,4 @@
-"""What is computed element by element."""
+"""Elementwise operations, bit operations, quantization and casts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,68 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.activations import (
+from nnadapter.drivers.table_lowering import Computes, lowers
+from nnadapter.drivers.xla.lowerings.numerics import (
     ACTIVATIONS,
+    ALL_FLOATS,
+    ALL_NUMBERS,
+    COMPUTED,
+    HELD,
+    INTEGERS,
+    LAYOUTS,
+    MOVED,
+    QUANTIZED,
     clip,
+    computes,
+    converted,
     elu,
     gelu,
     hard_sigmoid,
     leaky_relu,
+    moves,
     softplus,
     softsign,
     swish,
+    to_integers,
+    to_reals,
 )
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, ALL_NUMBERS, HELD, LAYOUTS, MOVED, computes, moves
-from nnadapter.drivers.xla.lowerings.conversion import converted
-from nnadapter.drivers.xla.lowerings.integers import COMPUTED
 from nnadapter.ir.named_operation import NamedOperation
+
+
+def _shift(x: Any, y: Any, direction: str) -> Any:
+    """XLA says what comes of counts that are too large or negative: nothing, or the sign."""
+    x, y = jnp.broadcast_arrays(x, y)
+    if direction == "left":
+        return jax.lax.shift_left(x, y)
+    signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
+    return jax.lax.shift_right_arithmetic(x, y) if signed else jax.lax.shift_right_logical(x, y)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "BITWISE_AND": jnp.bitwise_and,
+    "BITWISE_OR": jnp.bitwise_or,
+    "BITWISE_XOR": jnp.bitwise_xor,
+    "BITWISE_NOT": jnp.bitwise_not,
+    "BIT_SHIFT": _shift,
+}
+
+
+@lowers(*FUNCTIONS, types=INTEGERS, layouts=LAYOUTS)
+def lower_bits(operation: NamedOperation) -> Computes:
+    """Bit by bit."""
+    return moves(operation, FUNCTIONS[operation.type])
+
+
+@lowers("BIT_CAST", types=HELD, layouts=LAYOUTS, limits="bytes that become bool are true unless 0")
+def lower_bit_cast(operation: NamedOperation) -> Computes:
+    """The same bytes read as another type."""
+    made = operation.output.type.dtype.array_type
+
+    def cast(x: Any, to: str) -> Any:
+        bytes_ = x.astype(jnp.uint8) if x.dtype.kind == "b" else x
+        return bytes_ != 0 if made.kind == "b" else jax.lax.bitcast_convert_type(bytes_, made)
+
+    return moves(operation, cast)
 
 
 def _is_float(x: Any) -> bool:
@@ -208,3 +254,24 @@ def lower_cast(operation: NamedOperation) -> Computes:
     """Another data type."""
     made = operation.output.type.dtype.array_type
     return moves(operation, lambda x, to: converted(x, made))
+
+
+@lowers("QUANTIZE", types=(*ALL_FLOATS, *QUANTIZED), quantized=True, layouts=LAYOUTS)
+def lower_quantize(operation: NamedOperation) -> Computes:
+    """Reals as integers."""
+    type_ = operation.output.type
+    return lambda x: to_integers(x, type_)
+
+
+@lowers("DEQUANTIZE", types=(*ALL_FLOATS, *QUANTIZED), quantized=True, layouts=LAYOUTS)
+def lower_dequantize(operation: NamedOperation) -> Computes:
+    """Integers as the reals that they stand for."""
+    type_, made = operation.inputs[0].type, operation.output.type.dtype.array_type  # type: ignore[union-attr]
+    return lambda x: to_reals(x, type_).astype(made)
+
+
+@lowers("STORAGE_CAST", types=QUANTIZED, quantized=True, layouts=LAYOUTS)
+def lower_storage_cast(operation: NamedOperation) -> Computes:
+    """The same integers, seen otherwise."""
+    made: Any = operation.output.type.dtype.array_type
+    return lambda x: x.astype(made)

@@ -1,4 +1,4 @@
-"""What moves, repeats or makes elements without computing with them."""
+"""Movement of elements: slices, pads, gathers and scatters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nnadapter.drivers.geometry import crop_and_padding, positive_slices
-from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, LAYOUTS, MOVED, computes, moves
+from nnadapter.drivers.table_lowering import Computes, lowers
+from nnadapter.drivers.xla.lowerings.numerics import ALL_NUMBERS, HELD, LAYOUTS, MOVED, Function, computes, moves
 from nnadapter.ir.named_operation import NamedOperation
 
 
@@ -98,3 +98,112 @@ def lower_range(operation: NamedOperation) -> Computes:
         return (start.astype(wide) + jnp.arange(count).astype(wide) * delta.astype(wide)).astype(made)
 
     return numbers
+
+
+_WRITES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+
+
+def _written(x: Any, where: tuple[Any, ...], updates: Any, reduction: str) -> Any:
+    if x.dtype == bool and reduction != "none":  # truth values are added by or, and multiplied by and
+        numbers = _written(x.astype(jnp.int8), where, updates.astype(jnp.int8), _OF_BOOLEANS[reduction])
+        return numbers.astype(bool)
+    return getattr(x.at[where], _WRITES[reduction])(updates, mode="drop")
+
+
+_OF_BOOLEANS = {"add": "max", "max": "max", "mul": "min", "min": "min"}
+
+
+def _written_at(indices: Any, size: int) -> Any:
+    """Where updates go: those outside far behind the end, where nothing is written."""
+    places = from_the_front(indices, size)
+    return jnp.where(places < 0, jnp.iinfo(places.dtype).max, places)  # JAX would count from the end once more
+
+
+def _along(shape: Any, axis: int) -> Any:
+    """0, 1, … along an axis, to be spread over a shape."""
+    return jnp.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - 1 - axis))
+
+
+def _gather_nd(x: Any, indices: Any, batch_dims: int) -> Any:
+    count = indices.shape[-1]
+    batch = tuple(_along(indices.shape[:-1], axis) for axis in range(batch_dims))
+    places = tuple(within(indices[..., i], x.shape[batch_dims + i]) for i in range(count))
+    return x.at[(*batch, *places)].get(mode="clip")
+
+
+def _scatter_elements(x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
+    places = _written_at(indices, x.shape[axis])
+    where = tuple(places if dim == axis else _along(indices.shape, dim) for dim in range(x.ndim))
+    return _written(x, where, updates, reduction)
+
+
+def _scatter_nd(x: Any, indices: Any, updates: Any, reduction: str) -> Any:
+    where = tuple(_written_at(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
+    return _written(x, where, updates, reduction) if where else _written_over(x, updates, reduction, indices.shape[:-1])
+
+
+def _written_over(x: Any, updates: Any, reduction: str, shape: Any) -> Any:
+    """Without indices each update is of all of `x`, one after the other."""
+    flat = x.reshape(1, -1)
+    rows = updates.reshape(int(np.prod(shape)), -1)
+    places = (jnp.zeros(len(rows), int),)
+    return _written(flat, places, rows, reduction).reshape(x.shape)
+
+
+def _tensor_scatter(x: Any, updates: Any, starts: Any = None, *, axis: int, mode: str) -> Any:
+    shape = updates.shape
+    positions = _along(shape, axis)
+    if starts is not None:
+        positions = positions + starts.reshape(-1, *[1] * (len(shape) - 1))
+    if mode == "circular":
+        positions = positions % x.shape[axis]
+    return _written(
+        x, tuple(positions if dim == axis else _along(shape, dim) for dim in range(len(shape))), updates, "none"
+    )
+
+
+def _reverse_sequence(x: Any, lengths: Any, batch_axis: int, time_axis: int) -> Any:
+    times, ends = _along(x.shape, time_axis), lengths.reshape(-1, *[1] * (x.ndim - 1 - batch_axis))
+    places = jnp.where(times < ends, ends - 1 - times, times)
+    return jnp.take_along_axis(x, jnp.broadcast_to(places, np.broadcast_shapes(places.shape, (1,) * x.ndim)), time_axis)
+
+
+@lowers("GATHER_ND", types=HELD)
+def lower_gather_nd(operation: NamedOperation) -> Computes:
+    """Elements, or parts, at positions of several axes."""
+    return moves(operation, _gather_nd)
+
+
+_SCATTERS: Mapping[str, Function] = {"SCATTER_ELEMENTS": _scatter_elements, "SCATTER_ND": _scatter_nd}
+
+
+@lowers(*_SCATTERS, types=HELD, limits="which of several updates of one element stays is the compiler's to say")
+def lower_scatter(operation: NamedOperation) -> Computes:
+    """Elements written over, added to, or compared with updates."""
+    return computes(operation, _SCATTERS[operation.type])
+
+
+@lowers("TENSOR_SCATTER", types=HELD)
+def lower_tensor_scatter(operation: NamedOperation) -> Computes:
+    """A cache with rows written into it."""
+    return moves(operation, _tensor_scatter)
+
+
+@lowers("REVERSE_SEQUENCE", types=HELD)
+def lower_reverse_sequence(operation: NamedOperation) -> Computes:
+    """The beginning of each sequence turned around."""
+    return moves(operation, _reverse_sequence)
+
+
+@lowers("ONE_HOT", types=HELD, results=ALL_NUMBERS)
+def lower_one_hot(operation: NamedOperation) -> Computes:
+    """One of two values, the other at one place of an axis."""
+
+    def function(indices: Any, values: Any, axis: int, depth: int) -> Any:
+        places = jnp.expand_dims(indices, axis)
+        steps = _along((*indices.shape[:axis], depth, *indices.shape[axis:]), axis)
+        whole = jnp.trunc(places) if jnp.issubdtype(places.dtype, jnp.floating) else places
+        wanted = (whole == steps) | (whole == steps - depth)
+        return jnp.where(wanted, values[1], values[0])
+
+    return moves(operation, function)

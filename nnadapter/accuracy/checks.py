@@ -1,0 +1,535 @@
+"""Accuracy checks of a session, for `Options.verify` and `Options.shadow`; see docs/accuracy.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from itertools import count
+from math import log
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet, proxy
+
+from nnadapter.accuracy.localization import ErrorCause, ErrorLocation, locate, save_stretch
+from nnadapter.accuracy.tolerances import BANDS, Allowed, ByPrecision, precision_of, quantized_values
+from nnadapter.drivers.interface import SegmentModel
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.drivers.tensor_copies import on_host
+from nnadapter.errors import FAILURES, AccuracyError, describe
+from nnadapter.options import Options
+from nnadapter.planning.judgment import model_of
+from nnadapter.planning.planner import ALL
+from nnadapter.planning.setting import SessionDevice
+from nnadapter.planning.settling import Partitioning
+from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock
+from nnadapter.running.bound_step import BoundStep, Substitute
+from nnadapter.running.compiled import Compiled, RunnablePlan
+from nnadapter.running.deviation import Deviation, deviation, largest
+from nnadapter.running.failing import fall_back, named
+from nnadapter.running.incidents import Incident, Incidents
+from nnadapter.running.planned import PlannedEngine
+from nnadapter.running.provenance import Provenance
+from partition.verdict import Reason, Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+
+
+RIGHT, WRONG = 1e-3, 0.2
+"""The share of checks in which a step of a device that computes rightly is beyond what is allowed, at most; and that of
+one which drifts, from which on it is found soon."""
+BETWEEN_FALSE_ALARMS = 1e6
+"""Checks of a right step from one false alarm to the next, on average, at least."""
+_BEYOND, _WITHIN = log(WRONG / RIGHT), log((1 - WRONG) / (1 - RIGHT))
+_ALARM = log(BETWEEN_FALSE_ALARMS)
+
+
+class Drift:
+    """Page's CUSUM test on the share of checks in which one step is beyond what is allowed.
+
+    Each check adds its log-likelihood ratio, of `WRONG` against `RIGHT`, to a sum that does not go below 0; the alarm
+    is at log(`BETWEEN_FALSE_ALARMS`). By Lorden's bound, right steps (beyond in a share of `RIGHT` at most) then
+    raise a false alarm once in `BETWEEN_FALSE_ALARMS` checks on average, or less often. Three checks in a row that are
+    beyond are enough for an alarm; a step that is beyond in half of its checks raises one after 6 on average.
+
+    Source: E. S. Page, Continuous inspection schemes, Biometrika 41, 1954; G. Lorden, Procedures for reacting to a
+    change in distribution, Annals of Mathematical Statistics 42, 1971.
+    """
+
+    __slots__ = ("checks", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        """The sum."""
+        self.checks = 0
+
+    def add(self, *, is_beyond: bool) -> bool:
+        """Take one check; whether there is an alarm."""
+        self.checks += 1
+        self.total = max(0.0, self.total + (_BEYOND if is_beyond else _WITHIN))
+        return self.total >= _ALARM
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StepCheck:
+    """What a step made, and what the CPU makes of the same."""
+
+    bound: BoundStep
+    deviations: Mapping[str, Deviation]
+    """By value that it makes."""
+
+    @property
+    def largest(self) -> Deviation:
+        """The largest of its values."""
+        return largest([*self.deviations.values()] or [Deviation(value="")])
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether a value is off too much."""
+        return self.largest.tolerances > 1
+
+
+def check_step(bound: BoundStep, values: Sequence[Any], allowed: Allowed) -> StepCheck:
+    """Compute a step on the CPU, and compare.
+
+    Args:
+        bound: the step.
+        values: of the run, by slot, arrays or `Copies`.
+        allowed: how far its values may be off.
+
+    Raises:
+        NNAdapterError: the CPU does not compute it.
+    """
+    expected = _expected(bound, values)
+    return _compared(bound, [on_host(values[slot]) for slot in bound.outputs], expected, allowed)
+
+
+def is_random(bound: BoundStep, values: Sequence[Any], allowed: Allowed) -> bool:
+    """Whether the CPU itself makes something else of the same each time: such a step cannot be compared."""
+    return _compared(bound, _expected(bound, values), _expected(bound, values), allowed).is_beyond
+
+
+def forget_reference(bound: BoundStep) -> None:
+    """Free what a step was compared with."""
+    with bound.lock:
+        reference, bound.reference = bound.reference, None
+    if reference is not None:
+        reference.pool.close()
+
+
+def _expected(bound: BoundStep, values: Sequence[Any]) -> Sequence[Any]:
+    reference = _reference(bound)
+    return reference.pool.compute([on_host(values[slot]) for slot in reference.inputs])
+
+
+def _reference(bound: BoundStep) -> Substitute:
+    with bound.lock:
+        if bound.reference is None:
+            bound.reference = bound.on_check(bound.step)
+        return bound.reference
+
+
+def _compared(bound: BoundStep, got: Sequence[Any], expected: Sequence[Any], allowed: Allowed) -> StepCheck:
+    every = zip(bound.step.outputs, got, expected, strict=True)
+    return StepCheck(bound, {name: deviation(name, value, other, allowed.of(name)) for name, value, other in every})
+
+
+class Subject(Protocol):
+    """The plans of an engine."""
+
+    @property
+    def incidents(self) -> Incidents:
+        """Of the session."""
+
+    def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
+        """Names of the nodes of a step."""
+
+    def allowed(self, plan: RunnablePlan, bound: BoundStep) -> Allowed:
+        """What the precision of a step's device allows."""
+
+    def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
+        """Find what is wrong with a step that is off, in a run with these values by slot."""
+
+    def known(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
+        """What was found of a step before, with this version of its driver; None where it was never checked."""
+
+    def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
+        """Keep what was found of a step, with a small model that shows it; the same with where that lies."""
+
+    def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
+        """Take nodes of a step from its device for the rest of the session; all that it has where there are none."""
+
+
+_MOST_STEPS = 1024
+"""Steps whose past is remembered; plans for other shapes have others."""
+_MOST_NOTES = 16
+_ROOM = 2.0
+"""What a step may be off by over what it was off by when it was found to be right."""
+_StepKey = tuple[str, ...]
+"""Device and nodes: of a choice of branches, another one has others that make the same outputs."""
+
+
+class _StepHistory:
+    """What is known of one step."""
+
+    __slots__ = ("drift", "usual", "why_not")
+
+    def __init__(self) -> None:
+        self.drift = Drift()
+        self.usual: dict[str, float] = {}
+        """By value, what it was off by though nothing was wrong, where that is more than is allowed."""
+        self.why_not = ""
+        """Why it cannot be compared; empty where it can."""
+
+    def is_beyond(self, check: StepCheck) -> bool:
+        """Whether a value is off by more than is allowed, and than is usual."""
+        every = check.deviations.items()
+        return any(off.tolerances > max(1.0, _ROOM * self.usual.get(name, 0.0)) for name, off in every)
+
+    def accept(self, check: StepCheck) -> None:
+        """Take what a step is off by as usual."""
+        for name, off in check.deviations.items():
+            if off.tolerances > 1:
+                self.usual[name] = max(off.tolerances, self.usual.get(name, 0.0))
+
+
+class SessionChecks:
+    """Those of one session. See `nnadapter.running.compiled.Checks`.
+
+    Args:
+        subject: the plans.
+        verify: check every plan on its first feed.
+        shadow: compare one run in so many; None for none.
+    """
+
+    def __init__(self, subject: Subject, *, verify: bool, shadow: int | None) -> None:
+        self._subject, self._verify, self._shadow = subject, verify, shadow or 0
+        self._runs = count(1)
+        self._checked: WeakSet[RunnablePlan] = WeakSet()
+        self._count = 0
+        self._taken: set[tuple[str, ...]] = set()
+        """Nodes that were taken from a device, behind its name."""
+        self._past: Cache[_StepKey, _StepHistory] = Cache("steps that were compared", _MOST_STEPS)
+        self._notes: dict[str, None] = {}
+        self._comparing = new_lock()
+        self.first = new_lock()
+        """See `Checks.first`."""
+
+    def is_due(self) -> bool:
+        """See `Checks.is_due`."""
+        return self._shadow > 0 and next(self._runs) % self._shadow == 0
+
+    def is_checked(self, plan: RunnablePlan) -> bool:
+        """See `Checks.is_checked`."""
+        return not self._verify or plan in self._checked
+
+    @property
+    def count(self) -> int:
+        """See `Checks.count`."""
+        return self._count
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See `Checks.notes`."""
+        return tuple(self._notes)
+
+    def after(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
+        """See `Checks.after`."""
+        every = list(zip(plan.plan.steps, provenance.steps, strict=False)) if values else []
+        guarded = [(bound, run.device) for bound, run in every if bound.guarded]
+        steps = [bound for bound, device in guarded if device == bound.step.device]
+        with self._comparing:
+            check = self._shadowed if self.is_checked(plan) else self._verified
+            incidents = tuple(incident for bound in steps if (incident := check(plan, bound, values)) is not None)
+            if not incidents and len(steps) == len(guarded) and (values or plan.plan.note):
+                self._count += plan not in self._checked
+                self._checked.add(plan)
+        if not self._shadow:
+            for bound in steps:
+                forget_reference(bound)
+        return incidents
+
+    def _verified(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
+        """Check a step, unless that was done before; what was found to be wrong and taken from its device."""
+        located = self._subject.known(plan, bound)
+        if located is None:
+            check = self._compared(plan, bound, values)
+            if check is None:
+                return None
+            located = self._located(plan, bound, values) if check.is_beyond else ErrorLocation(ErrorCause.NOTHING)
+            if check.is_beyond and located.blame is ErrorCause.NOTHING:
+                self._accept(plan, bound, check)
+            if located.blame is not ErrorCause.PROGRAM:
+                located = self._subject.keep(plan, bound, located)
+        return None if located.blame is ErrorCause.NOTHING else self._put_right(plan, bound, located)
+
+    def _shadowed(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
+        """Check a step once more, and whether it is off too often by now."""
+        past = self._past_of(plan, bound)
+        check = None if past.why_not else self._compared(plan, bound, values)
+        if check is None:
+            return None
+        is_beyond = past.is_beyond(check)
+        if is_beyond and not past.drift.checks:
+            located = self._located(plan, bound, values)
+            if located.blame in (ErrorCause.NODES, ErrorCause.TOGETHER):
+                return self._put_right(plan, bound, located)
+            if located.blame is ErrorCause.NOTHING:
+                self._accept(plan, bound, check)
+                is_beyond = False
+        if not past.drift.add(is_beyond=is_beyond):
+            return None
+        if self._located(plan, bound, values).blame is ErrorCause.NOTHING:
+            self._accept(plan, bound, check)
+            past.drift = Drift()
+            return None
+        return self._put_aside(plan, bound, check.largest, past.drift.checks)
+
+    def _compared(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> StepCheck | None:
+        """Compare a step; None where it cannot be, which is said."""
+        past, allowed = self._past_of(plan, bound), self._subject.allowed(plan, bound)
+        try:
+            check = check_step(bound, values, allowed)
+            if check.is_beyond and past.is_beyond(check) and is_random(bound, values, allowed):
+                past.why_not = "the CPU makes something else of it each time"
+        except FAILURES as error:
+            past.why_not = f"the CPU does not run it: {describe(error)}"
+        if not past.why_not:
+            return check
+        self._note(f"segment {bound.step.segment} on {bound.step.device!r} is not compared: {past.why_not}")
+        return None
+
+    def _located(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
+        try:
+            return self._subject.locate(plan, bound, values)
+        except FAILURES:  # what is left of a step, or a device that fails, says nothing of its nodes
+            return ErrorLocation(ErrorCause.PROGRAM)
+
+    def _past_of(self, plan: RunnablePlan, bound: BoundStep) -> _StepHistory:
+        """What is known of a step, which plans for other shapes have as well."""
+        return self._past.made((bound.step.device, *self._subject.nodes(plan, bound)), _StepHistory)
+
+    def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
+        """Take what a step is off by as usual, and say so."""
+        self._past_of(plan, bound).accept(check)
+        self._note(
+            f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, and each of its nodes alone "
+            f"does not: {_off(check.largest)}"
+        )
+
+    def _put_right(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:
+        """Say which nodes are wrong, and take them from their device."""
+        device, subject = bound.step.device, self._subject
+        nodes = located.nodes or tuple(subject.nodes(plan, bound))
+        off = "" if located.deviation is None else f": {_off(located.deviation)}"
+        problem = f"device {device!r} computes {_WRONGLY[located.blame].format(named(nodes))}{off}"
+        shown = f"; {located.reproducer} shows it" if located.reproducer else ""
+        incident = self._said(bound, nodes, problem, f"they go to the next device{shown}", located.deviation)
+        removal = (device, *nodes)
+        subject.take_back(plan, bound, () if removal in self._taken else nodes, problem)  # else it would never end
+        self._taken.add(removal)
+        return incident
+
+    def _put_aside(self, plan: RunnablePlan, bound: BoundStep, off: Deviation, checks: int) -> Incident:
+        """Say that a device drifts, and take everything from it."""
+        step = bound.step
+        nodes = tuple(self._subject.nodes(plan, bound))
+        problem = (
+            f"device {step.device!r} drifts: after {checks} checks, segment {step.segment} ({named(nodes)}) is wrong: "
+            f"{_off(off)}"
+        )
+        instead = f"all goes to the next device; `nnadapter compare MODEL -d {step.device} --layers` looks for the node"
+        incident = self._said(bound, nodes, problem, instead, off)
+        self._subject.take_back(plan, bound, (), problem)
+        return incident
+
+    def _said(
+        self, bound: BoundStep, nodes: Sequence[str], problem: str, instead: str, off: Deviation | None
+    ) -> Incident:
+        step, times = bound.step, math.inf if off is None else off.tolerances
+        error = AccuracyError(problem, device=step.device, segment=step.segment, nodes=nodes, deviation=times)
+        return fall_back("accuracy", step, nodes, problem, instead, error, self._subject.incidents)
+
+    def _note(self, text: str) -> None:
+        if len(self._notes) < _MOST_NOTES:
+            self._notes[text] = None
+
+
+_WRONGLY = {
+    ErrorCause.NODES: "{} wrongly",
+    ErrorCause.TOGETHER: "{} wrongly where it runs them together",
+    ErrorCause.PROGRAM: "{} wrongly in the program that it has, and another one rightly",
+}
+
+
+def _off(off: Deviation) -> str:
+    times = "infinitely many" if off.tolerances == math.inf else f"{off.tolerances:.3g}"
+    return f"{off.value!r} is off by {off.largest_absolute:.3g}, {times} times what is allowed"
+
+
+REPRODUCERS = "reproducers"
+"""In the folder of a cache."""
+_DIGITS = 16
+
+
+class PlannedSubject:
+    """The plans of an engine that plans. See `Subject`."""
+
+    def __init__(self, engine: PlannedEngine) -> None:
+        self._engine: PlannedEngine = proxy(engine)  # which has this
+        self._setting = engine.setting
+        self._quantized: WeakKeyDictionary[Partitioning, frozenset[str]] = WeakKeyDictionary()
+
+    @property
+    def incidents(self) -> Incidents:
+        """See `Subject.incidents`."""
+        return self._engine.incidents
+
+    def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
+        """See `Subject.nodes`."""
+        graph = _partitioning(plan).plan.graph
+        return [graph.nodes[node].name for node in bound.step.nodes]
+
+    def allowed(self, plan: RunnablePlan, bound: BoundStep) -> Allowed:
+        """See `Subject.allowed`."""
+        partitioning = _partitioning(plan)
+        graph = partitioning.plan.graph
+        if partitioning not in self._quantized:
+            self._quantized[partitioning] = quantized_values(graph)
+        dtypes = {name: graph.value(name).dtype or "" for name in bound.step.outputs}
+        precision = precision_of(self._setting.by_name[bound.step.device].options)
+        return ByPrecision(precision=precision, dtypes=dtypes, quantized=self._quantized[partitioning])
+
+    def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
+        """See `Subject.locate`."""
+        partitioning, device = _partitioning(plan), bound.step.device
+        part, names = partitioning.model.parts.part(bound.step), self.nodes(plan, bound)
+        model: onnx.ModelProto = part.model
+        for proto, name in zip(model.graph.node, names, strict=True):
+            proto.name = name
+        inputs = {name: on_host(values[plan.plan.slots[name]]) for name in part.inputs}
+        precision = precision_of(self._setting.by_name[device].options)
+        located = locate(self._setting, model, device, inputs, precision)
+        return replace(located, nodes=tuple(_outer(located.nodes, names)))
+
+    def known(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
+        """See `Subject.known`."""
+        cache, model = self._setting.by_name[bound.step.device].cache, _model(plan, bound)
+        record = None if cache is None or model is None else cache.checked(model)
+        with suppress(ValueError, TypeError, KeyError, IndexError):  # else it is checked again
+            return None if record is None else _read(json.loads(record), self.nodes(plan, bound))
+        return None
+
+    def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
+        """See `Subject.keep`: in the session's cache, if there is one."""
+        device, model = self._setting.by_name[bound.step.device], _model(plan, bound)
+        if device.cache is None or model is None:
+            return located
+        shown = replace(located, reproducer=_reproduced(device, device.cache.path, located))
+        if located.blame is ErrorCause.NODES and _banned(device, _partitioning(plan), bound, shown):
+            return shown  # the next session has another segment
+        device.cache.keep_checked(model, json.dumps(_written(shown, self.nodes(plan, bound))).encode())
+        return shown
+
+    def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
+        """See `Subject.take_back`."""
+        refused = Unsupported(Reason.WRONG_RESULT, reason)
+        self._engine.take_back(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
+
+
+def _partitioning(plan: RunnablePlan) -> Partitioning:
+    """The one that the steps of a plan are of."""
+    assert isinstance(plan, Compiled), "the engine plans"
+    return plan.partitioning if plan.opening is None else plan.opening.partitioning
+
+
+def _model(plan: RunnablePlan, bound: BoundStep) -> SegmentModel | None:
+    """What a step's device compiled; None where that is another one at every size."""
+    piece = _partitioning(plan).pieces[bound.position]
+    return None if piece is None else piece.part.model
+
+
+def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep, located: ErrorLocation) -> bool:
+    """Ban nodes for the driver's version; whether all of them could be."""
+    graph, off = partitioning.plan.graph, located.deviation
+    if device.bans is None or off is None:
+        return False
+    reason = f"its results are wrong: {off.value!r} is off by {off.largest_absolute:.3g}"
+    wrong = {graph.atom_of[node] for node in bound.step.nodes if graph.nodes[node].name in located.nodes}
+    bans = []
+    for atom in sorted(wrong):
+        names = [graph.nodes[node].name for node in graph.atoms[atom]]
+        model = model_of(partitioning.model, device, (atom,))
+        bans.append(device.bans.add(model, names, reason, "accuracy", reproducer=located.reproducer))
+    return all(ban is not None for ban in bans)
+
+
+def _outer(names: Sequence[str], every: Sequence[str]) -> Sequence[str]:
+    """The nodes of a plan that these are, or whose bodies have them."""
+    plan_names = set(every)
+    outer = (
+        next((enclosing_name for enclosing_name in _enclosing(name) if enclosing_name in plan_names), "")
+        for name in names
+    )
+    return list(dict.fromkeys(filter(None, outer)))
+
+
+def _enclosing(name: str) -> Sequence[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
+    """What was found, by positions of nodes in the segment: another model may call them otherwise."""
+    return {
+        "blame": located.blame.value,
+        "nodes": [position for position, name in enumerate(nodes) if name in located.nodes],
+        "reproducer": located.reproducer,
+        "off": None if located.deviation is None else asdict(located.deviation),
+    }
+
+
+def _read(record: Mapping[str, Any], nodes: Sequence[str]) -> ErrorLocation:
+    names = tuple(nodes[int(position)] for position in record["nodes"])
+    off = None if record["off"] is None else Deviation(**record["off"])
+    return ErrorLocation(ErrorCause(record["blame"]), names, off, reproducer=str(record["reproducer"]))
+
+
+def _reproduced(device: SessionDevice, folder: Path, located: ErrorLocation) -> str:
+    """Write a small model of what is wrong first, and return its folder; empty where nothing is, or it fails."""
+    if not located.stretches:
+        return ""
+    stretch = located.stretches[0]
+    digest = sha256(stretch.excerpt.model.SerializeToString(deterministic=True)).hexdigest()[:_DIGITS]
+    band = BANDS[precision_of(device.options)]
+    with suppress(OSError, ValueError):  # a sequence of different shapes is no array
+        path = folder / REPRODUCERS / f"{device.name.replace(':', '_')}-{digest}"
+        return save_stretch(path, stretch, [_request(device)], band.relative, band.absolute).folder
+    return ""
+
+
+def _request(device: SessionDevice) -> DeviceRequest:
+    usual = {option.name: option.default for option in device.capability.options}
+    return device.name, {name: value for name, value in device.options.items() if value != usual.get(name)}
+
+
+def with_checks(make: Callable[..., PlannedEngine], options: Options) -> Callable[..., PlannedEngine]:
+    """Return what makes an engine that compares its runs, as `Options.verify` and `Options.shadow` say.
+
+    Args:
+        make: makes the engine.
+        options: of the session.
+    """
+
+    def made(*arguments: Any, **keyword_arguments: Any) -> PlannedEngine:
+        engine = make(*arguments, **keyword_arguments)
+        verify, shadow = options.verify is not None, options.shadow
+        engine.checks = SessionChecks(PlannedSubject(engine), verify=verify, shadow=shadow)
+        return engine
+
+    return made

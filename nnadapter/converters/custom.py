@@ -1,0 +1,101 @@
+"""Conversion of nodes to CUSTOM: a custom kernel computes them, or a device takes them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operations.custom import CUSTOM, CustomCall
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import schema_defaults
+from partition.verdict import Reason, Unsupported
+
+Answer = Callable[
+    [OnnxNode, int, Mapping[str, object], Sequence[OperandType | None], tuple[OperandType, ...] | None],
+    tuple[OperandType, ...] | Unsupported,
+]
+"""A node, the version of its op, its attributes, types of its inputs and of its outputs (None if not known) -> the
+types of its outputs, if some device has a kernel for it or is offered it as it is, or why there is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCalls:
+    """Which nodes of one model kernels may compute, or devices be offered as they are."""
+
+    answer: Answer
+    ops: frozenset[tuple[str, str]] = frozenset()
+    """Domain and op type of all that have a kernel on some device of the session."""
+    domains: frozenset[str] = frozenset()
+    """Of which some device of the session is offered nodes as they are, where no converter is for their op."""
+    opsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Version per domain; ONNX's own is empty."""
+    forced: frozenset[str] = frozenset()
+    """Names of nodes that are calls although they have a converter."""
+
+    def concerns(self, node: OnnxNode) -> bool:
+        """Whether some kernel is for the op of a node, or some device is offered nodes of its domain."""
+        return self.has_kernel(node) or node.domain in self.domains
+
+    def has_kernel(self, node: OnnxNode) -> bool:
+        """Whether some kernel is for the op of a node."""
+        return (node.domain, node.op_type) in self.ops
+
+    def version_of(self, node: OnnxNode) -> int:
+        """Of the op's schema, or else of its domain."""
+        return node.since_version or self.opsets.get(node.domain, 1)
+
+
+def attributes_of(node: OnnxNode) -> dict[str, object]:
+    """A node's attributes, with the defaults of its schema, if it has one."""
+    return {**schema_defaults(node.domain, node.op_type, node.since_version), **node.attributes}
+
+
+def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls) -> None:
+    """Add the one operation that a node is.
+
+    Raises:
+        Refusal: no kernel fits, an output is not known beforehand, or a value is nothing that an operand can be.
+    """
+    operands = [context.operand(name) if name else None for name in node.inputs]
+    types = [None if operand is None else _settled(context.type_of(operand)) for operand in operands]
+    attributes = attributes_of(node)
+    output_types = calls.answer(node, calls.version_of(node), attributes, types, _declared(context, node))
+    if isinstance(output_types, Unsupported):
+        raise Refusal(output_types.reason, output_types.detail)
+    if len(node.outputs) > len(output_types):
+        raise Refusal(
+            Reason.INVALID_NODE, f"{node.op_type} has {len(node.outputs)} outputs, its kernel {len(output_types)}"
+        )
+    present = tuple(position for position, operand in enumerate(operands) if operand is not None)
+    call = CustomCall(
+        domain=node.domain,
+        op_type=node.op_type,
+        since_version=calls.version_of(node),
+        attributes=attributes,
+        present=present,
+        outputs=output_types,
+    )
+    if not present:
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no inputs, and kernels compute from some")
+    try:
+        written = call.to_attributes()
+    except InvalidModelError as error:
+        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"{node.op_type}: {error}") from error
+    context.add(CUSTOM, [each for each in operands if each is not None], written, outputs=node.outputs)
+
+
+def _settled(type_: OperandType) -> OperandType:
+    """The type with plain numbers: what a kernel says of it holds for them alone."""
+    return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantization)
+
+
+def _declared(context: ConversionContext, node: OnnxNode) -> tuple[OperandType, ...] | None:
+    try:
+        return tuple(_settled(context.declared(name)) for name in node.outputs if name)
+    except Refusal:
+        return None

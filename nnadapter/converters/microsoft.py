@@ -1,0 +1,168 @@
+"""Converters of ONNX Runtime's own ops: most by their bodies, MatMulNBits by itself.
+
+One converter serves nearly all; some have their own beside the body. Bodies are written at the newest opset that they
+know, whatever the model's opset is, so that a fused op stays one operation where ONNX has such an op by now (Attention,
+Gelu, LayerNormalization). DequantizeLinear, an op and QuantizeLinear in a body are one quantized operation, as they are
+in a model. Sizes that are traced are open to a body, which then decides on none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.quantization import reshaped
+from nnadapter.converters.quantized_groups import Group, convert_quantized_group, find_groups
+from nnadapter.converters.registry import converter, is_own, lookup
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.operand import Array
+from nnadapter.ir.operations.matrix import PACKED_BITS
+from nnadapter.onnx.body import Body, body_of, function_ops
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import MICROSOFT
+from partition.dtypes import ITEMSIZE_OF_DTYPE
+from partition.graph import Value
+from partition.verdict import Reason
+
+_GROUP_INDICES = 4
+
+
+@converter("MatMulNBits", 1, domain=MICROSOFT)
+def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
+    """MatMulNBits of 2, 4 or 8 bits, zero points packed, as reals or absent. Source: com.microsoft MatMulNBits-1.
+
+    1. `accuracy_level` says how coarsely a device may compute; the adapter IR computes with the reals themselves.
+    2. Refused: weights whose inputs were put in another order (`g_idx`), or that were packed for one processor.
+    """
+    if node.input(_GROUP_INDICES):
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE, "MatMulNBits has 'g_idx', which gives every row of B a group; expected none"
+        )
+    if node.integer("weight_prepacked", 0):
+        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "attribute 'weight_prepacked' of MatMulNBits is not 0; expected 0")
+    bits, block_size = node.integer("bits", 4), node.integer("block_size")
+    if bits not in PACKED_BITS:
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"attribute 'bits' of MatMulNBits is {bits}; expected one of {list(PACKED_BITS)}",
+        )
+    units, blocks = node.integer("N"), -(-node.integer("K") // max(block_size, 1))
+    scale = _as_matrix(context, node, 2, (units, blocks))
+    zero_point = ABSENT
+    if node.input(3):
+        packed = not context.type_of(node.input(3)).dtype.is_floating
+        columns = -(-blocks * bits // 8) if packed else blocks
+        zero_point = _as_matrix(context, node, 3, (units, columns))
+    inputs = [context.operand(node.input(0)), context.operand(node.input(1)), scale, zero_point]
+    inputs.append(context.optional_operand(node.input(5)))
+    while inputs[-1] == ABSENT:
+        inputs.pop()
+    context.add("MAT_MUL_N_BITS", inputs, {"bits": bits, "block_size": block_size}, node.outputs)
+
+
+def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape: tuple[int, int]) -> int:
+    """Scales or zero points, which may come as a vector, as [N, ...]."""
+    type_ = context.type_of(node.input(position))
+    if type_.size != prod(shape):
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"{node.input(position)!r} of MatMulNBits is {type_}; expected {list(shape)} for its attributes",
+        )
+    return reshaped(context, context.operand(node.input(position)), shape)
+
+
+def convert_body(context: ConversionContext, node: OnnxNode) -> None:
+    """Convert what a node computes by its body; the operations stand for the node."""
+    inputs = [_value(context, name) if name else None for name in node.inputs]
+    known = _Contents(context, node)
+    body = body_of(node, inputs, known, integers=known.integers)
+    if body is None:
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no body")
+    names = _names(body, node)
+    for name, contents in body.constants.items():
+        context.hold(names[name], contents)
+    nodes = [_called(body_node, names) for body_node in body.nodes]
+    groups = {group.target: group for group in find_groups(nodes, node.outputs)}
+    waiting = {member for group in groups.values() for member in group.members} - groups.keys()
+    for position in range(len(nodes)):
+        group = groups.get(position)
+        if position in waiting or (group is not None and _convert_group(context, nodes, group)):
+            continue
+        for member in (position,) if group is None else group.members:
+            _convert_inner(context, node, nodes[member])
+
+
+def _called(inner: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
+    """A node of a body by the names of the graph."""
+    read, made = (tuple(names[name] if name else "" for name in part) for part in (inner.inputs, inner.outputs))
+    return replace(inner, inputs=read, outputs=made)
+
+
+def _convert_group(context: ConversionContext, nodes: Sequence[OnnxNode], group: Group) -> bool:
+    """Convert nodes that mean one quantized operation; whether the operation takes such operands."""
+    mark = context.mark()
+    sources = {name: nodes[source] for name, source in group.sources.items()}
+    try:
+        convert_quantized_group(context, nodes[group.node], sources, nodes[group.target])
+    except Refusal:
+        context.undo(mark)
+        return False
+    return True
+
+
+def _convert_inner(context: ConversionContext, node: OnnxNode, inner: OnnxNode) -> None:
+    convert = lookup("", inner.op_type, inner.since_version)
+    if convert is None:
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{inner.op_type} in the body of {node.op_type} has no converter")
+    convert(context, inner)
+
+
+def _value(context: ConversionContext, name: str) -> Value:
+    type_ = context.type_of(name)
+    return Value(name, type_.dtype.value, type_.dimensions, ITEMSIZE_OF_DTYPE[type_.dtype.value])
+
+
+class _Contents(Mapping[int, Array]):
+    """The inputs of a node whose contents are known, by position; looked at when they are asked for."""
+
+    def __init__(self, context: ConversionContext, node: OnnxNode) -> None:
+        self._context = context
+        self._names = {
+            position: name for position, name in enumerate(node.inputs) if name and context.is_constant(name)
+        }
+
+    def __getitem__(self, position: int) -> Array:
+        return self._context.constant(self._names[position])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def integers(self, position: int) -> tuple[int, ...] | None:
+        """Those that follow from sizes, traced."""
+        return self._context.integers(self._names[position]) if position in self._names else None
+
+
+def _names(body: Body, node: OnnxNode) -> dict[str, str]:
+    """The names in the graph of what a body names; those inside are no names that a model has."""
+    prefix = next(filter(None, node.outputs))
+    inner = (*body.constants, *(name for body_node in body.nodes for name in body_node.outputs if name))
+    names = {name: f"{prefix}%{name}" for name in inner}
+    names.update(zip(body.inputs, node.inputs, strict=True))
+    names.update((inside, outside) for inside, outside in zip(body.outputs, node.outputs, strict=False) if inside)
+    return names
+
+
+def register_bodies() -> None:
+    """Register the conversion of bodies for every op that has one, and no converter of its own."""
+    for domain, op_type, version in function_ops():
+        if not is_own(domain, op_type, version):
+            converter(op_type, version, domain=domain)(convert_body)
+
+
+register_bodies()

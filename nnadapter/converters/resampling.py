@@ -1,0 +1,304 @@
+"""Converters of resizing, sampling grids, regions and deformable convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import floor, inf
+from types import MappingProxyType
+from typing import TypeVar
+
+from nnadapter.converters.context import ConversionContext, constant_integers, normalize_axes, required_integers
+from nnadapter.converters.convolution import read_windows
+from nnadapter.converters.registry import converter
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.operand import Array
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.size_arithmetic import quotient_of_sizes, scaled_size
+from nnadapter.ir.symbolic_numbers import computed
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from partition.verdict import Reason
+
+_Number = TypeVar("_Number", int, float)
+_COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "half_pixel_symmetric")
+_NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+@converter("Upsample", 7)
+def convert_upsample_attribute(context: ConversionContext, node: OnnxNode) -> None:
+    """Upsample with its scales in an attribute. Source: ONNX Upsample-7."""
+    _resize_by_old_rule(context, node, node.numbers("scales") or ())
+
+
+@converter("Upsample", 9)
+@converter("Resize", 10)
+def convert_resize_by_scales(context: ConversionContext, node: OnnxNode) -> None:
+    """Upsample and the first Resize, with scales in a constant input. Source: ONNX Upsample-9, Resize-10."""
+    _resize_by_old_rule(context, node, _numbers(context.constant(node.input(1))))
+
+
+def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tuple[float, ...]) -> None:
+    """Coordinates are divided by the scale; the nearest element is the one before, when shrinking the one after.
+
+    ONNX's text leaves the rounding open; this is what its test data and ONNX Runtime have. An axis that grows and one
+    that shrinks therefore take two operations.
+    """
+    dimensions = context.dimensions(node.input(0))
+    _check_scales(node, scales, len(dimensions))
+    sizes = _sizes(dimensions, scales)
+    scales = _scales_of(dimensions, sizes, scales)
+    if node.text("mode", "nearest") != "nearest":
+        _add_resize(context, node, sizes, scales, {"coordinate_transformation_mode": "asymmetric"})
+        return
+    growing = tuple(max(scale, 1.0) for scale in scales)
+    shrinking = tuple(min(scale, 1.0) for scale in scales)
+    steps = [(part, mode) for part, mode in ((growing, "floor"), (shrinking, "ceil")) if set(part) != {1.0}]
+    operand = context.operand(node.input(0))
+    for position, (part, mode) in enumerate(steps or [(growing, "floor")], 1):
+        attributes: dict[str, AttributeValue] = {
+            "shape": _sizes(context.type_of(operand).dimensions, part),
+            "scales": part,
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": mode,
+        }
+        last = position >= len(steps)
+        (operand,) = context.add("RESIZE_NEAREST", (operand,), attributes, node.outputs if last else ())
+
+
+@converter("Resize", 11, 13, 18, 19)
+def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
+    """Resize by constant scales or sizes; axes and aspect ratio, which exist since version 18, are resolved.
+
+    Refused: cubic interpolation, a region of interest, and antialiasing where it would change anything.
+
+    Source: ONNX Resize-19.
+    """
+    dimensions = context.dimensions(node.input(0))
+    shape, scales = _resolve(context, node, dimensions)
+    scales = _scales_of(dimensions, shape, scales)
+    mode = node.text("coordinate_transformation_mode", "half_pixel")
+    _check_choice(node, "coordinate_transformation_mode", mode, _COORDINATES)
+    if node.integer("antialias", 0) and node.text("mode", "nearest") != "nearest" and min(scales, default=1.0) < 1:
+        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "attribute 'antialias' of Resize is 1; expected 0 when shrinking")
+    _add_resize(context, node, shape, scales, {"coordinate_transformation_mode": mode})
+
+
+def resized(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
+    """Return the dimensions of what a Resize of opset 11 or later makes, also of one that has no form in adapter IR.
+
+    Raises:
+        Refusal: they do not follow from constants and sizes.
+    """
+    return _resolve(context, node, context.dimensions(node.input(0)))[0]
+
+
+def _add_resize(
+    context: ConversionContext,
+    node: OnnxNode,
+    shape: tuple[int, ...],
+    scales: tuple[float, ...],
+    extra_attributes: Mapping[str, AttributeValue],
+) -> None:
+    mode = node.text("mode", "nearest")
+    _check_choice(node, "mode", mode, ("nearest", "linear"))
+    attributes: dict[str, AttributeValue] = {**extra_attributes, "shape": shape, "scales": scales}
+    if mode == "nearest":
+        attributes["nearest_mode"] = node.text("nearest_mode", "round_prefer_floor")
+        _check_choice(node, "nearest_mode", str(attributes["nearest_mode"]), _NEAREST)
+    type_ = "RESIZE_NEAREST" if mode == "nearest" else "RESIZE_LINEAR"
+    context.add(type_, (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+def _resolve(
+    context: ConversionContext, node: OnnxNode, dimensions: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return sizes and scales of all axes from the scales or sizes of some."""
+    named = node.integers("axes")
+    axes = normalize_axes(node, range(len(dimensions)) if named is None else named, len(dimensions))
+    constant_scales = context.optional_constant(node, 2)
+    if constant_scales is not None and constant_scales.size:
+        _check_scales(node, _numbers(constant_scales), len(axes))
+        scales = _spread(axes, _numbers(constant_scales), [1.0] * len(dimensions))
+        return _sizes(dimensions, scales), scales
+    sizes = constant_integers(context, node, 3)
+    if not sizes:
+        raise Refusal(Reason.INVALID_NODE, "Resize has neither scales nor sizes; expected one of them")
+    _check_lengths(node, "sizes", sizes, len(axes))
+    return _resolve_sizes(node, dimensions, axes, sizes)
+
+
+def _resolve_sizes(
+    node: OnnxNode, dimensions: tuple[int, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Source: ONNX Resize-18, `keep_aspect_ratio_policy`."""
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
+    ratios = tuple(_ratio(size, dimensions[axis]) for axis, size in zip(axes, sizes, strict=True))
+    choose = {"not_larger": min, "not_smaller": max}.get(policy)
+    if choose is not None:
+        scale = choose(ratios)
+        # ONNX's round_int: halves up
+        sizes = tuple(floor(scale * dimensions[axis] + 0.5) for axis in axes)
+        ratios = (scale,) * len(axes)
+    else:
+        _check_choice(node, "keep_aspect_ratio_policy", policy, ("stretch",))
+    return _spread(axes, sizes, list(dimensions)), _spread(axes, ratios, [1.0] * len(dimensions))
+
+
+def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]) -> tuple[float, ...]:
+    """The scales; all 1 where no size changes: ONNX Runtime hands the input on then, ONNX would read it elsewhere."""
+    return (1.0,) * len(scales) if sizes == dimensions else scales
+
+
+def _ratio(size: int, dimension: int) -> float:
+    """The scale from a size, in float32 as scales are given; 1 where there is nothing to scale."""
+    return computed(quotient_of_sizes, size, dimension) if dimension else 1.0
+
+
+def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Number]) -> tuple[_Number, ...]:
+    for axis, value in zip(axes, values, strict=True):
+        complete[axis] = value
+    return tuple(complete)
+
+
+def _sizes(dimensions: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
+    """Source: ONNX Resize-11: floor(input dimension * scale), in float32 as the scales are."""
+    return tuple(computed(scaled_size, size, scale) for size, scale in zip(dimensions, scales, strict=True))
+
+
+def _numbers(array: Array) -> tuple[float, ...]:
+    return tuple(map(float, array.reshape(-1).tolist()))
+
+
+def _check_lengths(node: OnnxNode, name: str, values: Sequence[object], expected: int) -> None:
+    if len(values) != expected:
+        raise Refusal(Reason.INVALID_NODE, f"{name} of {node.op_type} is {list(values)}; expected {expected} values")
+
+
+def _check_scales(node: OnnxNode, scales: Sequence[float], expected: int) -> None:
+    _check_lengths(node, "scales", scales, expected)
+    if not all(0 < scale < inf for scale in scales):
+        raise Refusal(
+            Reason.INVALID_NODE, f"scales of {node.op_type} is {list(scales)}; expected positive, finite numbers"
+        )
+
+
+def _check_choice(node: OnnxNode, name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"attribute {name!r} of {node.op_type} is {value!r}; expected one of {', '.join(choices)}",
+        )
+
+
+_MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"})
+"""How version 16 of GridSample calls what later ones do."""
+
+
+@converter("GridSample", 16)
+def convert_grid_sample_of_images(context: ConversionContext, node: OnnxNode) -> None:
+    """GridSample of images alone. Source: ONNX GridSample-16."""
+    mode = node.text("mode", "bilinear")
+    _grid_sample(context, node, _MODES.get(mode, mode))
+
+
+@converter("GridSample", 20, 22)
+def convert_grid_sample(context: ConversionContext, node: OnnxNode) -> None:
+    """GridSample of images and volumes, cubic for images alone. Source: ONNX GridSample-22."""
+    _grid_sample(context, node, node.text("mode", "linear"))
+
+
+def _grid_sample(context: ConversionContext, node: OnnxNode, mode: str) -> None:
+    attributes: dict[str, AttributeValue] = {
+        "mode": mode,
+        "padding_mode": node.text("padding_mode", "zeros"),
+        "align_corners": bool(node.integer("align_corners", 0)),
+    }
+    rank = len(context.dimensions(node.input(0)))
+    if rank not in (4, 5):
+        raise Refusal(Reason.UNSUPPORTED_RANK, f"input of GridSample has rank {rank}; expected 4 or 5")
+    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
+    context.add("GRID_SAMPLE", inputs, attributes, node.outputs)
+
+
+@converter("AffineGrid", 20)
+def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
+    """AffineGrid of a constant size [N, C, …]. Source: ONNX AffineGrid-20.
+
+    One position between aligned corners is refused: PyTorch has it in the middle, ONNX Runtime at the end.
+    """
+    size = required_integers(context, node, 1)
+    batch = context.dimensions(node.input(0))[:1]
+    if len(size) not in (4, 5) or size[:1] != batch:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"input 'size' of AffineGrid is {list(size)}; expected [{', '.join(map(str, batch))}, C, H, W] "
+            "or that with a depth",
+        )
+    corners = bool(node.integer("align_corners", 0))
+    if corners and any(extent == 1 for extent in size[2:]):
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"attribute 'align_corners' of AffineGrid is set for size {list(size)}; expected 2 or more along each axis",
+        )
+    attributes: dict[str, AttributeValue] = {"output_shape": size[2:], "align_corners": corners}
+    context.add("AFFINE_GRID", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+@converter("RoiAlign", 10, 16, 22)
+def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
+    """RoiAlign. Source: ONNX RoiAlign-16.
+
+    Version 10 has no `coordinate_transformation_mode`, and is what later ones call `output_half_pixel`.
+    """
+    mode = node.text("coordinate_transformation_mode", "half_pixel" if node.since_version > 10 else "output_half_pixel")
+    if mode not in ("half_pixel", "output_half_pixel"):
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'coordinate_transformation_mode' of RoiAlign is {mode!r}; "
+            "expected half_pixel or output_half_pixel",
+        )
+    attributes: dict[str, AttributeValue] = {
+        "output_shape": (node.integer("output_height", 1), node.integer("output_width", 1)),
+        "spatial_scale": node.number("spatial_scale", 1.0),
+        "sampling_ratio": node.integer("sampling_ratio", 0),
+        "mode": node.text("mode", "avg"),
+        "half_pixel": mode == "half_pixel",
+    }
+    inputs = tuple(context.operand(node.input(position)) for position in range(3))
+    context.add("ROI_ALIGN", inputs, attributes, node.outputs)
+
+
+@converter("MaxRoiPool", 1, 22)
+def convert_max_roi_pool(context: ConversionContext, node: OnnxNode) -> None:
+    """MaxRoiPool. Source: ONNX MaxRoiPool-1."""
+    attributes: dict[str, AttributeValue] = {
+        "output_shape": node.integers("pooled_shape") or (),
+        "spatial_scale": node.number("spatial_scale", 1.0),
+    }
+    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
+    context.add("MAX_ROI_POOL", inputs, attributes, node.outputs)
+
+
+@converter("DeformConv", 19, 22)
+def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
+    """DeformConv of images. Source: ONNX DeformConv-19."""
+    dimensions = context.dimensions(node.input(1))
+    if len(dimensions) != 4:
+        raise Refusal(
+            Reason.UNSUPPORTED_RANK, f"filter of DeformConv has rank {len(dimensions)}; expected [O, C, kH, kW]"
+        )
+    named = node.integers("kernel_shape")
+    if named and named != dimensions[2:]:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"kernel_shape of DeformConv is {list(named)}; expected the filter's, {list(dimensions[2:])}",
+        )
+    windows = read_windows(node, dimensions[2:])
+    attributes = windows.attributes(windows.pads)
+    attributes["group"] = node.integer("group", 1)
+    attributes["offset_group"] = node.integer("offset_group", 1)
+    required = [context.operand(node.input(position)) for position in range(3)]
+    optional = [context.optional_operand(node.input(position)) for position in (3, 4)]
+    while optional and optional[-1] == ABSENT:
+        optional.pop()
+    context.add("DEFORMABLE_CONV_2D", (*required, *optional), attributes, node.outputs)

@@ -1,0 +1,307 @@
+"""Shape arithmetic: results of Shape, and of the nodes that compute with them, element by element.
+
+Preparation evaluates such nodes for one set of input shapes. Here the same is done with traced numbers, so that it
+holds for others: small arrays of numbers that remember how they follow from the shapes of inputs.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from itertools import repeat
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+
+from nnadapter.ir.guarded_shapes import SymbolicArray
+from nnadapter.ir.operand import Array
+from nnadapter.ir.size_arithmetic import (
+    IN_FLOAT32,
+    ceil_of,
+    floor_of,
+    quotient_of_integers,
+    root_of,
+    rounded_of,
+    to_float32,
+    to_float64,
+    to_integer,
+)
+from nnadapter.ir.symbolic_numbers import computed
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.model import OnnxNode
+
+MOST_ELEMENTS = 1024
+"""Larger arrays are no shapes: tables, which are taken as they are."""
+_INTEGERS = ("int64", "int32")
+_SMALL_POWERS = range(1, 5)
+_ZERO, _FALSE = np.array(0, object), np.array(False, object)
+
+Inputs = Sequence[SymbolicArray | None]
+Rule = Callable[[OnnxNode, Inputs, Array], Array | None]
+"""A node, its inputs, and its result for the sizes that are traced -> the result's elements; None if it cannot."""
+
+
+def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SymbolicArray:
+    """What Shape or Size gives for a tensor of these dimensions. Source: ONNX Shape-15, Size-13."""
+    if node.op_type == "Size":
+        return SymbolicArray(_objects([math.prod(dimensions)]).reshape(()), np.dtype(np.int64))
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    taken = dimensions[cast("int", start) : cast("int | None", end)]
+    return SymbolicArray(_objects(taken), np.dtype(np.int64))
+
+
+def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray | None:
+    """What a node makes of arrays of sizes.
+
+    Args:
+        node: of ONNX's own domain.
+        inputs: its inputs, None where one is absent.
+        expected: the result for the sizes that are traced.
+
+    Returns:
+        The result, or None where nothing is traced, there is no rule, or the rule is not what ONNX Runtime computed.
+        Inputs that decide the form of the result are answered.
+    """
+    rule = _RULES.get(node.op_type) if not plain_domain(node.domain) else None
+    if (
+        rule is None
+        or expected.size > MOST_ELEMENTS
+        or not any(array is not None and array.is_traced for array in inputs)
+    ):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            items = rule(node, inputs, expected)
+            result = None if items is None else SymbolicArray(_form(items, expected), expected.dtype)
+            return result if result is not None and np.array_equal(result.now(), expected) else None
+    except (ArithmeticError, ValueError):  # Python's numbers refuse what numpy's wrap or make infinite
+        return None
+
+
+def _form(items: Array, expected: Array) -> Array:
+    """The elements in the form of the result; numpy hands a single one over bare."""
+    return np.asarray(items, object).reshape(expected.shape)
+
+
+def _objects(items: Sequence[Any]) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
+
+
+def _present(inputs: Inputs, position: int) -> SymbolicArray:
+    size_array = inputs[position]
+    assert size_array is not None, "an input that the op requires"
+    return size_array
+
+
+def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """The same elements in another form, which is not traced: what else the node reads decides it."""
+    if _is_table(inputs):
+        return None
+    _settle(inputs[1:])
+    return _present(inputs, 0).items
+
+
+def _is_table(inputs: Inputs) -> bool:
+    """Whether sizes decide the form of what holds none: a table, of which no rule makes anything."""
+    sized = any(array is not None and array.is_traced for array in inputs[1:])
+    return sized and not _present(inputs, 0).is_traced
+
+
+def _settle(inputs: Inputs) -> None:
+    for array in inputs:
+        if array is not None:
+            array.plain()
+
+
+def _gathered(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    if _is_table(inputs):
+        return None
+    return np.take(_present(inputs, 0).items, _present(inputs, 1).plain(), axis=node.integer("axis", 0))
+
+
+def _sliced(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    if _is_table(inputs):
+        return None
+    slice_inputs = [None if array is None else array.plain().reshape(-1).tolist() for array in inputs[1:]]
+    if (
+        len(slice_inputs) < 2
+        or slice_inputs[0] is None
+        or slice_inputs[1] is None
+        or _present(inputs, 0).items.ndim != 1
+    ):
+        return None
+    step = slice_inputs[3][0] if len(slice_inputs) > 3 and slice_inputs[3] else 1
+    (start,), (end,) = slice_inputs[0], slice_inputs[1]
+    return _present(inputs, 0).items[start:end:step]
+
+
+def _joined(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    parts = [array.items for array in inputs if array is not None]
+    return np.concatenate(parts, axis=node.integer("axis", 0))
+
+
+def _cast(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    source = _present(inputs, 0)
+    if source.dtype.kind in "iu" and expected.dtype.name in _INTEGERS:
+        return source.items  # what is decided on it is said of the size itself
+    function = _CASTS.get((source.dtype.kind, expected.dtype.name))
+    return None if function is None else _each(function, source.items, source.items)
+
+
+def _by_element(count: int, functions: Mapping[str, Callable[[Any, Any], Any]]) -> Rule:
+    """A function per type of number, of `count` inputs: one or two."""
+
+    def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+        function = functions.get(_present(inputs, 0).dtype.name)
+        if function is None or len(inputs) != count:
+            return None
+        return _each(function, _present(inputs, 0).items, _present(inputs, count - 1).items)
+
+    return rule
+
+
+def _chosen(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    return np.where(_present(inputs, 0).plain(), _present(inputs, 1).items, _present(inputs, 2).items)
+
+
+def _pairwise(function: Callable[[Any, Any], bool]) -> Rule:
+    """A truth of two numbers or truths, which is decided on by who reads it."""
+
+    def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+        return _each(function, _present(inputs, 0).items, _present(inputs, 1).items)
+
+    return rule
+
+
+def _contrary(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    return _each(operator.eq, _present(inputs, 0).items, _FALSE)
+
+
+def _negated(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    return _each(operator.sub, _ZERO, _present(inputs, 0).items) if expected.dtype.name in _INTEGERS else None
+
+
+def _magnitude(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    negated = _negated(node, inputs, expected)
+    return None if negated is None else _each(max, _present(inputs, 0).items, negated)
+
+
+def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """Of the sign of the divisor, as Python's. Source: ONNX Mod-13."""
+    if expected.dtype.name not in _INTEGERS or node.integer("fmod", 0):
+        return None
+    return _each(operator.mod, _present(inputs, 0).items, _present(inputs, 1).items)
+
+
+def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """Powers of whole numbers by small whole numbers, which are products; others are rounded somehow."""
+    base, exponents = _present(inputs, 0), _present(inputs, 1).plain()
+    if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
+        return None
+    powers = repeat(base.items, int(exponents.reshape(-1)[0]))
+    return np.broadcast_to(reduce(partial(_each, operator.mul), powers), expected.shape)
+
+
+def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """Between bounds, of which the upper one holds where they contradict each other. Source: ONNX Clip-11."""
+    if len(node.inputs) < 2 or expected.dtype.name not in _INTEGERS:  # before version 11 they are attributes
+        return None
+    bounds = zip((max, min), inputs[1:], strict=False)
+    given = [(function, bound.items) for function, bound in bounds if bound is not None]
+    return reduce(lambda made, step: _each(step[0], made, step[1]), given, _present(inputs, 0).items)
+
+
+def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
+    """All elements made one, whole numbers: of others the order counts."""
+
+    def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+        _settle(inputs[1:])
+        if expected.size != 1 or expected.dtype.name not in _INTEGERS or not _present(inputs, 0).items.size:
+            return None
+        return _objects([reduce(partial(computed, function), _present(inputs, 0).items.flat)])
+
+    return rule
+
+
+def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """Square roots: that of a float32, taken in float64 and rounded, is the nearest float32."""
+    source = _present(inputs, 0).items
+    roots = _each(root_of, source, source)
+    return _each(to_float32, roots, roots) if expected.dtype == np.float32 else roots
+
+
+def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    if _is_table(inputs):
+        return None
+    _settle(inputs[1:])
+    return np.broadcast_to(_present(inputs, 0).items, expected.shape)
+
+
+def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
+    """Element by element; a function of one number leaves its second argument alone."""
+    first, second = np.broadcast_arrays(first, second)
+    made = [computed(function, one, other) for one, other in zip(first.flat, second.flat, strict=True)]
+    return _objects(made).reshape(first.shape)
+
+
+def _arithmetic(function: Callable[[Any, Any], Any], of_integers: Callable[[Any, Any], Any] | None = None) -> Rule:
+    whole = of_integers or function
+    return _by_element(2, {"int64": whole, "int32": whole, "float32": IN_FLOAT32[function], "float64": function})
+
+
+def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
+    return _by_element(1, {"float32": function, "float64": function})
+
+
+_CASTS: Mapping[tuple[str, str], Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        **{(kind, whole): to_integer for kind in "bf" for whole in _INTEGERS},
+        **{(kind, "float32"): to_float32 for kind in "biuf"},
+        **{(kind, "float64"): to_float64 for kind in "biuf"},
+    }
+)
+
+_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        **dict.fromkeys(("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"), _moved),
+        "Gather": _gathered,
+        "Slice": _sliced,
+        "Concat": _joined,
+        "Cast": _cast,
+        "Where": _chosen,
+        "Expand": _spread,
+        "Equal": _pairwise(operator.eq),
+        "Less": _pairwise(operator.lt),
+        "LessOrEqual": _pairwise(operator.le),
+        "Greater": _pairwise(operator.gt),
+        "GreaterOrEqual": _pairwise(operator.ge),
+        "And": _pairwise(min),
+        "Or": _pairwise(max),
+        "Not": _contrary,
+        "ReduceProd": _reduced(operator.mul),
+        "ReduceSum": _reduced(operator.add),
+        "ReduceMax": _reduced(max),
+        "ReduceMin": _reduced(min),
+        "Add": _arithmetic(operator.add),
+        "Sub": _arithmetic(operator.sub),
+        "Mul": _arithmetic(operator.mul),
+        "Div": _arithmetic(operator.truediv, quotient_of_integers),
+        "Max": _arithmetic(max),
+        "Min": _arithmetic(min),
+        "Mod": _remainder,
+        "Neg": _negated,
+        "Abs": _magnitude,
+        "Pow": _power,
+        "Clip": _clipped,
+        "Sqrt": _root,
+        "Floor": _on_floats(floor_of),
+        "Ceil": _on_floats(ceil_of),
+        "Round": _on_floats(rounded_of),
+    }
+)
+"""Ops that sizes go through in exported models."""

@@ -1,0 +1,620 @@
+"""ONNX models on a provider: known defects, verdicts by graph assignment, and compiled segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+import onnx
+
+from nnadapter.drivers.execution_providers.backing import Assignment, Backing, computes_half, marked, read_assignment
+from nnadapter.drivers.execution_providers.program import EpProgram
+from nnadapter.drivers.interface import Admission, Program
+from nnadapter.drivers.onnxruntime.driver import CpuContext
+from nnadapter.drivers.onnxruntime.failures import brief, wrong_optimizers
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
+from nnadapter.drivers.onnxruntime.sessions import Loadable, loadable_of
+from nnadapter.drivers.refused_nodes import find_culprits
+from nnadapter.errors import CompilationError
+from nnadapter.onnx.construction import copied, with_inputs_for
+from nnadapter.onnx.graphs import captured_names, has_open_inputs, size_names, value_of_type
+from nnadapter.onnx.propagation import infer
+from nnadapter.onnx.references import is_reference
+from nnadapter.onnx.schemas import value_of_attribute
+from nnadapter.process.forking import new_lock
+from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.traces.trace import Trace
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+from partition.verdict import Reason, Unsupported, Verdict
+
+_CRASHES = frozenset({"QNNExecutionProvider"})
+"""Providers that crash on some nodes. Seen with version 2.7.0 of QNN's."""
+_RANK_OF_CAST = 5
+"""It crashes on a Cast from int32 to int64 of this rank, and leaves it to others at higher ones."""
+
+
+def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
+    """The nodes of a model that end the process when the provider compiles them, by position."""
+    if provider not in _CRASHES:
+        return {}
+    shapes = {name: value_of_type(name, info.type) for name, info in infer(model).items()}
+    types = {name: (value.dtype, value.shape) for name, value in shapes.items()}
+    for tensor in model.graph.initializer:
+        types[tensor.name] = (DTYPE_OF_ELEMENT_TYPE.get(tensor.data_type), tuple(tensor.dims))
+    return {
+        position: Unsupported(Reason.UNSUPPORTED_TYPE, f"{provider} crashes on {cause}")
+        for position, cause in _crashing(model.graph, types)
+    }
+
+
+_Types = Mapping[str, tuple[str | None, Sequence[int | str | None] | None]]
+"""Data types and shapes, where they are known."""
+
+
+def _crashing(graph: onnx.GraphProto, types: _Types) -> Iterator[tuple[int, str]]:
+    # It divides by the number of a tensor's elements; seen on Neg of [0, 3].
+    empty = {name for name, (_, shape) in types.items() if 0 in (shape or ())}
+    for position, node in enumerate(graph.node):
+        names = (*node.input, *captured_names(node), *node.output)
+        empty_name = next((name for name in names if name in empty), None)
+        if empty_name is not None:
+            yield position, f"{empty_name!r}, a tensor without elements"
+        elif _is_crashing_cast(node, types):
+            yield position, f"a Cast from int32 to int64 of rank {_RANK_OF_CAST}"
+
+
+def _is_crashing_cast(node: onnx.NodeProto, types: _Types) -> bool:
+    if node.op_type != "Cast" or node.domain or node.input[0] not in types:
+        return False
+    dtype, shape = types[node.input[0]]
+    to = next(value_of_attribute(attribute) for attribute in node.attribute if attribute.name == "to")
+    return dtype == "int32" and to == onnx.TensorProto.INT64 and (shape is None or len(shape) == _RANK_OF_CAST)
+
+
+_Shape = Sequence[int | str | None] | None
+_SPATIAL = 2
+"""Dimensions in front of those of a picture."""
+_LEAST_BLOCK = 16
+_SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
+_ATTENTION_BIAS, _HEAD_SINK = 10, 11
+"""Inputs of GroupQueryAttention."""
+_REALS = ("float32", "float64")
+"""Of those of 16 bits it finds the infinities."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What is known of a model's values."""
+
+    model: onnx.ModelProto
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """Names of values that are known beforehand."""
+        return frozenset(tensor.name for tensor in self.model.graph.initializer)
+
+    @cached_property
+    def casts(self) -> frozenset[str]:
+        """Names of what a Cast makes."""
+        nodes = self.model.graph.node
+        return frozenset(node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain)
+
+    @cached_property
+    def makers(self) -> Mapping[str, onnx.NodeProto]:
+        """The node that computes a value, by the value's name."""
+        return {name: node for node in self.model.graph.node for name in node.output if name}
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """Names of the graph's outputs."""
+        return frozenset(value.name for value in self.model.graph.output)
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
+        """The nodes that read a value, by its name."""
+        readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.model.graph.node:
+            for name in node.input:
+                readers.setdefault(name, []).append(node)
+        return readers
+
+    @cached_property
+    def types(self) -> Mapping[str, tuple[str | None, _Shape]]:
+        """Data types and shapes, as far as they are known."""
+        values = {name: value_of_type(name, info.type) for name, info in infer(self.model).items()}
+        types: dict[str, tuple[str | None, _Shape]] = {
+            name: (value.dtype, value.shape) for name, value in values.items()
+        }
+        for tensor in self.model.graph.initializer:
+            types[tensor.name] = DTYPE_OF_ELEMENT_TYPE.get(tensor.data_type), tuple(tensor.dims)
+        return types
+
+    def dtype(self, name: str) -> str:
+        """The data type of a value, empty if it is not known."""
+        return self.types.get(name, (None, None))[0] or ""
+
+    def shape(self, name: str) -> _Shape:
+        """The shape of a value, None if it is not known."""
+        return self.types.get(name, (None, None))[1]
+
+
+_Tells = Callable[[onnx.NodeProto, _Known], bool]
+_Forms = Mapping[str, tuple[_Tells, Reason, str]]
+"""By op of ONNX: which nodes, the reason's code, and what the provider does with them."""
+
+
+def _stated(node: onnx.NodeProto, name: str) -> object:
+    return next((value_of_attribute(attribute) for attribute in node.attribute if attribute.name == name), None)
+
+
+def _computed_indices(node: onnx.NodeProto, facts: _Known) -> bool:
+    return node.input[1] not in facts.constants
+
+
+def _always(node: onnx.NodeProto, facts: _Known) -> bool:
+    return True
+
+
+def _of_double(node: onnx.NodeProto, facts: _Known) -> bool:
+    return facts.dtype(node.input[0]) == "float64"
+
+
+def _of_nothing(node: onnx.NodeProto, facts: _Known) -> bool:
+    return 0 in (facts.shape(node.input[0]) or ())
+
+
+def _of_a_vector(node: onnx.NodeProto, facts: _Known) -> bool:
+    return any(shape is not None and len(shape) == 1 for shape in map(facts.shape, node.input))
+
+
+def _extreme_of_reals(node: onnx.NodeProto, facts: _Known) -> bool:
+    return facts.dtype(node.input[0]) in ("", *_REALS) or _of_nothing(node, facts)
+
+
+def _scores_that_are_changed(node: onnx.NodeProto, facts: _Known) -> bool:
+    return len(node.output) > 3 and bool(node.output[3]) and bool(_stated(node, "qk_matmul_output_mode"))
+
+
+def _cast_without_kernel(node: onnx.NodeProto, facts: _Known) -> bool:
+    to, of = (facts.dtype(name) for name in (node.output[0], node.input[0]))
+    return to == "float4_e2m1fn" or (to == "bool" and of.startswith("float8"))
+
+
+def _spread_scale(node: onnx.NodeProto, facts: _Known) -> bool:
+    """A scale that has to be broadcast to what is normalized; the provider reads as many as those are."""
+    x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _stated(node, "axis")
+    first = axis if isinstance(axis, int) else -1
+    return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
+
+
+def _normalized_otherwise(node: onnx.NodeProto, facts: _Known) -> bool:
+    return _of_double(node, facts) or _spread_scale(node, facts)
+
+
+def _small_blocks(node: onnx.NodeProto, facts: _Known) -> bool:
+    size = _stated(node, "block_size")
+    return isinstance(size, int) and size < _LEAST_BLOCK
+
+
+def _given(node: onnx.NodeProto, position: int) -> bool:
+    return len(node.input) > position and bool(node.input[position])
+
+
+def _unsigned(node: onnx.NodeProto, facts: _Known) -> bool:
+    return facts.dtype(node.input[0]).startswith("uint")
+
+
+def _bias_and_sinks(node: onnx.NodeProto, facts: _Known) -> bool:
+    """GroupQueryAttention with attention_bias, and a softmax of one element more: `smooth_softmax` or `head_sink`."""
+    return _given(node, _ATTENTION_BIAS) and (_given(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
+
+
+def _zero_points(node: onnx.NodeProto, facts: _Known) -> bool:
+    return _given(node, 3)
+
+
+def _no_picture(node: onnx.NodeProto, facts: _Known) -> bool:
+    shape = facts.shape(node.input[0])
+    return shape is not None and len(shape) - _SPATIAL not in (2, 3)
+
+
+def _repeated_for_each(node: onnx.NodeProto, facts: _Known) -> bool:
+    """A matrix, or several columns, that is the same for each index of the third dimension from the end."""
+    shapes = [facts.shape(name) for name in node.input]
+    depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
+    is_repeated = depths[0] != depths[1] and heights[0] == heights[1] != 1
+    return is_repeated and any(
+        reader.op_type not in _BEHIND_REPEATED for reader in facts.readers.get(node.output[0], ())
+    )
+
+
+def _cast_of_other_numbers(node: onnx.NodeProto, facts: _Known) -> bool:
+    """Check for a cast that saturates instead of dropping high bits, or that gives 0 and 1."""
+    source, target = facts.dtype(node.input[0]), facts.dtype(node.output[0])
+    return (
+        (source == "uint8" and target == "float32")
+        or (source in {"int32", "int64", "uint32", "uint64"} and target in {"uint8", "int8"})
+        or (source in {"int32", "int64"} and target == "bool")
+    )
+
+
+def _small_integers(node: onnx.NodeProto, facts: _Known) -> bool:
+    """Check for computed integers of 2 or 4 bits, and constants of them with a sign and one scale for all.
+
+    A zero point makes constants of 4 bits right.
+    """
+    dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
+    if dtype and dtype not in _SMALL_INTEGERS:
+        return False
+    is_signed = dtype in ("", "int2") or (dtype == "int4" and not _given(node, 2))
+    is_of_one_scale = shape is None or all(size == 1 for size in shape)
+    return node.input[0] not in facts.constants or (is_signed and is_of_one_scale)
+
+
+def _quantized_otherwise(node: onnx.NodeProto, facts: _Known) -> bool:
+    is_small = facts.dtype(node.output[0]) in _SMALL_INTEGERS
+    return is_small or node.input[0] in facts.casts or _is_dropped(node, facts)
+
+
+def _is_dropped(quantize: onnx.NodeProto, facts: _Known) -> bool:
+    """Check for a QuantizeLinear and a DequantizeLinear with operators on reals at both ends."""
+    readers = facts.readers.get(quantize.output[0], ())
+    reals = [reader.output[0] for reader in readers if reader.op_type == "DequantizeLinear"]
+    maker = facts.makers.get(quantize.input[0])
+    if not reals or (maker is not None and _is_quantized(maker, facts)):
+        return False
+    return not all(_are_readers_quantized(name, facts) for name in reals)
+
+
+def _are_readers_quantized(name: str, facts: _Known) -> bool:
+    readers = facts.readers.get(name, ())
+    return name not in facts.outputs and bool(readers) and all(_is_quantized(reader, facts) for reader in readers)
+
+
+def _is_quantized(node: onnx.NodeProto, facts: _Known) -> bool:
+    """Check whether a node reads dequantized values and constants, and all that reads its results quantizes them."""
+    makers = [facts.makers.get(name) for name in node.input if name and name not in facts.constants]
+    results = [name for name in node.output if name]
+    readers = [reader for name in results for reader in facts.readers.get(name, ())]
+    return (
+        all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+        and bool(readers)
+        and all(reader.op_type == "QuantizeLinear" for reader in readers)
+        and facts.outputs.isdisjoint(results)
+    )
+
+
+_BEHIND_REPEATED = frozenset(
+    ("Add", "Elu", "HardSigmoid", "MatMul", "Mul", "Neg", "ReduceMean", "Relu", "Softmax", "Tanh", "Transpose")
+)
+"""What QNN computes rightly behind a sum or a product with what is repeated."""
+_ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
+_INFINITIES = "has no maximum and minimum of infinities, nor of nothing"
+_NOTHING = "takes no tensors without elements"
+_INDICES = "takes computed indices below 0 for others"
+_REPEATED = "repeats a matrix over the dimension before it wrongly, or crashes, where some ops read the result"
+_QNN: _Forms = {
+    "Add": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
+    "AveragePool": (
+        lambda node, _: bool(_stated(node, "count_include_pad")),
+        _ATTRIBUTE,
+        "does not count padding",
+    ),
+    "Cast": (_cast_of_other_numbers, _TYPE, "saturates such a Cast, or makes 0 or 1 of it"),
+    "DequantizeLinear": (
+        _small_integers,
+        _TYPE,
+        "misreads computed integers of 2 or 4 bits, and ignores signs of constants",
+    ),
+    "Gather": (_computed_indices, _ATTRIBUTE, _INDICES),
+    "GatherElements": (_computed_indices, _ATTRIBUTE, _INDICES),
+    "GatherND": (_always, _ATTRIBUTE, "takes indices below 0 for others"),
+    "Mish": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
+    "OneHot": (
+        lambda node, known: node.input[0] not in known.constants,
+        _ATTRIBUTE,
+        "takes computed indices below 0, and beyond 32 bits, for others",
+    ),
+    "ScatterElements": (_computed_indices, _ATTRIBUTE, _INDICES),
+    "ScatterND": (_computed_indices, _ATTRIBUTE, _INDICES),
+    "Mul": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
+    "Pad": (
+        lambda node, _: _stated(node, "mode") == "edge",
+        _ATTRIBUTE,
+        "pads with other numbers than those at the edge",
+    ),
+    # It truncates the elements behind the last 128 of a matrix, and others of higher ranks.
+    "QuantizeLinear": (
+        _quantized_otherwise,
+        Reason.UNSUPPORTED_TYPE,
+        "truncates what a Cast makes, does not round to 2 or 4 bits, and drops what is dequantized at once",
+    ),
+    "Softplus": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
+}
+"""Seen with version 2.7.0, in its emulator."""
+_CUDA: _Forms = {
+    "Attention": (_scores_that_are_changed, _ATTRIBUTE, "gives scores as they are multiplied, and no others"),
+    "Cast": (_cast_without_kernel, _TYPE, "takes this Cast and has no kernel for it, or a wrong one"),
+    "CastLike": (_cast_without_kernel, _TYPE, "takes this cast and has no kernel for it, or a wrong one"),
+    "GatherBlockQuantized": (_zero_points, _ATTRIBUTE, "is off by much with zero points"),
+    "Gelu": (lambda node, known: known.shape(node.input[0]) == (), _RANK, "takes no scalars"),
+    "GroupQueryAttention": (_bias_and_sinks, _ATTRIBUTE, "has no attention_bias beside smooth_softmax or head_sink"),
+    "HardSigmoid": (_of_double, _TYPE, "computes float64 in float32"),
+    "LayerNormalization": (
+        _normalized_otherwise,
+        _TYPE,
+        "computes float64 in float32, and takes a scale for each number that is normalized",
+    ),
+    "LogSoftmax": (_of_double, _TYPE, "computes float64 in float32"),
+    "LRN": (_no_picture, _RANK, "takes pictures of 2 or 3 dimensions"),
+    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"takes blocks of {_LEAST_BLOCK} or more"),
+    "RMSNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
+    "ReduceMax": (_extreme_of_reals, _TYPE, _INFINITIES),
+    "ReduceMin": (_extreme_of_reals, _TYPE, _INFINITIES),
+    "Shrink": (_unsigned, _TYPE, "makes 0 of what is below 0 and has no sign"),
+}
+"""Seen with ONNX Runtime 1.31 on an H100 and an H200."""
+_WEB_GPU: _Forms = {
+    "BatchNormalization": (lambda node, _: bool(_stated(node, "training_mode")), _ATTRIBUTE, "does not train"),
+    "LayerNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
+    "LogSoftmax": (_of_nothing, _RANK, _NOTHING),
+    "MatMul": (_of_a_vector, _RANK, "multiplies vectors by matrices wrongly"),
+    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"takes blocks of {_LEAST_BLOCK} or more"),
+    "ReduceMax": (_of_nothing, _RANK, _NOTHING),
+    "ReduceMin": (_of_nothing, _RANK, _NOTHING),
+    "ReduceSum": (_of_nothing, _RANK, _NOTHING),
+    "Resize": (lambda node, _: bool(_stated(node, "antialias")), _ATTRIBUTE, "has no antialiasing"),
+    "Softmax": (_of_nothing, _RANK, _NOTHING),
+}
+"""Seen with ONNX Runtime 1.27 on a processor that plays a GPU."""
+_FORMS: Mapping[str, _Forms] = {
+    "CUDAExecutionProvider": _CUDA,
+    "QNNExecutionProvider": _QNN,
+    "WebGpuExecutionProvider": _WEB_GPU,
+}
+_IN_32_BITS = frozenset(("QNNExecutionProvider",))
+"""Providers that compute with int64 in 32 bits."""
+_MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
+"""Providers that take float16 whether the hardware has it or not."""
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
+    """The nodes that read or make float16, by position, of a provider that may take it and not have it."""
+    if provider not in _MAY_LACK_HALF:
+        return {}
+    facts, reason = _Known(model), f"{provider} takes float16, which the hardware has not"
+    return {
+        position: Unsupported(Reason.UNSUPPORTED_DTYPE, reason)
+        for position, node in enumerate(model.graph.node)
+        if any(facts.dtype(name) == "float16" for name in (*node.input, *node.output))
+    }
+
+
+def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
+    """The nodes of a model that a provider computes otherwise than ONNX says, or fails to, by position."""
+    forms, facts = _FORMS.get(provider, {}), _Known(model)
+    refused: dict[int, Unsupported] = {}
+    for position, node in enumerate(model.graph.node):
+        if provider in _IN_32_BITS and any(
+            facts.dtype(name) == "int64" and name not in facts.constants for name in node.input
+        ):
+            refused[position] = Unsupported(_TYPE, f"{provider} computes int64 in 32 bits")
+            continue
+        tells, reason, problem = forms.get(node.op_type, (None, Reason.DEVICE_REFUSED, ""))
+        if tells is not None and node.domain in _DOMAINS and tells(node, facts):
+            refused[position] = Unsupported(reason, f"{provider} {problem}")
+    return refused
+
+
+def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProto:
+    """Return `model` without the nodes at `positions`.
+
+    1. What the others read of them becomes an input, of the type that inference finds.
+    2. What they read of the others becomes an output.
+    3. Outputs of the model that they made are gone.
+    """
+    remainder = copied(model)
+    remaining_nodes = [node for position, node in enumerate(model.graph.node) if position not in positions]
+    removed_nodes = [node for position, node in enumerate(model.graph.node) if position in positions]
+    produced_names, lost = (
+        {name for node in nodes for name in node.output if name} for nodes in (remaining_nodes, removed_nodes)
+    )
+    graph, types = remainder.graph, infer(model)
+    output_names = {value.name for value in graph.output}
+    del graph.node[:], graph.output[:]
+    graph.node.extend(remaining_nodes)
+    graph.input.extend(
+        types.get(name) or onnx.ValueInfoProto(name=name) for name in _read(remaining_nodes) if name in lost
+    )
+    graph.output.extend(value for value in model.graph.output if value.name not in lost)
+    added_names = (name for name in _read(removed_nodes) if name in produced_names and name not in output_names)
+    graph.output.extend(types.get(name) or onnx.ValueInfoProto(name=name) for name in added_names)
+    return remainder
+
+
+def _read(nodes: list[onnx.NodeProto]) -> dict[str, None]:
+    return dict.fromkeys(name for node in nodes for name in (*node.input, *captured_names(node)))
+
+
+_UNCHANGED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+"""Verdicts are asked for the graph as it is, so that every node is found again."""
+_REMEMBERED = 64
+"""Answers that a context keeps: a graph is asked for again where atoms are offered node by node."""
+
+
+class Asker:
+    """Asks a provider with its options, and compiles for it."""
+
+    def __init__(self, backing: Backing, trace: Trace, lane: str) -> None:
+        self._backing = backing
+        self._trace, self._lane = trace, lane
+        self._lock = new_lock()
+        self._answers: dict[bytes, Sequence[Verdict]] = {}
+
+    def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """See `Context.supported`: what the provider is assigned of the graph.
+
+        ONNX Runtime says that of a session only, so the provider compiles. A failed compilation loses a session as a
+        whole; the nodes that fail by themselves are found then, and the others are asked for without them.
+        """
+        # Large weights decide nothing, and are not looked at.
+        model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})
+        key = sha256(model.SerializeToString()).digest()
+        with self._lock:
+            cached_answer = self._answers.get(key)
+        if cached_answer is not None:
+            return cached_answer
+        answer = self._judged(model)
+        with self._lock:
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.pop(next(iter(self._answers)))
+            self._answers[key] = answer
+        return answer
+
+    def admit(self, model: onnx.ModelProto) -> Admission:
+        """See `Context.admit`: with open sizes ONNX Runtime is asked once more, as it may assign otherwise then."""
+        if not has_open_inputs(model):
+            return Admission()
+        try:
+            session = self._open(loadable_of(marked(model), by_address=True), without=wrong_optimizers(model))
+        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+            return Admission(verdict=self._refusal(error))
+        assignment = self._assignment(session, model)
+        if not assignment.left and not assignment.made:
+            return Admission()
+        refusal = Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} {_left(assignment)}")
+        return Admission(verdict=refusal)
+
+    def compile(self, model: onnx.ModelProto) -> Program:
+        """See `Context.compile`.
+
+        Raises:
+            CompilationError: the provider fails, or leaves nodes to ONNX Runtime's CPU.
+        """
+        loaded = loadable_of(marked(model), by_address=True)
+        try:
+            profile = profile_of(self._trace, self._lane, len(model.graph.node))
+            session = self._open(loaded, profile=profile, without=wrong_optimizers(model))
+        except Exception as error:
+            raise self._failed(brief(error), self._culprits(model)) from error
+        assignment = self._assignment(session, model)
+        verdicts = {position: self._verdict(assignment, position) for position in assignment.left}
+        if assignment.left or assignment.made:
+            refused = {at: verdict for at, verdict in verdicts.items() if isinstance(verdict, Unsupported)}
+            raise self._failed(f"it {_left(assignment)}", refused)
+        return EpProgram(session, self._backing, loaded, profile)
+
+    def close(self) -> None:
+        """Forget the answers."""
+        with self._lock:
+            self._answers.clear()
+
+    def _judged(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        count = len(model.graph.node)
+        provider = self._backing.provider
+        half = in_half(model, provider)
+        kept_from_it = {} if not half or self._computes_half else half
+        kept_from_it |= {**computed_otherwise(model, provider), **crashing(model, provider), **_not_known(model)}
+        if len(kept_from_it) == count:
+            return [kept_from_it[position] for position in range(count)]
+        if kept_from_it:
+            return self._judged_without(model, kept_from_it)
+        try:
+            assignment = self._assigned(marked(model))
+        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+            refused = self._culprits(model)
+            if not refused:
+                return [self._refusal(error)] * count
+            return self._judged_without(model, refused)
+        return [self._verdict(assignment, position) for position in range(count)]
+
+    def _judged_without(self, model: onnx.ModelProto, refused: Mapping[int, Unsupported]) -> Sequence[Verdict]:
+        count = len(model.graph.node)
+        refused = {**_behind(model, refused), **refused}
+        if len(refused) == count:
+            return [refused[position] for position in range(count)]
+        try:
+            assignment = self._assigned(without(marked(model), refused))
+        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+            return [refused.get(position, self._refusal(error)) for position in range(count)]
+        return [refused.get(position, self._verdict(assignment, position)) for position in range(count)]
+
+    @cached_property
+    def _computes_half(self) -> bool:
+        return computes_half(self._backing)
+
+    def _assigned(self, model: onnx.ModelProto) -> Assignment:
+        session = self._open(loadable_of(model, by_address=True), _UNCHANGED)
+        return read_assignment(session, self._backing.provider)
+
+    def _open(
+        self,
+        model: Loadable,
+        level: onnxruntime.GraphOptimizationLevel | None = None,
+        profile: SessionProfile | None = None,
+        without: Sequence[str] = (),
+    ) -> onnxruntime.InferenceSession:
+        return self._backing.open(model.contents, level, profile, without, model.weights)
+
+    def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
+        """Who runs the nodes of a segment; with open sizes, what is made of sizes alone may be left to the CPU."""
+        assignment = read_assignment(session, self._backing.provider)
+        return assignment.without(of_sizes(model)) if has_open_inputs(model) else assignment
+
+    def _verdict(self, assignment: Assignment, position: int) -> Verdict:
+        return assignment.verdict(position, self._backing.provider)
+
+    def _culprits(self, model: onnx.ModelProto) -> dict[int, Unsupported]:
+        return find_culprits(model, self._attempt)
+
+    def _attempt(self, part: onnx.ModelProto) -> Unsupported | None:
+        try:
+            self._open(loadable_of(part, by_address=True), _UNCHANGED)
+        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+            return self._refusal(error)
+        return None
+
+    def _refusal(self, error: Exception) -> Unsupported:
+        return Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} does not compile it: {brief(error)}")
+
+    def _failed(self, reason: str, refused: Mapping[int, Unsupported]) -> CompilationError:
+        return CompilationError(
+            f"{self._backing.provider} does not compile the segment: {reason}; "
+            "check the provider's options, or keep these nodes from it by a rule",
+            device=self._backing.provider,
+            refused=refused,
+        )
+
+
+def _not_known(model: onnx.ModelProto) -> dict[int, Unsupported]:
+    """Nodes that ONNX Runtime itself has not, or not in this version: it loads no model that has one."""
+    verdicts = enumerate(CpuContext().supported(model))
+    return {position: verdict for position, verdict in verdicts if isinstance(verdict, Unsupported)}
+
+
+def _behind(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupported]:
+    """Nodes that read what refused ones make, if its type is not known: providers crash on inputs without a type."""
+    types, unknown = infer(model), dict[str, str]()
+    refusals: dict[int, Unsupported] = {}
+    for position, node in enumerate(model.graph.node):
+        read = next((name for name in (*node.input, *captured_names(node)) if name in unknown), None)
+        if position in refused or read is not None:
+            origin = node.op_type if read is None else unknown[read]
+            unknown.update((name, origin) for name in node.output if name and name not in types)
+        if read is not None and position not in refused:
+            detail = f"{read!r} is of no known type: it hangs on a {unknown[read]}, which is refused"
+            refusals[position] = Unsupported(Reason.UNSUPPORTED_TYPE, detail)
+    return refusals
+
+
+def of_sizes(model: onnx.ModelProto) -> frozenset[int]:
+    """Positions of the nodes that compute sizes: ONNX Runtime itself runs those on the CPU, whoever runs the rest."""
+    names = size_names(model)
+    return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))
+
+
+def _left(assignment: Assignment) -> str:
+    return f"leaves {len(assignment.left) + len(assignment.made)} nodes to ONNX Runtime's CPU"

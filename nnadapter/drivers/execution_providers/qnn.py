@@ -1,0 +1,237 @@
+"""Driver `qnn`: the QNN provider of ONNX Runtime for Qualcomm NPUs and GPUs, with typed options.
+
+Source: the option names are those of ONNX Runtime's QNN execution provider; numbers of chips are the QNN SDK's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, Option, OptionValues, Threading
+from nnadapter.drivers.execution_providers.backing import OPTIONS as SHARED
+from nnadapter.drivers.execution_providers.backing import Backing, find_backing, takes_addition
+from nnadapter.drivers.execution_providers.driver import EpContext
+from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed
+from nnadapter.drivers.execution_providers.names import NEEDS
+from nnadapter.drivers.interface import Context, Device, Driver
+from nnadapter.drivers.registry import Machine
+from nnadapter.errors import (
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    InvalidOptionError,
+    MissingDeviceExtraError,
+    MissingExtraError,
+)
+from nnadapter.process.packages import missing_extra
+from nnadapter.process.standard_output import native_prints_to_stderr
+
+EMULATED_SOC = 43
+"""The chip that the emulator compiles for unless told otherwise: SM8550, Snapdragon 8 Gen 2."""
+_ARCHITECTURE_OF_SOC = MappingProxyType({30: "68", 36: "69", 43: "73", 57: "75", 60: "73", 69: "79"})
+"""Of chips whose generation of the NPU is published."""
+
+OPTIONS = (
+    Option(name="backend", default="htp", choices=("htp", "gpu"), help="Which of the chip's processors computes."),
+    Option(
+        name="soc_model",
+        default=0,
+        minimum=0,
+        help=f"The QNN SDK's number of the chip to compile for; 0 for this machine's, {EMULATED_SOC} in the emulator.",
+    ),
+    Option(
+        name="htp_arch",
+        default="auto",
+        choices=("auto", "68", "69", "73", "75", "79", "81"),
+        help="The NPU's generation, where the chip's number is not known; auto leaves it to the chip.",
+    ),
+    Option(name="float16", default=True, help="Whether float32 is computed in half precision, as the NPU does it."),
+    Option(
+        name="quantizes",
+        default=True,
+        help="Whether the NPU quantizes a segment's inputs and dequantizes its outputs; else ONNX Runtime's CPU would.",
+    ),
+    Option(
+        name="performance_mode",
+        default="default",
+        choices=(
+            "default",
+            "burst",
+            "balanced",
+            "high_performance",
+            "high_power_saver",
+            "low_balanced",
+            "low_power_saver",
+            "power_saver",
+            "extreme_power_saver",
+            "sustained_high_performance",
+        ),
+        help="The NPU's clocks.",
+    ),
+    Option(
+        name="finalization",
+        default="0",
+        choices=("0", "1", "2", "3"),
+        help="How much the compiler works: more takes longer to compile and runs faster.",
+    ),
+    Option(name="vtcm_mb", default=0, minimum=0, help="MiB of the NPU's fast memory for a graph; 0 leaves it to QNN."),
+    *(option for option in SHARED if option.name != "library"),
+)
+"""What the device `qnn` understands."""
+
+
+def own_options(typed_options: OptionValues, library: str, *, emulated: bool) -> dict[str, str]:
+    """Return the provider's own options.
+
+    Args:
+        typed_options: the typed options.
+        library: path of the backend's library.
+        emulated: no NPU is here, so that the emulator computes.
+
+    Raises:
+        InvalidOptionError: options contradict each other.
+    """
+    on_npu = typed_options["backend"] == "htp"
+    soc = int(str(typed_options["soc_model"])) or (EMULATED_SOC if emulated and on_npu else 0)
+    _check_architecture(soc, str(typed_options["htp_arch"]))
+    provider_options = {
+        "backend_path": library,
+        "offload_graph_io_quantization": str(int(not typed_options["quantizes"])),
+    }
+    if not on_npu:
+        return provider_options
+    if soc:
+        provider_options["soc_model"] = str(soc)
+    # QNN refuses to start with half precision on and the chip's number unknown, although that is its default.
+    if soc or not typed_options["float16"]:
+        provider_options["enable_htp_fp16_precision"] = str(int(bool(typed_options["float16"])))
+    return provider_options | {
+        name: str(typed_options[ours]) for ours, name in _SIMPLE.items() if typed_options[ours] not in _LEFT_OUT
+    }
+
+
+_SIMPLE: Mapping[str, str] = {
+    "htp_arch": "htp_arch",
+    "performance_mode": "htp_performance_mode",
+    "finalization": "htp_graph_finalization_optimization_mode",
+    "vtcm_mb": "vtcm_mb",
+}
+"""Ours and the provider's name."""
+_LEFT_OUT = ("auto", "default", "0", 0)
+
+
+def _check_architecture(soc: int, architecture: str) -> None:
+    """QNN takes the chip's number where both are given, and says so only in its log."""
+    soc_architecture = _ARCHITECTURE_OF_SOC.get(soc, architecture)
+    if architecture != "auto" and soc_architecture != architecture:
+        raise InvalidOptionError(
+            f"htp_arch {architecture} is not that of soc_model {soc}, which is {soc_architecture}, and QNN would "
+            "ignore it; "
+            "give one of the two"
+        )
+
+
+PROVIDER = "QNNExecutionProvider"
+_CAPABILITY = Capability(
+    form=ModelForm.ONNX,
+    threading=Threading.SERIAL,
+    options=OPTIONS,
+    limits="what QNN's graph assignment says; shapes must be known; asking compiles",
+)
+
+
+class QnnDriver(Driver):
+    """Offers Qualcomm's accelerators, or the emulator in their compiler where there is none."""
+
+    def open(self, device_id: str) -> Device:
+        """See `Driver.open`.
+
+        Raises:
+            DeviceNotFoundError: there is only device 0.
+            MissingDeviceExtraError: the package is missing.
+        """
+        if device_id not in ("", "0"):
+            raise DeviceNotFoundError(f"qnn has no device {device_id!r}, only '0'; write qnn or qnn:0")
+        package = installed().get(PROVIDER)
+        if package is None:
+            raise _missing()
+        return QnnDevice(package)
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """See `Driver.devices`: no library is loaded for it."""
+        package = installed().get(PROVIDER)
+        row = DeviceInfo(name="qnn", vendor="Qualcomm", sub_type="HTP, GPU")
+        if package is None:
+            possible = NEEDS[PROVIDER].met_by(Machine())
+            return (replace(row, available=False, reason=str(_missing()), possible=possible),)
+        return (replace(row, version=package.distribution.rpartition(" ")[2], distribution=package.distribution),)
+
+
+def _missing() -> MissingExtraError:
+    return missing_extra("qnn", "device 'qnn'", MissingDeviceExtraError)
+
+
+class QnnDevice(Device):
+    """Qualcomm's accelerator."""
+
+    def __init__(self, package: LibrarySource) -> None:
+        self._package = package
+
+    @property
+    def capability(self) -> Capability:
+        """See `Device.capability`."""
+        return _CAPABILITY
+
+    def create_context(self, options: OptionValues) -> Context:
+        """See `Device.create_context`.
+
+        Raises:
+            DeviceUnavailableError: QNN does not load, or has no device or backend here.
+            InvalidOptionError: QNN takes nothing with these options.
+        """
+        base_backing = find_backing(PROVIDER, {**options, "library": ""})
+        emulated = all(device.device.type.name != "NPU" for device in base_backing.devices)
+        qnn_options = own_options(options, self._backend(str(options["backend"])), emulated=emulated)
+        backing = replace(base_backing, options={**qnn_options, **base_backing.options})
+        with native_prints_to_stderr() if emulated else nullcontext():  # the emulator greets when it is loaded
+            if not takes_addition(backing):
+                raise InvalidOptionError(_dropped(backing))
+        return EpContext(backing)
+
+    def _backend(self, name: str) -> str:
+        module = importlib.import_module(self._package.module)
+        path = str(getattr(module, f"get_qnn_{name}_path")())
+        if not Path(path).is_file():
+            raise DeviceUnavailableError(
+                f"backend {name!r} of qnn is not in {self._package.distribution}, which has no {path!r}; "
+                "choose another backend"
+            )
+        return path
+
+
+def _dropped(backing: Backing) -> str:
+    """Why QNN takes nothing: the options without any one of which it would."""
+    guilty = [name for name in backing.options if name != "backend_path" and _works_without(backing, name)]
+    if not guilty:
+        return (
+            "QNN takes nothing at all on this machine, not even an addition, and ONNX Runtime would compute "
+            f"everything on the CPU; the hardware or driver behind {Path(backing.options['backend_path']).name} is "
+            "missing, so choose another backend"
+        )
+    named = ", ".join(f"{name}={backing.options[name]}" for name in guilty)
+    return (
+        f"QNN takes nothing at all with {named}, not even an addition, and ONNX Runtime would compute everything on "
+        "the CPU; leave that out, or give what the QNN SDK lists for your chip (soc_model 43 is Snapdragon 8 Gen 2)"
+    )
+
+
+def _works_without(backing: Backing, name: str) -> bool:
+    remaining_options = {key: value for key, value in backing.options.items() if key != name}
+    try:
+        return takes_addition(replace(backing, options=remaining_options))
+    except InvalidOptionError as error:
+        return "soc_model" in str(error) and name == "soc_model"

@@ -1,0 +1,49 @@
+"""Baseline for timing: ONNX Runtime without nnadapter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from nnadapter.drivers.failures import one_line, translated_as
+from nnadapter.drivers.onnxruntime.values import run_of
+from nnadapter.errors import CompilationError, DriverError, ExecutionError
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
+from nnadapter.process.real_onnxruntime import onnxruntime
+
+Run = Callable[[Mapping[str, Any]], Sequence[Any]]
+"""Feed -> all outputs, in the model's order."""
+
+
+def version() -> str:
+    """Of the package."""
+    return str(onnxruntime.__version__)
+
+
+def opened(model: str | os.PathLike[str] | bytes) -> Run:
+    """Load a model with ONNX Runtime's own settings, on its CPU.
+
+    Raises:
+        CompilationError: ONNX Runtime does not load it. What is returned raises ExecutionError where a run fails.
+    """
+    with _translated("load", CompilationError):
+        session = onnxruntime.InferenceSession(model, providers=[CPU_PROVIDER])
+    return partial(_run, run_of(session), [output.name for output in session.get_outputs()])
+
+
+def _run(run: Any, names: Sequence[str], feed: Mapping[str, Any]) -> Sequence[Any]:
+    with _translated("run", ExecutionError):
+        results: Sequence[Any] = run(names, feed, None)
+    return results
+
+
+def _translated(action: str, kind: type[DriverError]) -> AbstractContextManager[None]:
+    advice = "leave it out of what is compared"
+    return translated_as(f"ONNX Runtime did not {action} the model", advice, kind, _brief)
+
+
+def _brief(error: BaseException) -> str:
+    return one_line(str(error), error)

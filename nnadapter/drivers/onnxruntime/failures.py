@@ -1,0 +1,575 @@
+"""Failures of ONNX Runtime: translated errors, and optimizers that break models.
+
+`ConstantFolding` puts the branch that is taken in the place of an `If` whose condition is constant. Where another `If`
+is inside, that may end the process (seen with 1.32). Preparation leaves such an `If` if its branch contradicts itself.
+Optimizers that compute wrong results are in `fusions.py`.
+
+`FLAWS` lists them: the optimizers to disable, and a check of a graph. The words that a form needs are searched for
+first, so most models cost one search through their bytes.
+
+Source: ONNX Runtime's core/optimizer; each form was seen to go wrong with 1.32.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from nnadapter.errors import (
+    CancelledError,
+    DriverWarning,
+    ExecutionError,
+    InvalidInputError,
+    InvalidModelError,
+    ModelFileError,
+    NNAdapterError,
+)
+from nnadapter.onnx.wire_format import Contents, mapped, search
+from nnadapter.onnx.wire_nodes import (
+    DOUBLE,
+    FLOAT16,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    WireConstant,
+    WireGraph,
+    WireNode,
+    read_inlined_graphs,
+)
+from nnadapter.process.cache import remembered
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+
+TERMINATED = "Exiting due to terminate flag being set to true"
+"""ONNX Runtime's words for a run that its run options stop; clients look for them."""
+_Translations = tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...]
+
+
+@remembered(1)
+def _translations() -> _Translations:
+    """ONNX Runtime's exceptions and the ones they become, most specific first."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    model_errors = (native.InvalidGraph, native.InvalidProtobuf, native.NoModel, native.NotImplemented, native.Fail)
+    return (
+        ((native.NoSuchFile,), ModelFileError),
+        ((native.InvalidArgument,), InvalidInputError),
+        (model_errors, InvalidModelError),
+        ((native.RuntimeException, native.EPFail, native.EngineError, native.ModelLoaded), ExecutionError),
+        ((RuntimeError, ValueError, TypeError), InvalidInputError),
+    )
+
+
+@contextmanager
+def translated(problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Iterator[None]:
+    """Turn what ONNX Runtime raises into an error of ours: `problem` failed, its own words, `advice`.
+
+    Args:
+        problem: the beginning of the sentence.
+        advice: what to do next.
+        default: the class to raise whatever the cause; by cause if None.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = translation(error, problem, advice, default)
+        if ours is error:
+            raise
+        raise ours from error
+
+
+def translation(error: Exception, problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Exception:
+    """The error of ours that stands for `error`: itself if it is ours already, or in no row of the table."""
+    if isinstance(error, NNAdapterError):
+        return error
+    if "terminate flag" in str(error):
+        return CancelledError(f"{problem}: it was stopped by its run options, {TERMINATED}")
+    if type(error).__name__ == "ModelLoadCanceled":  # older versions have no such class
+        return CancelledError(f"{problem}: the load cancellation flag of its session options is set; clear it")
+    kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
+    if kind in (InvalidModelError, ExecutionError) and advice == "check the inputs" and _OF_INPUTS.search(str(error)):
+        kind = InvalidInputError
+    return error if kind is None else kind(f"{problem}: {brief(error)}; {advice}")
+
+
+_OF_INPUTS = re.compile(
+    "[Oo]ut of (bounds|range)|within bounds|must be (within|in |between|greater|positive|>=|non-negative)"
+    "|must not be negative|should (not )?be greater|[Ii]nvalid (value|index|axis)"
+    "|ScalesValidation|does not match|axis_tensor|not in valid range|smaller than|is not in|HandleNegativeAxis"
+    "|AllocateRawInternal|[Oo]verflow"
+    "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
+    "|Split|SplitToSequence|Squeeze|STFT|TensorScatter) "
+)
+"""Words of ONNX Runtime about indices, lengths, counts and sizes in the inputs, whatever the kind of its error.
+
+An operator in a branch of If is left out: the branch may contradict itself.
+"""
+
+
+_POSITION = re.compile(r"\S*\.(?:cc|h):\d+ (?:[\w:*&<>~, ]+\([^()]*\)|\w+) ")
+"""A file and line of ONNX Runtime's source, and the function there."""
+
+
+def brief(error: BaseException) -> str:
+    """Return ONNX Runtime's message on one line, without its source positions."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    if "[ONNXRuntimeError]" in text:
+        # A provider's error stands inside ONNX Runtime's own; the innermost says what happened.
+        text = text.rpartition("[ONNXRuntimeError]")[2].split(" : ", 3)[-1]
+    return _POSITION.sub("", text) or type(error).__name__
+
+
+_Result = TypeVar("_Result")
+FEWER_OPTIMIZATIONS = "fewer optimizations"
+"""The beginning of notes that give the optimization level that runs, and the reason."""
+DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
+EXTENDED = "extended optimizations"
+"""Stands among disabled optimizers for all above the level ORT_ENABLE_BASIC, some of which have no name."""
+_MOST_ATTEMPTS = 3
+"""Failed runs of one program that are repeated without optimizations; feeds may be at fault as well."""
+
+
+def disabled_optimizers(
+    options: onnxruntime.SessionOptions | None, wrong: Iterable[str], caller_disabled: Iterable[str] = ()
+) -> list[str]:
+    """Return the optimizers to disable: wrong ones and the caller's, which a session's argument would replace.
+
+    Args:
+        options: the caller's session options.
+        wrong: optimizers that compute something else than the model.
+        caller_disabled: the caller's `disabled_optimizers`.
+    """
+    names = dict.fromkeys(wrong)
+    if not names:
+        return list(caller_disabled)
+    try:
+        entry = options.get_session_config_entry(DISABLED_OPTIMIZERS) if options is not None else ""
+    except RuntimeError:  # it has none
+        entry = ""
+    return list(names | dict.fromkeys(caller_disabled) | dict.fromkeys(filter(None, entry.split(";"))))
+
+
+def with_fewer_optimizations(
+    options: onnxruntime.SessionOptions, attempt: Callable[[], _Result], problem: str, error: Exception
+) -> tuple[_Result, str]:
+    """Return what succeeds at the highest lower optimization level, and a note of the level, which is a warning, too.
+
+    Args:
+        options: session options; their level is another one during the attempts.
+        attempt: loads a model with these options, and perhaps runs it.
+        problem: what failed, the beginning of a sentence.
+        error: what failed with the level of the options. It is raised if the unoptimized model fails as well.
+    """
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    levels = onnxruntime.GraphOptimizationLevel
+    highest = options.graph_optimization_level
+    unoptimized = levels.ORT_DISABLE_ALL
+    if highest == unoptimized or not _may_come_of_optimizers(error):
+        raise error
+    try:
+        with _at_level(options, unoptimized):
+            result = attempt()
+    except Exception:  # noqa: BLE001  the model or its inputs are at fault, and the first error says how
+        raise error from None
+    chosen = unoptimized
+    for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_BASIC):
+        if int(level) >= int(highest):
+            continue
+        try:
+            with _at_level(options, level):
+                result = attempt()
+        except Exception:  # noqa: BLE001  it fails for the same reason, or another one
+            continue
+        chosen = level
+        break
+    note = (
+        f"{FEWER_OPTIMIZATIONS}: {problem} at optimization level {highest.name} ({brief(error)}), "
+        f"so it runs at {chosen.name}"
+    )
+    warnings.warn(note, DriverWarning, stacklevel=3)
+    return result, note
+
+
+def unoptimized() -> onnxruntime.SessionOptions:
+    """Return session options without optimizations."""
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+class UnoptimizedRuns:
+    """Repeats failed runs of one program without optimizations, until one of them succeeds."""
+
+    def __init__(self) -> None:
+        self._attempts = 0
+
+    def allows(self, error: Exception) -> bool:
+        """Return whether a failed run is repeated. The answer counts as an attempt."""
+        if self._attempts >= _MOST_ATTEMPTS or not _may_come_of_optimizers(error):
+            return False
+        self._attempts += 1
+        return True
+
+
+def _may_come_of_optimizers(error: Exception) -> bool:
+    """Return whether an error of ONNX Runtime may come of its optimizers."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    kinds = (native.InvalidArgument, native.Fail, native.RuntimeException, native.NotImplemented)
+    return isinstance(error, kinds) and "terminate flag" not in str(error)
+
+
+@contextmanager
+def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> Iterator[None]:
+    """Lower the optimization level of session options for a while if extended optimizations are disabled."""
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    level, basic = options.graph_optimization_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with _at_level(options, basic if EXTENDED in disabled and int(level) > int(basic) else level):
+        yield
+
+
+@contextmanager
+def _at_level(options: onnxruntime.SessionOptions, level: Any) -> Iterator[None]:
+    original_level, options.graph_optimization_level = options.graph_optimization_level, level
+    try:
+        yield
+    finally:
+        options.graph_optimization_level = original_level
+
+
+def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the optimizers that may end the process when they load a model.
+
+    Source: ONNX Runtime 1.31, core/optimizer/constant_folding.cc.
+    """
+    from nnadapter.onnx.graphs import with_nested
+
+    choices = [node for node in with_nested(model.graph.node) if node.op_type == "If"]
+    initializer_names = {tensor.name for tensor in model.graph.initializer} if len(choices) > 1 else ()
+    return (
+        ("ConstantFolding",)
+        if any(node.input[0] in initializer_names and _holds_choice(node) for node in choices)
+        else ()
+    )
+
+
+def _holds_choice(node: onnx.NodeProto) -> bool:
+    from nnadapter.onnx.graphs import with_nested
+
+    return any(inner.op_type == "If" for inner in islice(with_nested([node]), 1, None))
+
+
+_UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
+"""Operators that ONNX Runtime removes before a fusion when they change nothing."""
+_NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
+"""The operand with which an operator changes nothing."""
+_INTEGERS = (UINT8, INT8, UINT16, INT16)
+"""Data types that ReluQuantRewrite knows."""
+_LONGEST_CHAIN = 100
+_MATRIX_RANK = 2
+_MOVED_BATCH = (b"permB", *(b"perm@" + bytes((first,)) for first in range(1, 6)))
+"""Byte patterns of an attribute `perm`: packed, or unpacked with a first number other than 0."""
+
+
+class Flaw(NamedTuple):
+    """A form of graph that some optimizers compute wrongly, or end the process for."""
+
+    optimizers: tuple[str, ...]
+    words: tuple[bytes, ...]
+    """Words that a model of the form mentions."""
+    occurs_in: Callable[[WireGraph], bool]
+    any_word: tuple[bytes, ...] = ()
+    """Words of which a model of the form mentions one."""
+
+
+class _Norm(NamedTuple):
+    """A division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`, or a product with its reciprocal."""
+
+    power: WireNode
+    mean: WireNode
+    epsilon: str
+    root: WireNode
+    numerator: str
+
+
+def _layer_norm(graph: WireGraph) -> bool:
+    """Check for a norm of a difference with another exponent or operand order than a layer norm's."""
+    for norm in _norms(graph):
+        base, exponent = (_producer(graph, name) for name in norm.power.inputs)
+        if all(node is None or node.op_type != "Sub" for node in (base, exponent)):
+            continue
+        numerator = _producer(graph, norm.numerator)
+        power = _constant(graph, norm.power.inputs[1])
+        if power is None or power.number != 2 or _has_another_shape(graph, norm) or numerator is norm.root:
+            return True
+        if any(each and each.op_type == "Sub" and _is_reversed(graph, each) for each in (base, numerator)):
+            return True
+    return False
+
+
+def _rms_norm(graph: WireGraph) -> bool:
+    """Check for an RMS norm of another shape than its input: a mean without keepdims, or constants of a higher rank."""
+    for norm in _norms(graph):
+        exponent = _constant(graph, norm.power.inputs[1])
+        is_square = exponent is None or not exponent.is_known or exponent.number == 2
+        if is_square and _has_another_shape(graph, norm):
+            return True
+    return False
+
+
+def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
+    rank = max(1, graph.least_rank(norm.power.inputs[0]))
+    constants = (_constant(graph, name) for name in (norm.power.inputs[1], norm.epsilon))
+    if any(constant is not None and (not constant.is_known or len(constant.shape) > rank) for constant in constants):
+        return True
+    return graph.integer(norm.mean, "keepdims", 1) == 0
+
+
+def _is_reversed(graph: WireGraph, node: WireNode) -> bool:
+    """Check whether a Sub is not `x - mean` with retained dimensions."""
+    first, second = (_producer(graph, name) for name in node.inputs)
+    if second is None or second.op_type != "ReduceMean":
+        return first is not None and first.op_type == "ReduceMean"
+    if (
+        first is not None
+        and first.op_type == "ReduceMean"
+        and _root(graph, first.inputs[0]) == _root(graph, node.inputs[1])
+    ):
+        return True
+    return graph.integer(second, "keepdims", 1) == 0
+
+
+def _norms(graph: WireGraph) -> Iterator[_Norm]:
+    for numerator, name in _quotients(graph):
+        root = _producer(graph, name)
+        total = _producer(graph, root.inputs[0]) if root is not None and root.op_type == "Sqrt" else None
+        if root is None or total is None or total.op_type != "Add":
+            continue
+        for operand, epsilon in (total.inputs, total.inputs[::-1]):
+            mean = _producer(graph, operand)
+            power = _producer(graph, mean.inputs[0]) if mean is not None and mean.op_type == "ReduceMean" else None
+            if mean is not None and power is not None and power.op_type == "Pow":
+                yield _Norm(power, mean, epsilon, root, numerator)
+
+
+def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
+    """Yield the numerator and each operand of a division, or the factor and the divisor of a reciprocal."""
+    for node in graph.nodes:
+        if len(node.inputs) != 2:
+            continue
+        if node.op_type == "Div":
+            yield from ((node.inputs[0], name) for name in node.inputs)
+        elif node.op_type == "Mul":
+            for name, factor in (node.inputs, node.inputs[::-1]):
+                division = _producer(graph, name)
+                if division is not None and division.op_type == "Div" and len(division.inputs) == 2:
+                    yield factor, division.inputs[1]
+
+
+def _reciprocal(graph: WireGraph) -> bool:
+    """Check for `1 / x * w` of integers, or with a 1 that has more dimensions than x."""
+    for node in graph.nodes:
+        numerator = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
+        if numerator is None or (numerator.is_known and numerator.number != 1):
+            continue
+        if (
+            not numerator.is_known
+            or numerator.data_type in (INT32, INT64)
+            or len(numerator.shape) > graph.least_rank(node.inputs[1])
+        ):
+            return True
+    return False
+
+
+def _nearly_neutral(graph: WireGraph) -> bool:
+    """Check for a float64 operand that changes something, and would not in float32."""
+    for node in graph.nodes:
+        neutral = _NEUTRAL.get(node.op_type)
+        for name in node.inputs if neutral is not None else ():
+            constant = graph.constant(name)
+            number = constant.number if constant is not None and constant.data_type == DOUBLE else None
+            if number is not None and number != neutral and _in_float32(number) == neutral:
+                return True
+    return False
+
+
+def _in_float32(number: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0])
+    except OverflowError:
+        return number
+
+
+def _expand_to_nothing(graph: WireGraph) -> bool:
+    """Check for an Expand to a constant shape with a 0 in it."""
+    targets = (_constant(graph, node.inputs[1]) for node in graph.nodes if node.op_type == "Expand")
+    return any(target is not None and 0 in (target.values or ()) for target in targets)
+
+
+def _quantized_relu(graph: WireGraph) -> bool:
+    """Check for a Relu that is quantized with a zero point of another type than integers of 8 or 16 bits."""
+    for node in graph.nodes:
+        if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
+            continue
+        relu, zero_point = _producer(graph, node.inputs[0]), graph.constant(node.inputs[2])
+        is_constant = zero_point is not None and zero_point.data_type in _INTEGERS
+        if relu is not None and relu.op_type == "Relu" and not is_constant:
+            return True
+    return False
+
+
+def _requantized(graph: WireGraph) -> bool:
+    """Check for a pair of QuantizeLinear and DequantizeLinear after a pair with other parameters."""
+    return any(_parameters(graph, first) != _parameters(graph, second) for first, second in _requantizations(graph))
+
+
+def _requantized_along(graph: WireGraph) -> bool:
+    """Check for a pair of QuantizeLinear and DequantizeLinear after a pair along another axis."""
+    return any(_layout(graph, first) != _layout(graph, second) for first, second in _requantizations(graph))
+
+
+def _requantizations(graph: WireGraph) -> Iterator[tuple[WireNode, WireNode]]:
+    """Yield the QuantizeLinear of each pair that comes directly after another one, after that of the other."""
+    for second in graph.nodes:
+        between = _producer(graph, second.inputs[0]) if second.op_type == "QuantizeLinear" else None
+        first = _producer(graph, between.inputs[0]) if between and between.op_type == "DequantizeLinear" else None
+        if first and first.op_type == "QuantizeLinear":
+            yield first, second
+
+
+def _parameters(graph: WireGraph, node: WireNode) -> tuple[object, ...]:
+    """Return the scale and the zero point, and what they are per axis or block of."""
+    return (*(_constant(graph, name) for name in node.inputs[1:]), _layout(graph, node))
+
+
+def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
+    """Return the axis and the block size of a quantization, nothing if it has one scale."""
+    scale = _constant(graph, node.inputs[1])
+    is_single = scale is not None and not scale.shape
+    return () if is_single else (graph.integer(node, "axis", 1), graph.integer(node, "block_size", 0))
+
+
+def _half_batch(graph: WireGraph) -> bool:
+    """Check for a float16 product of constants, and a Transpose that makes a later dimension the first.
+
+    If they are fused, `FuseFp16InitializerToFp32NodeTransformer` ends the process. Other optimizers remove or move what
+    stands between them, so every such Transpose counts.
+    """
+    permutations = (graph.integers(node, "perm") for node in graph.nodes if node.op_type == "Transpose")
+    return any(len(permutation) > _MATRIX_RANK and permutation[0] != 0 for permutation in permutations) and any(
+        _is_half(graph, name) for node in graph.nodes if node.op_type == "MatMul" for name in node.inputs
+    )
+
+
+def _is_half(graph: WireGraph, name: str) -> bool:
+    """Check whether a value follows from constants of which one is float16."""
+    pending, visited, has_half = [name], set[str](), False
+    while pending:
+        name = pending.pop()
+        constant, node = graph.constant(name), graph.producers.get(name)
+        if constant is not None and constant.is_known:
+            has_half |= constant.data_type == FLOAT16
+        elif node is None:
+            return False
+        elif name not in visited:
+            visited.add(name)
+            has_half |= node.op_type == "Cast" and graph.integer(node, "to", 0) == FLOAT16
+            pending.extend(filter(None, node.inputs))
+    return has_half
+
+
+FLAWS = {
+    "layer norm": Flaw(("LayerNormFusionL1", "LayerNormFusionL2"), (b"ReduceMean", b"Sqrt", b"Sub"), _layer_norm),
+    "RMS norm": Flaw(("SimplifiedLayerNormFusion",), (b"ReduceMean", b"Sqrt", b"Pow"), _rms_norm),
+    "reciprocal": Flaw(("DivMulFusion",), (b"Div", b"Mul"), _reciprocal),
+    "nearly neutral operand": Flaw(("NoopElimination",), (b"Sub",), _nearly_neutral),
+    "empty Expand": Flaw(("ExpandElimination",), (b"Expand",), _expand_to_nothing),
+    "quantized Relu": Flaw(("ReluQuantRewrite",), (b"Relu", b"QuantizeLinear"), _quantized_relu),
+    "requantization": Flaw(("DoubleQDQPairsRemover",), (b"DequantizeLinear", b"QuantizeLinear"), _requantized),
+    "requantization along another axis": Flaw(
+        ("TransposeOptimizer", EXTENDED), (b"DequantizeLinear", b"QuantizeLinear"), _requantized_along
+    ),
+    "float16 batch": Flaw(("MatmulTransposeFusion",), (b"MatMul", b"Transpose"), _half_batch, _MOVED_BATCH),
+}
+
+
+def wrong_fusions(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
+    """Return the optimizers that compute something else than a model; none if the source is not a serialized model.
+
+    Args:
+        source: its path, or its contents.
+    """
+    try:
+        with mapped(source) as contents:
+            return _wrong_fusions(contents)
+    except (OSError, ValueError, IndexError, TypeError, RecursionError, struct.error):
+        return ()
+
+
+def _wrong_fusions(contents: Contents) -> tuple[str, ...]:
+    is_mentioned = search(contents)
+    flaws = [
+        flaw
+        for flaw in FLAWS.values()
+        if all(map(is_mentioned, flaw.words)) and (not flaw.any_word or any(map(is_mentioned, flaw.any_word)))
+    ]
+    if not flaws:
+        return ()
+    graphs = read_inlined_graphs(contents)
+    return tuple(name for flaw in flaws if any(map(flaw.occurs_in, graphs)) for name in flaw.optimizers)
+
+
+def _producer(graph: WireGraph, name: str) -> WireNode | None:
+    return graph.producers.get(_root(graph, name))
+
+
+def _constant(graph: WireGraph, name: str) -> WireConstant | None:
+    return graph.constant(name) or graph.constant(_root(graph, name))
+
+
+def _root(graph: WireGraph, name: str) -> str:
+    """Return the value that a value equals after the removal of operators that change nothing."""
+    for _ in range(_LONGEST_CHAIN):
+        node = graph.producers.get(name)
+        if node is None or not node.inputs:
+            break
+        if node.op_type in _UNCHANGED:
+            name = node.inputs[0]
+            continue
+        other = _other_operand(graph, node)
+        if other is None:
+            break
+        name = other
+    return name
+
+
+def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
+    """Return the operand that an operator passes on, if its other operand is the neutral one."""
+    neutral = _NEUTRAL.get(node.op_type)
+    if neutral is None or len(node.inputs) != 2:
+        return None
+    first, second = node.inputs
+    if _number(graph, second) == neutral:
+        return first
+    return second if node.op_type in ("Add", "Mul") and _number(graph, first) == neutral else None
+
+
+def _number(graph: WireGraph, name: str) -> float | None:
+    constant = graph.constant(name)
+    return constant.number if constant is not None else None

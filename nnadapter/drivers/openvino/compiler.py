@@ -1,0 +1,407 @@
+"""ONNX models on OpenVINO: verdicts, reading with shared weights, and compiled segments.
+
+Below opset 18 ONNX has an attribute there; the reader leaves it out, and reduces all dimensions. Seen with OpenVINO
+2026.4.
+
+A program that is loaded from a file needs none of this, nor the package onnx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from nnadapter.drivers.interface import Admission
+from nnadapter.drivers.openvino.engine import (
+    Ports,
+    brief,
+    core,
+    dtype_of,
+    module,
+    output_of,
+    outputs_of,
+    refuse_forked,
+    shareable,
+)
+from nnadapter.drivers.openvino.program import OpenvinoProgram
+from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_dynamic, leaves_open
+from nnadapter.drivers.openvino.workarounds import NOTES, mend
+from nnadapter.drivers.refused_nodes import find_refused
+from nnadapter.errors import CompilationError
+from nnadapter.onnx.construction import copied, initializer_of, with_inputs_for
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.graphs import captured_names, has_open_inputs, opsets_of, value_of
+from nnadapter.onnx.parts import Parts, SizedCase
+from nnadapter.onnx.references import REFERRED_BYTES, array_of, bytes_of, inlined
+from partition.graph import Value
+from partition.verdict import Reason, Unsupported, Verdict, all_of
+
+_OPS = frozenset(("ReduceL1", "ReduceLogSum", "ReduceLogSumExp"))
+_READ_AS_INPUT, _INPUT_SINCE = 13, 18
+_AXES = "axes"
+
+
+def with_axes_as_input(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose reductions say their axes where the reader looks for them; the same one if all do."""
+    opset = opsets_of(model.opset_import).get("", _INPUT_SINCE)
+    if not (_READ_AS_INPUT <= opset < _INPUT_SINCE and any(map(_states_axes, model.graph.node))):
+        return model
+    stated = copied(model)
+    names = {tensor.name for tensor in model.graph.initializer} | {value.name for value in model.graph.input}
+    names.update(name for node in model.graph.node for name in node.output)
+    for node in filter(_states_axes, stated.graph.node):
+        (attribute,) = (attr for attr in node.attribute if attr.name == _AXES)
+        name = f"{node.output[0]}_{_AXES}"
+        while name in names:
+            name += "_"
+        names.add(name)
+        stated.graph.initializer.append(initializer_of(name, np.array(helper.get_attribute_value(attribute), np.int64)))
+        node.attribute.remove(attribute)
+        node.input.append(name)
+    return stated
+
+
+def _states_axes(node: onnx.NodeProto) -> bool:
+    is_known = node.op_type in _OPS and not plain_domain(node.domain)
+    return is_known and any(attribute.name == _AXES for attribute in node.attribute)
+
+
+_LARGE_BYTES = REFERRED_BYTES
+"""Constants from this size on are handed over by memory; smaller ones are written for the engine's reader."""
+_SHARED_TYPES = frozenset(
+    getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")
+)
+"""Data types that the engine's Python interface shares."""
+
+
+def read(model: onnx.ModelProto) -> Any:
+    """Return the engine's model of an ONNX model.
+
+    Large constants go in as inputs, in whose place constants over the arrays' own memory are put.
+
+    Raises:
+        Exception: what the package raises for a model that it does not understand.
+    """
+    large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
+    light = with_inputs_for(model, large)
+    engine_model = core().read_model(inlined(with_axes_as_input(light)).SerializeToString())
+    if large:
+        _fill(engine_model, large)
+    mend(engine_model, {node.op_type for node in model.graph.node})
+    return _kept_apart(engine_model)
+
+
+def copied_bytes(model: onnx.ModelProto) -> int:
+    """Return the bytes of the constants that the engine does not share."""
+    return sum(bytes_of(tensor) for tensor in model.graph.initializer if not _is_shared(tensor))
+
+
+def _is_shared(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type in _SHARED_TYPES and bytes_of(tensor) >= _LARGE_BYTES
+
+
+def _kept_apart(model: Any) -> Any:
+    """Put a step between inputs and the outputs that are nothing else than they.
+
+    The engine lets both share one tensor, so that one set for the output takes the input's place, and whatever reads
+    the input computes with what happened to lie there.
+    """
+    operators = module().opset13
+    for result in model.get_results():
+        source = result.input_value(0)
+        if source.get_node().get_type_name() == "Parameter":
+            order = np.arange(source.get_partial_shape().rank.get_length())
+            result.input(0).replace_source_output(operators.transpose(source, order).output(0))
+    return model
+
+
+def _fill(model: Any, tensors: Mapping[str, onnx.TensorProto]) -> None:
+    """Put constants in the place of the inputs of their names, as far as the model has kept those."""
+    for parameter in model.get_parameters():
+        name = next(filter(tensors.get, parameter.output(0).get_names()), None)
+        if name is not None:
+            constant = module().op.Constant(shareable(array_of(tensors[name])), shared_memory=True)
+            for reader in parameter.output(0).get_target_inputs():
+                reader.replace_source_output(constant.output(0))
+            model.remove_parameter(parameter)
+    model.validate_nodes_and_infer_types()
+
+
+def signature_of(compiled: Any, model: onnx.ModelProto) -> Ports:
+    """Return the signature of a compiled model.
+
+    Raises:
+        ValueError: it has other inputs or outputs than the ONNX model.
+    """
+    wrong = difference(model, compiled)
+    if wrong:
+        raise ValueError(wrong)
+    return Ports(_inputs_of(compiled, model), outputs_of(compiled))
+
+
+def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
+    """The port of every input.
+
+    The engine drops inputs that nothing needs, and gives one that is an output as well the output's name. The order
+    stays.
+    """
+    constants = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in constants]
+    ports = {name: number for number, port in enumerate(compiled.inputs) for name in port.get_names() if name in names}
+    read = {name for node in model.graph.node for name in (*node.input, *captured_names(node))}
+    lost = [name for name in names if name not in ports and name in read]
+    renamed = [number for number in range(len(compiled.inputs)) if number not in ports.values()]
+    if renamed and len(renamed) != len(lost):
+        raise ValueError(f"OpenVINO has {len(renamed)} inputs of other names for {', '.join(map(repr, lost))}")
+    ports.update(zip(lost, renamed, strict=False))
+    return tuple(ports.get(name) for name in names)
+
+
+def difference(expected: onnx.ModelProto, engine_model: Any) -> str:
+    """Return how the outputs of the engine's model differ from those that ONNX says, as far as it says; or nothing."""
+    if len(engine_model.outputs) != len(expected.graph.output):
+        return f"OpenVINO makes {len(engine_model.outputs)} outputs, ONNX says {len(expected.graph.output)}"
+    return next(filter(None, map(_mismatch, expected.graph.output, engine_model.outputs)), "")
+
+
+def _mismatch(info: onnx.ValueInfoProto, port: Any) -> str:
+    value = value_of(info)
+    if _is_as_said(value, port):
+        return ""
+    if port.partial_shape.rank.is_dynamic or (value.static_shape is not None and port.partial_shape.is_dynamic):
+        return f"OpenVINO does not know the shape of {value.name!r} before the run: {port.partial_shape}"
+    output = output_of(port)
+    if value.shape is not None and len(value.shape) != len(output.shape):
+        return f"OpenVINO makes {len(output.shape)} dimensions of {value.name!r}, ONNX says {len(value.shape)}"
+    if value.dtype not in (None, output.dtype):
+        return f"OpenVINO makes {output.dtype} of {value.name!r}, ONNX says {value.dtype}"
+    if value.shape is not None and any(map(_is_other_size, output.shape, value.shape)):
+        return f"OpenVINO makes {list(output.shape)} of {value.name!r}, ONNX says {list(value.shape)}"
+    return ""
+
+
+def _is_other_size(engine_size: int | None, declared_size: int | str | None) -> bool:
+    return engine_size is not None and isinstance(declared_size, int) and engine_size != declared_size
+
+
+def _is_as_said(value: Value, port: Any) -> bool:
+    """Whether all is known of a value, and the engine makes it; its dimensions one by one take longer than in words."""
+    shape = value.static_shape
+    return (
+        shape is not None
+        and port.partial_shape.to_string() == f"[{','.join(map(str, shape))}]"
+        and (value.dtype == dtype_of(port))
+    )
+
+
+_RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
+"""Read again, they mix the sequences of a batch up, without a word. Seen with OpenVINO 2026.4."""
+
+
+def is_read_as_written(model: onnx.ModelProto) -> bool:
+    """Whether a program of this model computes the same after `export_model` and `import_model`.
+
+    A program that does not is not serialized: who would keep it compiles it anew.
+    """
+    recurrent = [node for node in model.graph.node if node.op_type in _RECURRENT and not node.domain]
+    if not recurrent:
+        return True
+    parts = Parts(model)
+    return all(_is_of_one_sequence(parts, node.input[0]) for node in recurrent)
+
+
+def _is_of_one_sequence(parts: Parts, name: str) -> bool:
+    """Of [steps, batch, features]: another layout is not taken."""
+    value = parts.value(name)
+    shape = value.shape if value is not None else None
+    return shape is not None and len(shape) == 3 and shape[1] == 1
+
+
+_CONSTANT_BYTES = 1 << 20
+"""The engine is asked with constants up to this size; larger ones are weights, which decide nothing."""
+_MOST_NODES = 2000
+"""Nodes of a segment, above which the engine's compile time grows with the square of their number."""
+_MOST_KNOWN = 1 << 14
+"""Answers of the engine that are kept."""
+_BY_RANKS = frozenset(("CPU",))
+"""Devices that choose what they run by types and ranks, and by which sizes are 1 or the same."""
+
+
+class _Case(NamedTuple):
+    """What decides the engine's answer about a node."""
+
+    asked: str
+    opsets: tuple[tuple[str, int], ...]
+    sized: SizedCase
+
+
+class Asker:
+    """Asks the engine about nodes that the tables take, and compiles segments."""
+
+    def __init__(self, device: str, properties: Mapping[str, Any], switched_off: Collection[str]) -> None:
+        """Ask a device.
+
+        Args:
+            device: as the engine calls it.
+            properties: of the engine.
+            switched_off: op types that are refused.
+        """
+        self._device = device
+        self._properties = properties
+        self._switched_off = switched_off
+        self._known: dict[_Case, Unsupported | None] = {}
+
+    def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
+        analysis = Whole.of(model, _CONSTANT_BYTES)
+        parts = analysis.parts
+        is_open = has_open_inputs(model)
+        verdicts = [
+            judge_dynamic(node, analysis)
+            if is_open and leaves_open(node, analysis)
+            else judge(node, analysis, self._switched_off)
+            for node in model.graph.node
+        ]
+        supported_positions = [position for position, verdict in enumerate(verdicts) if verdict]
+        for position, refusal in self._not_taken(supported_positions, model, parts).items():
+            verdicts[position] = refusal
+        return verdicts
+
+    def admit(self, model: onnx.ModelProto) -> Admission:
+        """See `Context.admit`: what was taken node by node; but not too much at once, and with open sizes not all."""
+        if (count := len(model.graph.node)) > _MOST_NODES:
+            detail = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
+            return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
+        if not has_open_inputs(model):
+            return Admission()
+        analysis = Whole.of(model, _CONSTANT_BYTES)
+        verdict = all_of(judge_dynamic(node, analysis) for node in model.graph.node)
+        if verdict:
+            refused = self._not_taken(range(len(model.graph.node)), model, analysis.parts)
+            verdict = refused[min(refused)] if refused else verdict
+        return Admission(verdict=verdict)
+
+    def compile(self, model: onnx.ModelProto, seal: Mapping[str, Any]) -> OpenvinoProgram:
+        """See `Context.compile`.
+
+        Args:
+            model: the segment.
+            seal: what the program must have been compiled with to run here.
+
+        Raises:
+            CompilationError: the engine does not take the segment; with the nodes to blame, where there are some.
+            DeviceLostError: see `refuse_forked`.
+        """
+        refuse_forked(self._device)
+        try:
+            engine_model = read(model)
+            return _program_of(self._compiled(engine_model), model, seal, _notes_of(engine_model))
+        except Exception as error:
+            parts = Parts(model, _CONSTANT_BYTES, grouped_filters(model))
+            cases = _cases(range(len(model.graph.node)), model, parts, "compiled")
+            raise CompilationError(
+                f"OpenVINO does not compile the segment for {self._device}: {brief(error)}; "
+                "its nodes can be kept from it by option switched_off",
+                device=f"openvino:{self._device}",
+                refused=self._refused(cases, parts, self._compile_part),
+            ) from error
+
+    def _not_taken(self, positions: Sequence[int], model: onnx.ModelProto, parts: Parts) -> dict[int, Unsupported]:
+        """What the engine does not take of the nodes at some positions."""
+        return self._refused(_cases(positions, model, parts, "queried"), parts, self._query, self._takes_at_once)
+
+    def _compiled(self, engine_model: Any) -> Any:
+        return core().compile_model(engine_model, self._device, dict(self._properties))
+
+    def _refused(
+        self,
+        cases: Mapping[_Case, Sequence[int]],
+        parts: Parts,
+        attempt: Callable[[onnx.ModelProto], Unsupported | None],
+        at_once: Callable[[Mapping[int, _Case], Parts], bool] | None = None,
+    ) -> dict[int, Unsupported]:
+        """Ask about the cases that were not asked about before, first whether all of them are taken at once."""
+        if len(self._known) > _MOST_KNOWN:
+            self._known = {}
+        cached_verdicts = self._known  # another thread may begin anew meanwhile
+        fresh = {positions[0]: case for case, positions in cases.items() if case not in cached_verdicts}
+        refused = {} if at_once and at_once(fresh, parts) else find_refused(list(fresh), parts, attempt)
+        cached_verdicts.update((case, refused.get(position)) for position, case in fresh.items())
+        answers = ((cached_verdicts[case], positions) for case, positions in cases.items())
+        return {position: refusal for refusal, positions in answers if refusal is not None for position in positions}
+
+    def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
+        """Whether the engine takes cases, by position, as far as it says so where not all of them are queried.
+
+        All are read, for what the engine makes of a node follows from all sizes. Of those that are roughly alike, one
+        is queried, since most of the time goes by in that.
+        """
+        if self._device not in _BY_RANKS or not cases:
+            return not cases
+        first: dict[object, int] = {}
+        for position, case in cases.items():
+            first.setdefault(case.sized.rough, position)
+        part = parts.part(list(cases))
+        try:
+            model = read(part)
+            if difference(part, model):
+                return False
+            queried_model = model if len(first) == len(cases) else read(parts.part(list(first.values())))
+            return not self._left(queried_model)
+        except Exception:  # noqa: BLE001  which of them it is, single questions say
+            return False
+
+    def _query(self, part: onnx.ModelProto) -> Unsupported | None:
+        try:
+            model = read(part)
+            unsupported_types = self._left(model)
+        except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
+            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO does not read it: {brief(error)}")
+        if unsupported_types:
+            return Unsupported(
+                Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not take {', '.join(unsupported_types)}"
+            )
+        wrong = difference(part, model)
+        return Unsupported(Reason.DEVICE_REFUSED, wrong) if wrong else None
+
+    def _left(self, model: Any) -> Sequence[str]:
+        """The types of the operations of a model that the device does not take."""
+        supported_ops = core().query_model(model, self._device, dict(self._properties))
+        return sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in supported_ops})
+
+    def _compile_part(self, part: onnx.ModelProto) -> Unsupported | None:
+        try:
+            self._compiled(read(part))
+        except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
+            return Unsupported(Reason.COMPILE_FAILED, f"OpenVINO's {self._device} does not compile it: {brief(error)}")
+        return None
+
+
+def _notes_of(engine_model: Any) -> list[str]:
+    has_notes = engine_model.has_rt_info(list(NOTES))
+    return str(engine_model.get_rt_info(list(NOTES)).astype(str)).splitlines() if has_notes else []
+
+
+def _program_of(
+    compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any], notes: Sequence[str]
+) -> OpenvinoProgram:
+    """The program of a compiled ONNX model.
+
+    Raises:
+        ValueError: the engine made other outputs of it than ONNX says.
+    """
+    weight_bytes = sum(map(bytes_of, model.graph.initializer))
+    return OpenvinoProgram(
+        compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model),
+        is_kept=is_read_as_written(model), notes=notes,
+    )  # fmt: skip
+
+
+def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, query_kind: str) -> dict[_Case, list[int]]:
+    """Positions of nodes by what decides the engine's answer."""
+    opsets = tuple(sorted(opsets_of(model.opset_import).items()))
+    return {_Case(query_kind, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}

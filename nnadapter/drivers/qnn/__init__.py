@@ -1,1 +1,0 @@
-"""Qualcomm's NPU (HTP) and GPU through ONNX Runtime's QNN provider, with typed options: the device `qnn`."""

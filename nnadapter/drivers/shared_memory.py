@@ -1,0 +1,172 @@
+"""Shared memory: blocks behind descriptors that another process can map.
+
+A block is a memfd where the system has them, else a file that has no name any more: nothing is left of either when the
+last process that maps it has ended. A memfd is sealed, so that nobody who has its descriptor makes it smaller: reading
+what is no longer there would end this process.
+
+Whoever has an array asks `place_of` whether its bytes lie in a block, and may then speak of them to another process. A
+process that is forked has none of this memory: two would compute in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+from bisect import bisect_right
+from contextlib import suppress
+from itertools import count
+from typing import Any, NamedTuple, Self
+from weakref import WeakValueDictionary, finalize
+
+import numpy as np
+
+from nnadapter.errors import OutOfMemoryError
+from nnadapter.ir.operand import Array
+from nnadapter.process.forking import register_after_fork
+
+_numbers = count(1)
+
+
+class Block(mmap.mmap):
+    """Some bytes that can be shared, given back when nobody holds the block or an array in it.
+
+    Args:
+        nbytes: how many; rounded up to whole pages.
+
+    Raises:
+        OutOfMemoryError: there is no room.
+    """
+
+    descriptor: int
+    """Open as long as the block lives."""
+    number: int
+    """No other block of this process has it."""
+    nbytes: int
+    address: int
+
+    def __new__(cls, nbytes: int) -> Self:
+        """Make one."""
+        rounded = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+        descriptor = -1
+        try:
+            descriptor = _descriptor(rounded)
+            self = super().__new__(cls, descriptor, rounded)
+        except (OSError, OverflowError, ValueError) as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise OutOfMemoryError(f"{nbytes} bytes of shared memory were asked for, and there is no room") from error
+        finalize(self, os.close, descriptor)
+        self.descriptor, self.nbytes, self.number = descriptor, rounded, next(_numbers)
+        self.address = int(np.frombuffer(self, np.uint8).__array_interface__["data"][0])
+        _all[self.address] = self
+        return self
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An array in the block."""
+        return np.ndarray(shape, dtype, self, offset)
+
+
+class Place(NamedTuple):
+    """Where bytes lie."""
+
+    block: Block
+    offset: int
+
+
+_all: WeakValueDictionary[int, Block] = WeakValueDictionary()
+_known: dict[int, int] = {}
+"""By address, the numbers of blocks that `place_of` finds."""
+_starts: list[list[int]] = [[]]
+"""Their addresses in order; a change puts another list here, so that looking takes no lock."""
+
+
+def shared_bytes(nbytes: int) -> Array:
+    """Return new bytes that can be shared, from a page's start on, and whose place `place_of` knows.
+
+    Raises:
+        OutOfMemoryError: there is no room.
+    """
+    block = Block(nbytes)
+    _known[block.address] = block.number
+    finalize(block, _forget, block.address)
+    _starts[0] = sorted(_known)
+    return block.array(0, (nbytes,), np.dtype(np.uint8))
+
+
+def place_of(array: Array) -> Place | None:
+    """Return where an array lies in memory that can be shared; None for any other, and where it has gaps."""
+    starts = _starts[0]
+    if not starts:
+        return None
+    address: int = array.__array_interface__["data"][0]
+    position = bisect_right(starts, address) - 1
+    block = _all.get(starts[position]) if position >= 0 else None
+    if block is None or address + array.nbytes > block.address + block.nbytes or not array.flags.c_contiguous:
+        return None
+    return Place(block, address - block.address)
+
+
+def mapped(descriptor: int, nbytes: int, *, writable: bool) -> mmap.mmap:
+    """Map what another process shares; the descriptor is closed.
+
+    Raises:
+        ValueError: it has fewer bytes.
+    """
+    try:
+        if os.fstat(descriptor).st_size < nbytes:
+            raise ValueError(f"expected {nbytes} bytes of shared memory, got {os.fstat(descriptor).st_size}")
+        return mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    finally:
+        os.close(descriptor)
+
+
+def _descriptor(nbytes: int) -> int:
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryFile() as file:
+            file.truncate(nbytes)
+            return os.dup(file.fileno())
+    import fcntl
+
+    descriptor = os.memfd_create("nnadapter", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, nbytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _forget(address: int) -> None:
+    _known.pop(address, None)
+    _starts[0] = sorted(_known)
+
+
+def _part() -> None:
+    """In a process that was forked: what was shared becomes its own, and empty, where it is."""
+    _known.clear()
+    _starts[0] = []
+    with suppress(AttributeError, OSError):  # a system whose C library is another: nobody shares what is in use there
+        place = ctypes.CDLL(None).mmap
+        place.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+        place.restype = ctypes.c_void_p
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        for block in list(_all.values()):
+            place(block.address, block.nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    _all.clear()
+
+
+_MAP_FIXED = 0x10
+"""Of Linux and of macOS."""
+
+
+class _Blocks:
+    """All blocks, to whatever forks."""
+
+    part = staticmethod(_part)
+
+
+_BLOCKS = _Blocks()
+register_after_fork(_BLOCKS)

@@ -1,0 +1,473 @@
+"""Tables of lowerings, their verdicts, and programs that run lowered operations in order."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from nnadapter.drivers.capability import OperationSupport
+from nnadapter.drivers.interface import Control, Execution, Program
+from nnadapter.drivers.table_lowering import Computes, Lowering
+from nnadapter.errors import (
+    FAILURES,
+    CancelledError,
+    DriverError,
+    ExecutionError,
+    InvalidModelError,
+    NNAdapterError,
+    close_names,
+    describe,
+)
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.named_operation import NamedOperation
+from nnadapter.ir.operand import INTEGER, Array, DataType, Operand
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.operations.fusion import FUSE_CODES
+from nnadapter.ir.schema import Role
+from nnadapter.ir.structure import SymbolicModel
+from partition.verdict import Reason, Unsupported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """What a device takes of one operation, with the schema's own limits worked in."""
+
+    lowering: Lowering
+    dtypes: tuple[frozenset[DataType], ...]
+    """Data types of every role; the last one counts for all behind it."""
+    results: frozenset[DataType]
+    """Data types of results."""
+    quantized: frozenset[DataType]
+    """Data types of operands that are quantized, of whatever role."""
+    ranks: tuple[int, int]
+    """Smallest and largest rank of the first input."""
+
+    @property
+    def support(self) -> OperationSupport:
+        """The row as `nnadapter ops` shows it."""
+        lowering = self.lowering
+        return OperationSupport(type=lowering.type, dtypes=self.dtypes[0], ranks=self.ranks, limits=lowering.limits)
+
+
+class LoweringTable:
+    """Which operations a device computes, and how.
+
+    Args:
+        lowerings: the rows.
+        dtypes: data types of operands where a row says nothing.
+
+    Raises:
+        DriverError: a row is of no operation, an operation has two, or names what it cannot have.
+    """
+
+    def __init__(self, lowerings: Iterable[Lowering], dtypes: frozenset[DataType]) -> None:
+        rows: dict[str, TableRow] = {}
+        for lowering in lowerings:
+            _check(lowering, rows.get(lowering.type))
+            rows[lowering.type] = _row(lowering, dtypes)
+        self.rows: Mapping[str, TableRow] = rows
+        """By operation."""
+
+    def lower(self, model: Model, operation: Operation) -> Computes | Unsupported:
+        """Return what computes one operation of a sound model, or why the device does not."""
+        row = self.rows.get(operation.type)
+        if row is None:
+            return Unsupported(Reason.UNSUPPORTED_OPERATION, f"there is no kernel for {operation.type}")
+        named = NamedOperation(model, operation)
+        for refusal in _refusals(named, row):
+            return refusal
+        try:
+            lowered = row.lowering.lower(named)
+        except FAILURES as error:
+            return Unsupported(Reason.DRIVER_ERROR, f"the lowering of {operation.type} failed: {describe(error)}")
+        if callable(lowered) or isinstance(lowered, Unsupported):
+            return lowered
+        detail = f"the lowering of {operation.type} gave {type(lowered).__name__}, expected a function or Unsupported"
+        return Unsupported(Reason.DRIVER_ERROR, detail)
+
+
+def _check(lowering: Lowering, other: TableRow | None) -> None:
+    """Refuse a row that cannot be meant."""
+    name = _name(lowering)
+    try:
+        schema = schema_of(lowering.type)
+    except InvalidModelError as error:
+        raise DriverError(f"{name} lowers {lowering.type!r}: {error}") from error
+    if other is not None:
+        raise DriverError(f"{name} and {_name(other.lowering)} both lower {lowering.type}, expected one of them")
+    unknown = lowering.fuse_codes - FUSE_CODES.keys()
+    if unknown:
+        raise DriverError(f"{name} names the activation {min(unknown)!r}; {close_names(min(unknown), FUSE_CODES)}")
+    accepted_dtypes = frozenset[DataType]().union(*(role.dtypes for role in schema.inputs))
+    if lowering.types is not None and not lowering.types & accepted_dtypes:
+        raise DriverError(
+            f"{name} lowers {lowering.type} for {', '.join(sorted(lowering.types))}, "
+            f"expected some of {', '.join(sorted(accepted_dtypes))}"
+        )
+
+
+def _name(lowering: Lowering) -> str:
+    return getattr(lowering.lower, "__name__", "a function")
+
+
+def _row(lowering: Lowering, dtypes: frozenset[DataType]) -> TableRow:
+    schema = schema_of(lowering.type)
+    row_dtypes = dtypes if lowering.types is None else lowering.types
+    return TableRow(
+        lowering=lowering,
+        dtypes=tuple(_role_dtypes(role, row_dtypes) for role in schema.inputs),
+        results=row_dtypes | lowering.results,
+        quantized=row_dtypes & INTEGER if lowering.quantized else frozenset(),
+        ranks=schema.ranks if lowering.ranks is None else lowering.ranks,
+    )
+
+
+def _role_dtypes(role: Role, dtypes: frozenset[DataType]) -> frozenset[DataType]:
+    return role.dtypes & dtypes or role.dtypes
+
+
+def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]:
+    """Everything that is wrong, in the order in which a person should hear of it."""
+    lowering, inputs = row.lowering, operation.inputs
+    code = operation.attributes.get("fuse_code", "none")
+    if code not in lowering.fuse_codes:
+        detail = f"{operation.type} has the activation {code}, accepted: {', '.join(sorted(lowering.fuse_codes))}"
+        yield Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail)
+    last = len(row.dtypes) - 1
+    for position, operand in enumerate(inputs):
+        if operand is not None:
+            yield from _refused_operand(operation, operand, row.dtypes[min(position, last)], row)
+    for operand in operation.outputs:
+        yield from _refused_operand(operation, operand, row.results, row)
+    smallest, largest = row.ranks
+    if inputs and inputs[0] is not None and not smallest <= inputs[0].type.rank <= largest:
+        detail = f"{operation.type} got {inputs[0].type} for {inputs[0].name!r}, accepted: rank {smallest} to {largest}"
+        yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
+
+
+def _refused_operand(
+    operation: NamedOperation, operand: Operand, dtypes: frozenset[DataType], row: TableRow
+) -> Iterator[Unsupported]:
+    """What is wrong with an operand. Open sizes are put into words only then: that decides on them."""
+    type_, layouts = operand.type, row.lowering.layouts
+    accepted_dtypes = dtypes if type_.quantization is None else row.quantized
+    if not accepted_dtypes:
+        yield _wrong(operation, operand, "what is not quantized")
+    elif type_.dtype not in accepted_dtypes:
+        yield _wrong(operation, operand, ", ".join(sorted(accepted_dtypes)))
+    elif type_.layout not in layouts:
+        yield _wrong(operation, operand, ", ".join(sorted(layouts)))
+
+
+def _wrong(operation: NamedOperation, operand: Operand, accepted: str) -> Unsupported:
+    quantized = "" if operand.type.quantization is None else "quantized "
+    detail = f"{operation.type} got {quantized}{operand.type} for {operand.name!r}, accepted: {accepted}"
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
+
+
+class ConstantMemory:
+    """Spans of the host's memory that hold constants.
+
+    Args:
+        arrays: the constants, or what a device gives for them.
+    """
+
+    __slots__ = ("_begins", "_ends")
+
+    def __init__(self, arrays: Iterable[Array]) -> None:
+        spans = sorted(_span(array) for array in arrays if array.size)
+        self._begins = [begin for begin, _ in spans]
+        self._ends = list(accumulate((end for _, end in spans), max))
+        """For every span the last end of those that begin no later."""
+
+    def may_hold(self, array: Array) -> bool:
+        """Whether an array may share memory with a constant."""
+        begin, end = _span(array)
+        earlier = bisect_left(self._begins, end)
+        return earlier > 0 and self._ends[earlier - 1] > begin
+
+
+def _span(array: Array) -> tuple[int, int]:
+    """The first address of an array and the one behind its last."""
+    begin: int = array.__array_interface__["data"][0]
+    end = begin + array.itemsize
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            begin += (size - 1) * stride
+        else:
+            end += (size - 1) * stride
+    return begin, end
+
+
+class Border(Protocol):
+    """What brings values onto the device and back."""
+
+    def to_device(self, array: Array) -> Any:
+        """Return the device's form of an array."""
+
+    def to_host(self, value: Any) -> Array:
+        """Return an array of what a closure gave."""
+
+
+class Step(NamedTuple):
+    """One operation, all about it looked up beforehand."""
+
+    compute: Computes
+    read: Callable[[Sequence[Any]], Sequence[Any]]
+    """Values of the model -> those that the closure is given."""
+    result: int | None
+    """Where what it gives is put; None where it gives a sequence."""
+    results: tuple[int, ...]
+    """Where the members of a sequence are put."""
+    freed: tuple[int, ...]
+    """What nobody reads behind it."""
+    operation: NamedOperation
+    """For messages."""
+
+
+class Constants(NamedTuple):
+    """Constants of a segment on its device."""
+
+    values: Sequence[Any]
+    """By operand, None for all others; behind them None for what is absent, which is read at the place -1."""
+    memory: ConstantMemory
+    """Where they lie in the host's memory."""
+
+
+class TableExecution(Execution):
+    """Runs the closures one after the other; holds nothing between runs, so many threads may share it."""
+
+    def __init__(self, model: Model, closures: Sequence[Computes], border: Border, constants: Constants) -> None:
+        self._steps = tuple(_steps(model, closures))
+        self._inputs, self._outputs = model.inputs, model.outputs
+        self._border = border
+        self._constants = constants
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`.
+
+        Raises:
+            ExecutionError: a closure failed; the message names its operation.
+        """
+        return self._computed(inputs, self._steps)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`: `control` is asked before every operation.
+
+        Raises:
+            CancelledError: nobody wants the results any more.
+            ExecutionError: a closure failed; the message names its operation.
+        """
+        if control.cancelled is None:
+            return self._computed(inputs, self._steps)
+        return self._computed(inputs, _while_wanted(self._steps, control.cancelled))
+
+    def _computed(self, inputs: Sequence[Array], steps: Iterable[Step]) -> list[Array]:
+        values = list(self._constants.values)
+        for index, array in zip(self._inputs, inputs, strict=True):
+            values[index] = self._border.to_device(array)
+        with np.errstate(all="ignore"):  # as ONNX Runtime, which overflows without a word
+            _run(steps, values)
+        return self._given_away([values[index] for index in self._outputs], inputs)
+
+    def _given_away(self, results: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
+        """Results as arrays to write to, that share memory with nothing that is given, kept, or given beside them."""
+        live_arrays, arrays = list(inputs), []
+        for value in results:
+            array = np.asarray(self._border.to_host(value))
+            is_protected = not array.flags.writeable or self._constants.memory.may_hold(array)
+            if is_protected or any(np.may_share_memory(array, other) for other in live_arrays):
+                array = array.copy()
+            live_arrays.append(array)
+            arrays.append(array)
+        return arrays
+
+
+class TableProgram(Program):
+    """A segment that was lowered.
+
+    Args:
+        model: with known sizes.
+        closures: one for each operation.
+        lower: gives such closures again, for executions that must share none.
+        border: brings values onto the device and back.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        closures: Sequence[Computes],
+        lower: Callable[[Model], Sequence[Computes]],
+        border: Border,
+    ) -> None:
+        self._model, self._lower, self._border = model, lower, border
+        self._unused = [closures]
+        """Those that no execution has yet."""
+        self._constants = brought(model, border)
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`: closures may keep something where `Threading` keeps executions apart.
+
+        Raises:
+            CompilationError: a lowering refuses what it took before.
+        """
+        try:
+            closures = self._unused.pop()
+        except IndexError:
+            closures = self._lower(self._model)
+        return TableExecution(self._model, closures, self._border, self._constants)
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: the constants; what closures keep is not known."""
+        return sum(operand.value.nbytes for operand in self._model.operands if operand.value is not None)
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`: executions share the constants."""
+        return 0
+
+
+def brought(model: Model, border: Border) -> Constants:
+    """Return the constants of a model, brought to the device."""
+    arrays = [operand.value for operand in model.operands]
+    values = (*(None if array is None else border.to_device(array) for array in arrays), None)
+    return Constants(values, ConstantMemory(_on_the_host(arrays, values, border)))
+
+
+def _on_the_host(arrays: Iterable[Array | None], values: Iterable[Any], border: Border) -> Iterator[Array]:
+    """Constants, and what results would be that are constants of the device; what has no such form is no result."""
+    for array, value in zip(arrays, values, strict=False):
+        if array is not None:
+            yield array
+            with suppress(*FAILURES):
+                array = np.asarray(border.to_host(value))
+            yield array
+
+
+def _run(steps: Iterable[Step], values: list[Any]) -> None:
+    for step in steps:
+        compute, read, result, results, freed, _ = step
+        try:
+            if result is not None:
+                values[result] = compute(*read(values))
+                if values[result] is None:
+                    raise TypeError("its function gave None, expected a value")
+            else:
+                for index, value in zip(results, _several(compute(*read(values)), len(results)), strict=True):
+                    values[index] = value
+        except NNAdapterError:
+            raise
+        except FAILURES as error:
+            raise ExecutionError(f"{step.operation} failed: {describe(error)}") from error
+        for index in freed:
+            values[index] = None
+
+
+def _several(results: Any, count: int) -> Sequence[Any]:
+    if not isinstance(results, Sequence):  # an array would be taken for its rows
+        raise TypeError(f"its function gave {type(results).__name__}, expected a list or tuple of {count} values")
+    if len(results) != count:
+        raise ValueError(f"its function gave {len(results)} values, expected {count}")
+    return results
+
+
+def _while_wanted(steps: Sequence[Step], cancelled: Callable[[], bool]) -> Iterator[Step]:
+    for position, step in enumerate(steps):
+        if cancelled():
+            raise CancelledError(f"stopped before operation {position} of {len(steps)}")
+        yield step
+
+
+def _steps(model: Model, closures: Sequence[Computes]) -> Iterator[Step]:
+    freed = _last_uses(model)
+    for operation, compute, ends in zip(model.operations, closures, freed, strict=True):
+        named = NamedOperation(model, operation)
+        several = named.schema.variadic_outputs or len(operation.outputs) > 1
+        result = None if several else operation.outputs[0]
+        yield Step(compute, _reader(named.positions), result, operation.outputs, ends, named)
+
+
+def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What picks values in C: a slice for one, since itemgetter of one gives no sequence."""
+    if len(positions) == 1:
+        return itemgetter(slice(positions[0], positions[0] + 1))
+    return itemgetter(*positions)
+
+
+def _last_uses(model: Model) -> list[tuple[int, ...]]:
+    """For every operation the values that nobody reads behind it; constants and outputs of the model stay."""
+    live_values = {
+        *model.outputs,
+        ABSENT,
+        *(i for i, operand in enumerate(model.operands) if operand.value is not None),
+    }
+    ends: list[tuple[int, ...]] = []
+    for operation in reversed(model.operations):
+        last = {*operation.inputs, *operation.outputs} - live_values
+        live_values |= last
+        ends.append(tuple(sorted(last)))
+    return ends[::-1]
+
+
+class OpenTableProgram(Program):
+    """A segment that was lowered with traced numbers, which showed what the lowerings decide on them.
+
+    Args:
+        model: with open sizes.
+        lower: gives the closures of a model at some sizes.
+        border: brings values onto the device and back.
+    """
+
+    def __init__(self, model: Model, lower: Callable[[Model], Sequence[Computes]], border: Border) -> None:
+        self._traced = SymbolicModel(model)
+        self._lower, self._border = lower, border
+        self._constants = brought(model, border)
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return OpenTableExecution(self)
+
+    def execution_at(self, sizes: Sequence[Any]) -> TableExecution:
+        """An execution at these sizes.
+
+        Raises:
+            CompilationError: a lowering refuses what it took before.
+        """
+        model = self._traced.filled(sizes)
+        return TableExecution(model, self._lower(model), self._border, self._constants)
+
+
+class OpenTableExecution(Execution):
+    """Runs a segment at the sizes that come."""
+
+    def __init__(self, program: OpenTableProgram) -> None:
+        self._program = program
+        self._last: tuple[Sequence[Any], TableExecution] | None = None
+        """The sizes that came last, and what runs at them."""
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`: nothing is computed as long as sizes are not known.
+
+        Raises:
+            DriverError: always.
+        """
+        raise DriverError("the program leaves sizes open: say by `at` what they are")
+
+    def at(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.at`.
+
+        Raises:
+            CompilationError: a lowering refuses what it took before.
+        """
+        last = self._last
+        if last is None or last[0] is not sizes:
+            last = self._last = sizes, self._program.execution_at(sizes)
+        return last[1]

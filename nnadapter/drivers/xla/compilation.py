@@ -1,0 +1,323 @@
+"""Compilation of a segment to one XLA function: packed constants, carrier types and donated inputs.
+
+JAX 0.10 does not give compiled functions arguments of 4 bits: it says that their layouts disagree.
+
+A segment is compiled once more for each set of inputs that are given up, when that is first seen; behind a number of
+sets nothing more is donated. Where none of its results has the data type and the shape of an input, XLA has no use for
+its memory, and it is not donated either.
+
+Source: `donate_argnums` of `jax.jit`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.table_lowering import Computes
+from nnadapter.drivers.xla.engine import module, own_settings, translated
+from nnadapter.errors import CompilationError, ExecutionError
+from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.operand import Array, OperandType, dtype_name
+from nnadapter.ir.passes import run_passes
+from nnadapter.process.cache import remembered
+from nnadapter.process.forking import new_lock
+
+_CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np.dtype(np.uint8)}
+
+
+def carrier(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The data type that stands for another one at the border; most stand for themselves."""
+    return _CARRIERS.get(dtype_name(dtype), dtype)
+
+
+def carried(array: Array) -> Array:
+    """An array as the border has it."""
+    return array.astype(_CARRIERS[name]) if (name := dtype_name(array.dtype)) in _CARRIERS else array
+
+
+def give_back() -> None:
+    """Give memory that is free back to the system, where the C library can; it takes some 10 ms."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@remembered(1)
+def _trim() -> Callable[[int], Any] | None:
+    """Glibc's `malloc_trim`; others have none."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
+
+Pack = Callable[[Array], Array]
+"""A constant as the model has it -> as what computes an operation is given it."""
+
+
+class Packing:
+    """What computes an operation, some of whose constants it wants packed.
+
+    Args:
+        compute: is called with them.
+        packs: by position of an input, what packs it.
+    """
+
+    def __init__(self, compute: Computes, packs: Mapping[int, Pack]) -> None:
+        self._compute, self.packs = compute, packs
+
+    def __call__(self, *inputs: Any) -> Any:
+        """See `Computes`."""
+        return self._compute(*inputs)
+
+
+def packs_of(compute: Computes) -> Mapping[int, Pack]:
+    """What packs constants of an operation, by the position of its input."""
+    return compute.packs if isinstance(compute, Packing) else {}
+
+
+_MOST_FORMS = 16
+"""Of one segment."""
+
+
+class Donating:
+    """The forms of one segment that take memory of inputs. Usable from many threads at once."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled = compiled
+        self._lock = new_lock()
+        self._forms: dict[tuple[int, ...], Any] = {}
+
+    def start(self, inputs: Sequence[Any], given_up: Sequence[int]) -> Sequence[Any] | None:
+        """JAX's arrays of the results, which XLA may still be computing; None where it has no use for the memory.
+
+        Args:
+            inputs: JAX's arrays.
+            given_up: positions of those that nobody reads behind this.
+
+        Raises:
+            ExecutionError: XLA fails.
+        """
+        key = tuple(given_up)
+        with translated("XLA failed", "see its message", ExecutionError), own_settings():
+            with self._lock:
+                if key not in self._forms and len(self._forms) < _MOST_FORMS:
+                    self._forms[key] = self._form_or_none(key)
+                form = self._forms.get(key)
+            if form is None:
+                return None
+            executable, donated = form
+            rest = [value for position, value in enumerate(inputs) if position not in donated]
+            results: Sequence[Any] = executable([inputs[index] for index in donated], rest, self._compiled.constants)
+            return results
+
+    def _form_or_none(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
+        """None where XLA does not compile it, too: there is the segment as it was compiled first."""
+        with (
+            suppress(CompilationError),
+            translated("XLA did not compile the segment", "see its message", CompilationError),
+        ):
+            return self._form(given_up)
+        return None
+
+    def _form(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
+        jax, compiled = module(), self._compiled
+        function = jax.export.deserialize(bytearray(compiled.exported))
+        at = jax.sharding.SingleDeviceSharding(compiled.device)
+        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=at) for aval in function.in_avals]
+        inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
+        donated = usable(given_up, [_kind(spec) for spec in inputs], [_kind(spec) for spec in function.out_avals])
+        if not donated:
+            return None
+
+        def segment(given: Sequence[Any], rest: Sequence[Any], constants: Sequence[Any]) -> Any:
+            kept = iter(rest)
+            by_position = dict(zip(donated, given, strict=True))
+            every = [by_position[place] if place in by_position else next(kept) for place in range(len(inputs))]
+            return function.call(every, constants)
+
+        rest = [spec for position, spec in enumerate(inputs) if position not in donated]
+        jitted = jax.jit(segment, donate_argnums=(0,))
+        return jitted.lower([inputs[index] for index in donated], rest, constants).compile(), donated
+
+
+def usable(given_up: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of the inputs whose memory a result can take: each result takes one.
+
+    Args:
+        given_up: positions among the inputs.
+        inputs: data type and shape of each.
+        results: of each.
+    """
+    left, taken = Counter(results), []
+    for position in given_up:
+        if left[inputs[position]]:
+            left[inputs[position]] -= 1
+            taken.append(position)
+    return tuple(taken)
+
+
+def _kind(typed: Any) -> tuple[str, tuple[int, ...]]:
+    return str(typed.dtype), tuple(typed.shape)
+
+
+PASSES = ("simplify", "fuse_batch_normalization", "channels_last")
+"""What XLA does not do by itself, or not where weights are arguments."""
+
+Key = tuple[int, Pack | None]
+"""A constant: which operand, and what packs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What XLA made of a segment."""
+
+    executable: Any
+    """JAX's: called with the inputs and the constants."""
+    constants: tuple[Any, ...]
+    """On the device, in the order in which the function takes them."""
+    device: Any
+    """JAX's, that it runs on."""
+    results: tuple[str, ...]
+    """Data types of the results."""
+    exported: bytes
+    """The function as `jax.export` writes it: what XLA compiled, in StableHLO."""
+
+
+def prepared(model: Model) -> Model:
+    """The segment as it is lowered."""
+    return run_passes(model, PASSES)
+
+
+def compiled(model: Model, closures: Sequence[Computes], device: Any, precision: str) -> Compiled:
+    """Compile a segment with known sizes.
+
+    Args:
+        model: what `prepared` gave.
+        closures: what computes each operation.
+        device: JAX's.
+        precision: of products, as JAX calls it.
+
+    Raises:
+        CompilationError: JAX or XLA fails.
+    """
+    jax, keys = module(), _keys(model, closures)
+    arrays = [_packed(model, key) for key in keys]
+    with _translated(), own_settings(), jax.default_matmul_precision(precision):
+        jitted = jax.jit(_function_of(model, closures, keys))
+        inputs = [_shape(model.operands[index].type, device) for index in model.inputs]
+        constants = tuple(_shape(array, device) for array in arrays)
+        exported = jax.export.export(jitted, platforms=[platform_of(device)])(inputs, constants)
+        # Not what was exported: JAX 0.10 never frees a megabyte for each that it compiles of it.
+        executable = jitted.lower(inputs, constants).compile()
+        give_back()
+        return Compiled(
+            executable=executable,
+            constants=_placed(arrays, device),
+            device=device,
+            results=tuple(model.operands[index].type.dtype.value for index in model.outputs),
+            exported=bytes(exported.serialize()),
+        )
+
+
+def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[str], device: Any) -> Compiled:
+    """Compile what was written by `jax.export`: nothing is traced or lowered, XLA compiles as it did then.
+
+    Args:
+        exported: see `Compiled.exported`.
+        arrays: the constants.
+        results: data types of the results.
+        device: JAX's.
+
+    Raises:
+        CompilationError: JAX or XLA fails.
+    """
+    jax = module()
+    with _translated(), own_settings():
+        function = jax.export.deserialize(bytearray(exported))
+        shapes = [_shape(aval, device) for aval in function.in_avals]
+        inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
+        executable = jax.jit(function.call).lower(inputs, constants).compile()
+        give_back()
+        return Compiled(
+            executable=executable,
+            constants=_placed(arrays, device),
+            device=device,
+            results=tuple(results),
+            exported=exported,
+        )
+
+
+def platform_of(device: Any) -> str:
+    """What `jax.export` calls a device: `cpu`, `cuda`, `rocm`, `tpu`."""
+    kind = str(device.platform)
+    return str(device.client.platform_version).split()[0].lower() if kind == "gpu" else kind
+
+
+def _translated() -> AbstractContextManager[None]:
+    return translated("XLA did not compile the segment", "switch the device off for it", CompilationError)
+
+
+def _shape(typed: Any, device: Any) -> Any:
+    """What JAX is told of an operand's type, an array, or what it knows of an input itself."""
+    is_type = isinstance(typed, OperandType)
+    shape, dtype = (typed.dimensions, carrier(typed.dtype.array_type)) if is_type else (typed.shape, typed.dtype)
+    jax = module()
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(device))
+
+
+def _placed(arrays: Sequence[Array], device: Any) -> tuple[Any, ...]:
+    return tuple(module().device_put(array, device) for array in arrays)
+
+
+def _packed(model: Model, key: Key) -> Array:
+    index, pack = key
+    value = model.operands[index].value
+    assert value is not None
+    return carried(value if pack is None else pack(value))
+
+
+def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
+    """The constants that somebody reads, each in every form in which it is read."""
+    read: list[Key] = []
+    for operation, compute in zip(model.operations, closures, strict=True):
+        packs = packs_of(compute)
+        read += [(index, packs.get(position)) for position, index in enumerate(operation.inputs)]
+    read += [(index, None) for index in model.outputs]
+    return tuple(dict.fromkeys(key for key in read if key[0] != ABSENT and model.operands[key[0]].value is not None))
+
+
+def _function_of(
+    model: Model, closures: Sequence[Computes], keys: Sequence[Key]
+) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """The whole segment as one function of inputs and constants."""
+
+    def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        given = {key: _as_said(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)}
+        values: dict[int, Any] = {ABSENT: None}
+        for index, value in zip(model.inputs, inputs, strict=True):
+            values[index] = _as_said(model, index, value)
+        for operation, compute in zip(model.operations, closures, strict=True):
+            packs = packs_of(compute)
+            arguments = (
+                given[index, packs.get(position)] if (index, packs.get(position)) in given else values[index]
+                for position, index in enumerate(operation.inputs)
+            )
+            results = compute(*arguments)
+            made = results if isinstance(results, (list, tuple)) else [results]
+            values.update(zip(operation.outputs, made, strict=True))
+        results = [given[index, None] if (index, None) in given else values[index] for index in model.outputs]
+        return [result.astype(carrier(result.dtype)) for result in results]
+
+    return segment
+
+
+def _as_said(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
+    """What came over the border, in the data type that the model says; what was packed has one of its own."""
+    dtype = model.operands[index].type.dtype.array_type
+    return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

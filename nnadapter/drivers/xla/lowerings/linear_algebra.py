@@ -1,0 +1,142 @@
+"""Matrix products, determinants, triangles, and Fourier transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nnadapter.drivers.table_lowering import Computes, lowers
+from nnadapter.drivers.xla.lowerings.elementwise import FUSED
+from nnadapter.drivers.xla.lowerings.numerics import ALL_FLOATS, ALL_NUMBERS, COMPUTED, HELD, computes, moves
+from nnadapter.ir.named_operation import NamedOperation
+
+_EXPANDED = 4
+"""Determinants of so many rows are expanded, which is exact for whole numbers; larger ones are eliminated."""
+
+
+def transposed(x: Any, is_asked: bool) -> Any:
+    """The last two axes exchanged, where that is asked for."""
+    return jnp.swapaxes(x, -1, -2) if is_asked and x.ndim > 1 else x
+
+
+def mat_mul(x: Any, y: Any, transpose_x: bool, transpose_y: bool) -> Any:
+    """The product of matrices."""
+    return jnp.matmul(transposed(x, transpose_x), transposed(y, transpose_y))
+
+
+def fully_connected(x: Any, weight: Any, bias: Any = None) -> Any:
+    """The product of the last axis of `x` and that of the weight, plus a bias."""
+    result = jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+    return result if bias is None else result + bias
+
+
+@lowers("MAT_MUL", types=ALL_NUMBERS, fuse_codes=FUSED, quantized=True)
+def lower_mat_mul(operation: NamedOperation) -> Computes:
+    """Products of matrices of any numbers."""
+    return computes(operation, mat_mul)
+
+
+@lowers("FULLY_CONNECTED", types=(*ALL_FLOATS, *COMPUTED), fuse_codes=FUSED, quantized=True)
+def lower_fully_connected(operation: NamedOperation) -> Computes:
+    """Products with a weight."""
+    return computes(operation, fully_connected)
+
+
+def _integers(packed: Any, bits: int) -> Any:
+    """The integers in the bytes of the last axis, lowest bits first."""
+    taken = packed[..., None] >> jnp.arange(8, dtype=jnp.uint8) & 1
+    each = taken.reshape(*packed.shape[:-1], -1, bits).astype(jnp.int32)
+    return (each << jnp.arange(bits, dtype=jnp.int32)).sum(-1)
+
+
+def _mat_mul_n_bits(
+    x: Any, weight: Any, scale: Any, zero_point: Any = None, bias: Any = None, *, bits: int, block_size: int
+) -> Any:
+    integers = _integers(weight, bits)
+    if zero_point is None:
+        points: Any = 1 << (bits - 1)
+    else:
+        packed = zero_point.dtype == jnp.uint8
+        points = (_integers(zero_point, bits)[:, : scale.shape[1]] if packed else zero_point)[..., None]
+    reals = (integers - points).astype(scale.dtype) * scale[..., None]
+    return fully_connected(x, reals.reshape(len(weight), -1)[:, : x.shape[-1]].astype(x.dtype), bias)
+
+
+@lowers("MAT_MUL_N_BITS", types=(*ALL_FLOATS, "uint8"))
+def lower_mat_mul_n_bits(operation: NamedOperation) -> Computes:
+    """Products with a weight of few bits."""
+    return computes(operation, _mat_mul_n_bits)
+
+
+@lowers("EINSUM", types=ALL_NUMBERS)
+def lower_einsum(operation: NamedOperation) -> Computes:
+    """Sums of products by Einstein's notation."""
+    return computes(operation, lambda *inputs, equation: jnp.einsum(equation, *inputs))
+
+
+def _determinant(x: Any) -> Any:
+    size = x.shape[-1]
+    if size > _EXPANDED:
+        return jnp.linalg.det(x)
+    if size == 0:
+        return jnp.ones(x.shape[:-2], x.dtype)
+    total = jnp.zeros(x.shape[:-2], x.dtype)
+    for column in range(size):
+        minor = jnp.delete(x[..., 1:, :], column, -1)
+        total = total + (-1) ** column * x[..., 0, column] * _determinant(minor)
+    return total
+
+
+@lowers("DETERMINANT", types=ALL_FLOATS)
+def lower_determinant(operation: NamedOperation) -> Computes:
+    """Determinants of matrices."""
+    return computes(operation, _determinant)
+
+
+@lowers("TRILU", types=HELD)
+def lower_triangle(operation: NamedOperation) -> Computes:
+    """The part of a matrix above or below a diagonal."""
+    return moves(operation, lambda x, upper, k: jnp.triu(x, k) if upper else jnp.tril(x, k))
+
+
+@lowers("EYE_LIKE", types=HELD)
+def lower_eye(operation: NamedOperation) -> Computes:
+    """Ones on a diagonal."""
+    made = operation.output.type
+    rows, columns = made.dimensions
+    return moves(operation, lambda x, to, k: jnp.eye(rows, columns, int(k), dtype=made.dtype.array_type))
+
+
+def _dft(x: Any, axis: int, length: int, inverse: bool, onesided: bool) -> Any:
+    numbers = jnp.moveaxis(x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0), axis, -1)
+    if inverse and onesided:
+        parts = [jnp.fft.irfft(numbers, length)]
+    elif onesided:
+        half = jnp.fft.fft(numbers, length)[..., : length // 2 + 1]
+        parts = [half.real, half.imag]
+    else:
+        full = (jnp.fft.ifft if inverse else jnp.fft.fft)(numbers, length)
+        parts = [full.real, full.imag]
+    return jnp.stack([jnp.moveaxis(part, -1, axis) for part in parts], -1)
+
+
+def _stft(x: Any, window: Any = None, *, frame_step: int, frame_length: int, onesided: bool) -> Any:
+    starts = np.arange(0, x.shape[1] - frame_length + 1, frame_step)
+    frames = x[:, starts[:, None] + np.arange(frame_length)]
+    factors = jnp.ones(frame_length, x.dtype) if window is None else window
+    return _dft(frames * factors[:, None], 2, frame_length, False, onesided)
+
+
+@lowers("DFT", types=ALL_FLOATS)
+def lower_fourier_transform(operation: NamedOperation) -> Computes:
+    """Of whole signals."""
+    return computes(operation, _dft)
+
+
+@lowers("STFT", types=ALL_FLOATS)
+def lower_short_time_fourier_transform(operation: NamedOperation) -> Computes:
+    """Of frames of signals."""
+    return computes(operation, _stft)

@@ -1,0 +1,332 @@
+"""Numeric rules of XLA lowerings: conversions, activations, quantized operands, wide accumulation.
+
+Sums of products are exact: factors are whole numbers once zero points are subtracted, and float32 has every whole
+number up to 2^24, float64 up to 2^53. Which of the two is needed follows from the largest sum that there can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nnadapter.drivers.table_lowering import Computes
+from nnadapter.drivers.xla.compilation import Pack, Packing
+from nnadapter.ir.named_operation import NamedOperation
+from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
+from nnadapter.ir.operand_checks import integer_range
+from nnadapter.ir.operations.quantization import PRODUCTS
+
+
+def converted(x: Any, made: Any) -> Any:
+    """A value in another type; anything but 0 is true.
+
+    Where an integer type does not have a float, ONNX leaves open what comes out. Processors give the smallest number of
+    32 or 64 bits, and the low bits of it where fewer are wanted; XLA gives the nearest one, but not here.
+    """
+    if made.kind == "b":
+        return x != 0
+    if not jnp.issubdtype(x.dtype, jnp.floating) or not jnp.issubdtype(made, jnp.integer):
+        return x.astype(made)
+    wide = jnp.int64 if made in (jnp.int64, jnp.uint32, jnp.uint64) else jnp.int32
+    if made == jnp.uint64:
+        return jnp.where(x < 0, converted(x, np.dtype(np.int64)).astype(made), x.astype(made))
+    bound = 2.0 ** (8 * jnp.dtype(wide).itemsize - 1)
+    reals = x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
+    has = (reals >= -bound) & (reals < bound)
+    return jnp.where(has, reals.astype(wide), jnp.iinfo(wide).min).astype(made)
+
+
+_HALF_OF_SQUARE_ROOT = float(np.sqrt(0.5))
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """`x` times the share of a normal distribution below it, or what approximates it by tanh."""
+    if approximate == "tanh":
+        return 0.5 * x * (1 + jnp.tanh(float(np.sqrt(2 / np.pi)) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * jax.lax.erfc(-x * _HALF_OF_SQUARE_ROOT)
+
+
+def hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
+    """A line that ends at 0 and 1."""
+    return jnp.clip(alpha * x + beta, 0, 1)
+
+
+def elu(x: Any, alpha: float) -> Any:
+    """`x`, or an exponential below 0."""
+    return jnp.where(x < 0, alpha * jnp.expm1(x), x)
+
+
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x)), without overflow."""
+    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+def softsign(x: Any) -> Any:
+    """`x` over its distance from -1 or 1."""
+    return x / (1 + jnp.abs(x))
+
+
+def leaky_relu(x: Any, alpha: float) -> Any:
+    """`x`, or a share of it below 0."""
+    return jnp.where(x < 0, alpha * x, x)
+
+
+def swish(x: Any, alpha: float = 1.0) -> Any:
+    """`x` times the sigmoid of its multiple."""
+    return x * jax.nn.sigmoid(alpha * x)
+
+
+def clip(x: Any, min: float, max: float) -> Any:  # noqa: A002  the attributes' names
+    """`x` within bounds, which are within its data type."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.minimum(jnp.maximum(x, min), max)
+    smallest, largest = integer_range(DataType(x.dtype.name))
+    low, high = (_within(value, smallest, largest) for value in (min, max))
+    return jnp.minimum(jnp.maximum(x, jnp.asarray(low, x.dtype)), jnp.asarray(high, x.dtype))
+
+
+def _within(value: float, smallest: int, largest: int) -> int:
+    return smallest if value <= smallest else largest if value >= largest else int(value)
+
+
+ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
+    "relu": lambda x: jnp.maximum(x, 0),
+    "clip": clip,
+    "sigmoid": jax.nn.sigmoid,
+    "hard_sigmoid": hard_sigmoid,
+    "hard_swish": lambda x, alpha, beta: x * hard_sigmoid(x, alpha, beta),
+    "tanh": jnp.tanh,
+    "leaky_relu": leaky_relu,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: gelu(x, "tanh"),
+    "swish": swish,
+}
+"""What `fuse_code` names, called with `fuse_parameters`."""
+
+
+QUANTIZED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int4", "uint4")
+"""Data types of quantized operands."""
+COMPUTED = ("int8", "uint8", "int32")
+"""Those that are computed with."""
+
+_EXACT_IN_FLOAT32 = 1 << 24
+
+
+def _spread(values: Sequence[float], type_: OperandType, dtype: Any) -> Array:
+    """Scales or zero points so that they broadcast along their axis."""
+    axis = None if type_.quantization is None else type_.quantization.axis
+    shape = () if axis is None else [-1 if dim == axis else 1 for dim in range(type_.rank)]
+    return np.array(values, dtype).reshape(shape)
+
+
+def _parts(type_: OperandType) -> tuple[Array, Array]:
+    """Scales and zero points."""
+    assert type_.quantization is not None
+    return _spread(type_.quantization.scale, type_, np.float32), _spread(type_.quantization.zero_point, type_, np.int64)
+
+
+def _centered(x: Any, type_: OperandType, dtype: Any) -> Any:
+    """Integers without their zero points, in a type that has all of them."""
+    zero_point = _parts(type_)[1]
+    wide = jnp.int64 if type_.dtype.itemsize >= 4 else jnp.int32
+    return (x.astype(wide) - zero_point.astype(wide)).astype(dtype)
+
+
+def to_reals(x: Any, type_: OperandType) -> Any:
+    """The reals that quantized integers stand for, in float32."""
+    return _centered(x, type_, jnp.float32) * _parts(type_)[0]
+
+
+def to_integers(x: Any, type_: OperandType) -> Any:
+    """Reals as the integers of a quantized type, rounded to even and kept within it."""
+    scale, zero_point = _parts(type_)
+    return _saturated(jnp.rint(x.astype(jnp.float32) / scale), zero_point, type_)
+
+
+def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
+    """NaN is the smallest integer."""
+    smallest, largest = integer_range(type_.dtype)
+    made = type_.dtype.array_type
+    if type_.dtype.itemsize <= 2:  # float32 has all of these numbers, and what is added to them
+        moved = jnp.clip(rounded, smallest - largest - 1, 2 * largest + 1 - smallest) + zero_point.astype(np.float32)
+        kept = jnp.clip(moved, smallest, largest)
+        return jnp.where(jnp.isnan(kept), smallest, kept).astype(jnp.int32).astype(made)
+    whole = jnp.where(jnp.isnan(rounded), smallest - 512.0, rounded.astype(jnp.float64))
+    moved = jnp.clip(whole, -(2.0**40), 2.0**40).astype(jnp.int64) + zero_point
+    return jnp.clip(moved, smallest, largest).astype(made)
+
+
+def is_quantized(operand: Operand | None) -> bool:
+    """Whether an operand holds integers that stand for reals."""
+    return operand is not None and operand.type.quantization is not None
+
+
+def of_reals(operation: NamedOperation, function: Callable[..., Any]) -> Callable[..., Any]:
+    """What computes with the reals that operands stand for, and gives integers again; `function` gives one result."""
+    types = [None if operand is None else operand.type for operand in operation.inputs]
+    result = operation.output.type
+
+    def compute(*inputs: Any) -> Any:
+        reals = [
+            x if type_ is None or type_.quantization is None else to_reals(x, type_)
+            for x, type_ in zip(inputs, types, strict=True)
+        ]
+        return to_integers(function(*reals).astype(jnp.float32), result)
+
+    return compute
+
+
+def _magnitude(type_: OperandType) -> int:
+    """The largest integer of a type without its zero point."""
+    smallest, largest = integer_range(type_.dtype)
+    assert type_.quantization is not None
+    return max(max(largest - point, point - smallest) for point in type_.quantization.zero_point)
+
+
+def _largest_sum(operation: NamedOperation) -> int:
+    """The largest sum of products that the types allow."""
+    first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
+    if operation.type == "MAT_MUL":
+        depth = first.dimensions[-2 if operation.transpose_x and first.rank > 1 else -1]
+    else:
+        depth = prod(second.dimensions[1:])
+    bias = operation.inputs[2] if len(operation.inputs) > 2 else None
+    more = 0 if bias is None else 1 << 31
+    if bias is not None and bias.value is not None:
+        more = int(np.abs(bias.value.astype(np.int64)).max(initial=0))
+    return depth * _magnitude(first) * _magnitude(second) + more
+
+
+def of_products(
+    operation: NamedOperation, function: Callable[..., Any], finish: Callable[..., Any], pack: Pack | None
+) -> Computes:
+    """What adds up products of integers, and scales the sums where the result is quantized.
+
+    Args:
+        operation: one of `PRODUCTS`, whose operands are quantized.
+        function: the operation on floats, without attributes.
+        finish: the activation of reals.
+        pack: what brings a constant second input into the form that `function` takes it in.
+    """
+    first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
+    result = operation.output.type
+    exact = jnp.float32 if _largest_sum(operation) < _EXACT_IN_FLOAT32 else jnp.float64
+    channels = 1 if operation.type == "CONV_2D" else -1
+    if result.layout == "NHWC":
+        channels = -1
+
+    is_packed = operation.inputs[1].value is not None  # type: ignore[union-attr]
+
+    def packed(weight: Array) -> Array:
+        centered = _centered(weight, second, exact)
+        return centered if pack is None else pack(centered)
+
+    def compute(x: Any, y: Any, bias: Any = None) -> Any:
+        with jax.default_matmul_precision("highest"):
+            sums = function(_centered(x, first, exact), y if is_packed else _centered(y, second, exact))
+        along = [1] * sums.ndim
+        if sums.ndim:
+            along[channels] = -1
+        if bias is not None:
+            sums = sums + bias.astype(exact).reshape(along)
+        if result.quantization is None:
+            return sums.astype(jnp.int64).astype(jnp.int32)
+        scale, zero_point = _parts(result)
+        factors = (_parts(first)[0] * _parts(second)[0].reshape(-1) / scale).astype(np.float32)
+        spread = factors.reshape(along) if factors.size > 1 else factors.reshape(())
+        integers = _saturated(jnp.rint(sums.astype(jnp.float32) * spread), zero_point, result)
+        return to_integers(finish(to_reals(integers, result)), result)
+
+    return Packing(compute, {1: packed}) if is_packed else compute
+
+
+def is_product(operation: NamedOperation) -> bool:
+    """Whether it adds up products of quantized integers."""
+    return operation.type in PRODUCTS and is_quantized(operation.inputs[0])
+
+
+Function = Callable[..., Any]
+"""Values of the inputs, None for absent ones, and attributes by name -> the result, or a list of results."""
+
+ALL_FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+ALL_NUMBERS = (*ALL_FLOATS, *INTEGERS)
+HELD = (*ALL_NUMBERS, "bool")
+"""Data types of operands."""
+MOVED = (*HELD, "int4", "uint4")
+"""What is moved, or becomes another type, may have 4 bits as well."""
+LAYOUTS = ("NCHW", "NHWC")
+"""What goes element by element, or says its axes, does not care for the layout."""
+
+_NARROW = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
+
+
+def computes(operation: NamedOperation, function: Function, pack: Pack | None = None) -> Computes:
+    """What computes `operation` by `function`.
+
+    Floats of 16 bits are computed in float32 and rounded once, results have the data types that the operation says, and
+    the activation that it fuses is applied.
+
+    Args:
+        operation: which.
+        function: takes values and attributes.
+        pack: what brings the second input into the form that `function` takes it in, where it is a constant.
+    """
+    attributes = {name: value for name, value in operation.attributes.items() if not name.startswith("fuse_")}
+    finish = activation(operation)
+    if is_product(operation):
+        return of_products(operation, partial(function, **attributes), finish, pack)
+    if is_quantized(operation.inputs[0]) and is_quantized(operation.output):
+        return of_reals(operation, lambda *reals: finish(function(*reals, **attributes)))
+    made = tuple(operand.type.dtype.array_type for operand in operation.outputs)
+
+    def compute(*inputs: Any) -> Any:
+        results = function(*map(widened, inputs), **attributes)
+        if not isinstance(results, (list, tuple)):
+            return converted(finish(results), made[0])
+        return [converted(finish(result), dtype) for result, dtype in zip(results, made, strict=True)]
+
+    return compute if pack is None else Packing(compute, {1: pack})
+
+
+def moves(operation: NamedOperation, function: Function) -> Computes:
+    """What moves the elements of `operation` by `function`, in the type that they have."""
+    attributes = dict(operation.attributes)
+
+    def compute(*inputs: Any) -> Any:
+        return function(*inputs, **attributes)
+
+    return compute
+
+
+def channels_second(operation: NamedOperation, function: Function) -> Function:
+    """`function`, which takes and gives [N, C, H, W], for pictures in the layout that the operation has."""
+    if operation.input.type.layout is not Layout.NHWC:
+        return function
+
+    def turned(x: Any, *more: Any, **attributes: Any) -> Any:
+        return function(x.transpose(0, 3, 1, 2), *more, **attributes).transpose(0, 2, 3, 1)
+
+    return turned
+
+
+def widened(value: Any) -> Any:
+    """A value to compute with: what is narrower than float32 as float32."""
+    if value is not None and value.dtype.name in _NARROW:
+        return value.astype(jnp.float32)
+    return value
+
+
+def activation(operation: NamedOperation) -> Function:
+    """The activation that an operation fuses."""
+    code = str(operation.attributes.get("fuse_code", "none"))
+    if code == "none":
+        return jnp.asarray
+    function = ACTIVATIONS[code]
+    return lambda result: function(jnp.asarray(result), *operation.fuse_parameters)

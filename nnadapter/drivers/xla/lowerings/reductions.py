@@ -1,0 +1,247 @@
+"""Reductions, running sums, normalizations, softmax and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nnadapter.drivers.table_lowering import Computes, lowers
+from nnadapter.drivers.xla.lowerings.numerics import (
+    ALL_FLOATS,
+    ALL_NUMBERS,
+    COMPUTED,
+    LAYOUTS,
+    Function,
+    channels_second,
+    computes,
+)
+from nnadapter.ir.named_operation import NamedOperation
+from nnadapter.ir.operand import DataType, Layout
+from nnadapter.ir.operand_checks import integer_range
+from nnadapter.ir.operations.layouts import IMAGES
+
+
+def smallest(dtype: Any) -> Any:
+    """What is below every number of a type."""
+    return dtype.type(-jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[0])
+
+
+def largest(dtype: Any) -> Any:
+    """What is above every number of a type."""
+    return dtype.type(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[1])
+
+
+def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return x.mean(axis, keepdims=keepdims)
+    return jnp.trunc(x.astype(jnp.float64).mean(axis, keepdims=keepdims))
+
+
+_REDUCTIONS: Mapping[str, Callable[..., Any]] = {
+    "REDUCE_MEAN": _mean,
+    "REDUCE_SUM": lambda x, axis, keepdims: jnp.sum(x, axis, dtype=x.dtype, keepdims=keepdims),
+    "REDUCE_PROD": lambda x, axis, keepdims: jnp.prod(x, axis, dtype=x.dtype, keepdims=keepdims),
+    "REDUCE_MAX": lambda x, axis, keepdims: x.max(axis, keepdims=keepdims, initial=smallest(x.dtype)),
+    "REDUCE_MIN": lambda x, axis, keepdims: x.min(axis, keepdims=keepdims, initial=largest(x.dtype)),
+}
+
+
+@lowers(*_REDUCTIONS, types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
+def lower_reduction(operation: NamedOperation) -> Computes:
+    """One of all elements along some axes."""
+    function = _REDUCTIONS[operation.type]
+    return computes(operation, lambda x, axes, keepdims: function(x, tuple(axes), keepdims))
+
+
+def _place_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    def found(x: Any, axis: int, keepdims: bool, select_last_index: bool) -> Any:
+        if select_last_index:
+            return x.shape[axis] - 1 - function(jnp.flip(x, axis), axis, keepdims=keepdims)
+        return function(x, axis, keepdims=keepdims)
+
+    return found
+
+
+_PLACES = {"ARG_MAX": _place_of(jnp.argmax), "ARG_MIN": _place_of(jnp.argmin)}
+
+
+@lowers(*_PLACES, types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
+def lower_place(operation: NamedOperation) -> Computes:
+    """Where along an axis the largest or smallest element is."""
+    return computes(operation, _PLACES[operation.type])
+
+
+def _running_sum(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+    x = jnp.flip(x, axis) if reverse else x
+    total = jnp.cumsum(x, axis, dtype=x.dtype)
+    if exclusive:
+        total = _moved_on(total, axis, 0)
+    return jnp.flip(total, axis) if reverse else total
+
+
+def _running_product(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+    x = jnp.flip(x, axis) if reverse else x
+    total = jnp.cumprod(x, axis, dtype=x.dtype)
+    if exclusive:
+        total = _moved_on(total, axis, 1)
+    return jnp.flip(total, axis) if reverse else total
+
+
+def _moved_on(x: Any, axis: int, first: int) -> Any:
+    """`first` in front, and the last one left out."""
+    rest = jax.lax.slice_in_dim(x, 0, max(0, x.shape[axis] - 1), axis=axis)
+    front = jax.lax.slice_in_dim(jnp.full_like(x, first), 0, min(1, x.shape[axis]), axis=axis)
+    return jnp.concatenate([front, rest], axis)
+
+
+_RUNNING = {"CUM_SUM": _running_sum, "CUM_PROD": _running_product}
+
+
+@lowers(*_RUNNING, types=ALL_NUMBERS, layouts=LAYOUTS)
+def lower_running(operation: NamedOperation) -> Computes:
+    """Sums and products of all elements so far."""
+    return computes(operation, _RUNNING[operation.type])
+
+
+def _top_k(x: Any, k: int, axis: int, largest: bool, sorted: bool) -> list[Any]:  # noqa: A002  the attributes' names
+    """Of equals the lower index comes first."""
+    if largest:
+        order = x.shape[axis] - 1 - jnp.flip(jnp.argsort(jnp.flip(x, axis), axis, stable=True), axis)
+    else:
+        order = jnp.argsort(x, axis, stable=True)
+    chosen = jax.lax.slice_in_dim(order, 0, k, axis=axis)
+    return [jnp.take_along_axis(x, chosen, axis, mode="clip"), chosen]
+
+
+@lowers("TOP_K", types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
+def lower_top_k(operation: NamedOperation) -> Computes:
+    """The largest or smallest elements along an axis, in order, and where they are."""
+    return computes(operation, _top_k)
+
+
+def per_channel(values: Any, rank: int) -> Any:
+    """One value for each channel of `[N, C, …]`."""
+    return values.reshape(-1, *[1] * (rank - 2)) if rank > 1 else values
+
+
+def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+    centered = x - x.mean(axes, keepdims=True)
+    return centered / jnp.sqrt(jnp.square(centered).mean(axes, keepdims=True) + epsilon)
+
+
+def _layer_normalization(x: Any, scale: Any, bias: Any = None, *, axis: int, epsilon: float) -> Any:
+    result = _standardized(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
+    return result if bias is None else result + bias
+
+
+def _instance_normalization(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+    result = _standardized(x, tuple(range(2, x.ndim)), epsilon)
+    return result * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
+
+
+def _local_response(x: Any, size: int, alpha: float, beta: float, bias: float) -> Any:
+    before, behind = (size - 1) // 2, size // 2
+    rest = [(0, 0)] * (x.ndim - 2)
+    window = (1, size, *[1] * (x.ndim - 2))
+    sums = jax.lax.reduce_window(
+        jnp.square(x), x.dtype.type(0), jax.lax.add, window, (1,) * x.ndim, [(0, 0), (before, behind), *rest]
+    )
+    return x / (bias + alpha / size * sums) ** beta
+
+
+def _largest_along(x: Any, axis: int) -> Any:
+    return x.max(axis, keepdims=True, initial=-jnp.inf)
+
+
+def softmax(x: Any, axis: int) -> Any:
+    """Exponentials over their sum."""
+    raised = jnp.exp(x - _largest_along(x, axis))
+    return raised / raised.sum(axis, keepdims=True)
+
+
+def log_softmax(x: Any, axis: int) -> Any:
+    """The logarithm of exponentials over their sum."""
+    shifted = x - _largest_along(x, axis)
+    return shifted - jnp.log(jnp.exp(shifted).sum(axis, keepdims=True))
+
+
+def _rms(x: Any, scale: Any, axis: int, epsilon: float) -> Any:
+    return x / jnp.sqrt(jnp.square(x).mean(tuple(range(axis % x.ndim, x.ndim)), keepdims=True) + epsilon) * scale
+
+
+def _lp(x: Any, axis: int, p: int) -> Any:
+    magnitudes = jnp.abs(x)
+    norm = magnitudes.sum(axis, keepdims=True) if p == 1 else (magnitudes**p).sum(axis, keepdims=True) ** (1 / p)
+    return jnp.where(norm == 0, 0, x / norm)
+
+
+def _mean_variance(x: Any, axes: Sequence[int], epsilon: float) -> Any:
+    return (x - x.mean(tuple(axes), keepdims=True)) / (x.std(tuple(axes), keepdims=True) + epsilon)
+
+
+def _hardmax(x: Any, axis: int) -> Any:
+    return jax.nn.one_hot(jnp.argmax(x, axis), x.shape[axis], axis=axis, dtype=x.dtype)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "LAYER_NORMALIZATION": _layer_normalization,
+    "INSTANCE_NORMALIZATION": _instance_normalization,
+    "LOCAL_RESPONSE_NORMALIZATION": _local_response,
+    "SOFTMAX": softmax,
+    "LOG_SOFTMAX": log_softmax,
+    "HARDMAX": _hardmax,
+    "RMS_NORMALIZATION": _rms,
+    "LP_NORMALIZATION": _lp,
+    "MEAN_VARIANCE_NORMALIZATION": _mean_variance,
+}
+
+
+@lowers(*FUNCTIONS, types=(*ALL_FLOATS, *COMPUTED), quantized=True, layouts=LAYOUTS)
+def lower_normalization(operation: NamedOperation) -> Computes:
+    """Values of a common scale."""
+    function = FUNCTIONS[operation.type]
+    return computes(operation, channels_second(operation, function) if operation.type in IMAGES else function)
+
+
+@lowers("BATCH_NORMALIZATION", types=ALL_FLOATS, layouts=LAYOUTS)
+def lower_batch_normalization(operation: NamedOperation) -> Computes:
+    """By a mean and a variance of each channel that are given."""
+    last = operation.input.type.layout is Layout.NHWC
+
+    def function(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> Any:
+        parts = (scale, bias, mean, variance)
+        scale, bias, mean, variance = parts if last else (per_channel(value, x.ndim) for value in parts)
+        return (x - mean) * (scale / jnp.sqrt(variance + epsilon)) + bias
+
+    return computes(operation, function)
+
+
+def _likelihood(x: Any, target: Any, weight: Any = None, *, reduction: str, ignore_index: int | None) -> Any:
+    counted = jnp.ones(target.shape, bool) if ignore_index is None else target != ignore_index
+    labels = jnp.where(counted, target, 0)
+    weights = jnp.where(counted, jnp.ones((), x.dtype) if weight is None else weight.at[labels].get(mode="clip"), 0)
+    taken = jnp.take_along_axis(x, jnp.expand_dims(labels, 1), 1, mode="clip")[:, 0]
+    losses = jnp.where(counted, -weights * taken, 0)
+    if reduction == "none":
+        return losses
+    return losses.sum() / weights.sum() if reduction == "mean" else losses.sum()
+
+
+def _cross_entropy(x: Any, target: Any, weight: Any = None, **attributes: Any) -> Any:
+    logarithms = log_softmax(x, 1)
+    return [_likelihood(logarithms, target, weight, **attributes), logarithms]
+
+
+_FUNCTIONS: Mapping[str, Function] = {
+    "NEGATIVE_LOG_LIKELIHOOD_LOSS": _likelihood,
+    "SOFTMAX_CROSS_ENTROPY_LOSS": _cross_entropy,
+}
+
+
+@lowers(*_FUNCTIONS, types=ALL_FLOATS)
+def lower_losses(operation: NamedOperation) -> Computes:
+    """By the logarithm of the share of each label."""
+    return computes(operation, _FUNCTIONS[operation.type])

@@ -1,0 +1,178 @@
+"""Ahead-of-time compilation of a model into one file: `nnadapter.compile`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.accuracy.checks import with_checks
+from nnadapter.compiled_models.saving import save
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError, InvalidOptionError, NNAdapterError
+from nnadapter.files.atomic_files import check_writable, is_special
+from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.offering.feeds import random_feed
+from nnadapter.onnx.preparation.default_sizes import check_known_rank, default_shapes, further_shapes
+from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.signature import Shapes, read_shapes
+from nnadapter.options import Options, default_devices, options_from
+from nnadapter.paddle_models.conversion import as_onnx
+from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.reports.observed_report import build_report
+from nnadapter.reports.report import PartitionReport
+from nnadapter.running.choosing import loaded
+from nnadapter.running.planned import PlannedEngine
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+    from nnadapter.running.choices import Chosen
+
+
+_TRIES = 1
+"""Shapes that are tried beside usual ones where sizes cannot be left open at these."""
+_MOST_PLANS = 64
+
+
+def compile(  # noqa: A001  as people call it: nnadapter.compile
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    out: str | os.PathLike[str],
+    *,
+    devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    sess_options: onnxruntime.SessionOptions | None = None,
+    keep_model: bool = False,
+    open_sizes: bool | None = None,
+) -> PartitionReport:
+    """Compile a model for devices, and write all that running it needs as one file, for `InferenceSession(out)`.
+
+    Args:
+        model: path of an ONNX file or a Paddle model, contents, or an `onnx.ModelProto`.
+        out: path of the file, which takes the place of one that is there when it is complete.
+        devices: as `InferenceSession` takes them. With fallback forbidden, the file holds nothing for the CPU in the
+            place of a device.
+        input_shapes: one set of input shapes, or several; usual ones if None, where the model leaves them open.
+        open_sizes: plans serve all shapes of the class that theirs are of, where the devices can: those of
+            `input_shapes`, and of shapes at which a model is likely to be run if these are None. Without, there is one
+            plan for each set of shapes. None: where no shapes are given and the model leaves them open.
+        options: how nodes are placed; see `Options`. With `verify`, programs are checked on seeded numbers.
+        sess_options: ONNX Runtime's own, for what is compiled for the CPU.
+        keep_model: the model goes in too, and the CPU runs it at shapes that the file has no plan for.
+
+    Returns:
+        What runs where, of the last set of shapes.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
+        CompiledModelError: the file cannot be written, or something has no form in files.
+        InvalidOptionError: an option or a path does not fit.
+        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    """
+    chosen, target = options_from(options), Path(out)
+    if is_special(target):
+        raise InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a file, which can be mapped")
+    check_writable(target)
+    _check_apart(model, target)
+    if kind_of(model) is SourceKind.COMPILED:
+        raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
+    model = as_onnx(model, chosen)
+    shape_sets = [] if input_shapes is None else list(read_shapes(input_shapes))
+    most = max(chosen.max_plans, len(shape_sets), _MOST_PLANS)
+    engine_options = replace(chosen, max_plans=most, max_plan_bytes=sys.maxsize, background=False)
+    setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
+    engine = _engine(model, setting, engine_options, sess_options)
+    try:
+        for shapes in shape_sets or [{}]:
+            for name in engine.input_names:
+                if name not in engine.defaults:
+                    check_known_rank(engine.prepared.graph.value(name), shapes.get(name))
+        if chosen.verify is not None:
+            _verify(model, engine, shape_sets)
+        leaves_open = input_shapes is None if open_sizes is None else open_sizes
+        leaves_open = leaves_open and not engine.is_fixed
+        _plan_each(engine, partial(_leave_open if leaves_open else _prepare, engine, shape_sets))
+        report = build_report(engine.observed())  # makes a plan for usual shapes if there is none
+        save(target, engine, setting, keeps_model=keep_model)
+        return report
+    finally:
+        engine.close()
+        setting.trace.finish()
+
+
+def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target: Path) -> None:
+    """Refuse to put the file in the place of the model that it is made of."""
+    if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
+        raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be lost; give another path")
+
+
+def _verify(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, engine: PlannedEngine, shape_sets: Sequence[Shapes]
+) -> None:
+    """Run at each of these shapes, so that what a device computes wrongly is taken from it, and drop the plans."""
+    for shapes in shape_sets or [default_shapes(engine.prepared)]:
+        engine.run(None, random_feed(model, shapes))
+    engine.forget_plans()
+
+
+def _plan_each(engine: PlannedEngine, plan: Callable[[Chosen | None], None]) -> None:
+    """Make the plans of each choice; what no input may choose contradicts itself perhaps, as long as others do not."""
+    errors = list[NNAdapterError]()
+    for chosen in engine.ahead:
+        try:
+            plan(chosen)
+        except (InvalidInputError, InvalidModelError, CompilationError) as error:
+            errors.append(error)
+    if errors and not engine.plans_kept:
+        raise errors[0]
+
+
+def _prepare(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+    """Make plans of a choice at shapes that are wanted, or else at usual ones."""
+    if shape_sets or chosen is not None or not engine.plans_kept:
+        for shapes in shape_sets or [default_shapes(_prepared(engine, chosen))]:
+            engine.prepare_choice(shapes, chosen)
+
+
+def _leave_open(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+    """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
+    prepared, initial_count = _prepared(engine, chosen), _count_open(engine)
+    usual = default_shapes(prepared)
+    for shapes in shape_sets or [usual]:
+        complete = default_shapes(prepared, shapes)
+        if not engine.open_for(complete, chosen):
+            engine.prepare_choice(complete, chosen)
+    for count, shapes in enumerate(() if shape_sets else further_shapes(prepared, usual)):
+        with suppress(NNAdapterError):  # nobody asked for these
+            engine.open_for(shapes, chosen)
+        if count == _TRIES and _count_open(engine) == initial_count:
+            return
+
+
+def _count_open(engine: PlannedEngine) -> int:
+    return sum(plan.is_open for plan, _ in engine.plans_kept)
+
+
+def _prepared(engine: PlannedEngine, chosen: Chosen | None) -> Prepared:
+    return engine.prepared if chosen is None else chosen.prepared
+
+
+def _engine(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    setting: Setting,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
+) -> PlannedEngine:
+    try:
+        make = PlannedEngine if options.verify is None else with_checks(PlannedEngine, options)
+        return make(loaded(model, session_options), setting, options, session_options, may_leave_open=False)
+    except BaseException:
+        setting.close()
+        raise

@@ -1,0 +1,388 @@
+"""Checks of operand types, quantization and attribute values that need no schema table.
+
+A type checker sees the same before anything runs, but not every caller has one; without this, the checks that follow
+would fail in their own ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral, Real
+from operator import index as as_integer
+
+import numpy as np
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import INTEGER, DataType, Layout, Lifetime, Operand, OperandType, Quantization, QuantizedType
+from nnadapter.ir.schema import AttributeKind, Attributes, AttributeValue, OperationSchema
+from nnadapter.ir.symbolic_numbers import Traced
+
+
+def check_well_formed(model: Model) -> None:
+    """Check that operands, operations and what they hold are of the types that their fields declare.
+
+    Raises:
+        InvalidModelError: the first that is not, with the operand or operation that it concerns.
+    """
+    for index, operand in enumerate(model.operands):
+        _check_operand(index, operand)
+    for name, listed in (("input", model.inputs), ("output", model.outputs)):
+        if not isinstance(listed, tuple):
+            raise InvalidModelError(f"model {name}s are {listed!r}, expected a tuple of whole numbers")
+        for operand_index in listed:
+            if not _is_whole(operand_index):
+                raise InvalidModelError(f"model {name} {operand_index!r} is no operand, expected a whole number")
+    for position, operation in enumerate(model.operations):
+        _check_operation(position, operation)
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or (isinstance(value, (Integral, Traced)) and not isinstance(value, bool))
+
+
+def _check_operand(index: int, operand: Operand) -> None:
+    if not isinstance(operand, Operand):
+        raise InvalidModelError(f"operand {index} is {operand!r}, expected an Operand")
+    if not isinstance(operand.name, str):
+        raise InvalidModelError(f"operand {index} is called {operand.name!r}, expected a text")
+    which, type_ = f"operand {index} {operand.name!r}", operand.type
+    if not isinstance(type_, OperandType):
+        raise InvalidModelError(f"{which} is of type {type_!r}, expected an OperandType")
+    if not isinstance(type_.dtype, DataType):
+        raise InvalidModelError(f"{which} has the data type {type_.dtype!r}, expected a DataType")
+    if not isinstance(type_.layout, Layout):
+        raise InvalidModelError(f"{which} has the layout {type_.layout!r}, expected a Layout")
+    if not isinstance(operand.lifetime, Lifetime):
+        raise InvalidModelError(f"{which} has the lifetime {operand.lifetime!r}, expected a Lifetime")
+    if not isinstance(type_.dimensions, tuple):
+        raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected a tuple of whole numbers")
+    if not all(map(_is_whole, type_.dimensions)):
+        raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected whole numbers, all known")
+    if type_.quantization is not None:
+        check_quantization_fields(which, type_.quantization)
+    if operand.value is not None:
+        _check_value(which, operand.value)
+
+
+def check_quantization_fields(which: str, quantization: object) -> None:
+    """Check that a quantization holds what its fields declare.
+
+    Args:
+        which: how messages call what it belongs to.
+        quantization: anything.
+
+    Raises:
+        InvalidModelError: it is none, or a field holds something else.
+    """
+    if not isinstance(quantization, Quantization):
+        raise InvalidModelError(f"{which} has quantization {quantization!r}, expected a Quantization")
+    for name, values in (("scale", quantization.scale), ("zero_point", quantization.zero_point)):
+        if not isinstance(values, tuple):
+            raise InvalidModelError(f"{which} has the {name} {values!r}, expected a tuple, of one number per tensor")
+    for scale in quantization.scale:
+        if not isinstance(scale, Real):
+            raise InvalidModelError(f"{which} has a scale that is no number: {scale!r}, expected numbers")
+    for point in quantization.zero_point:
+        if not _is_whole(point):
+            raise InvalidModelError(
+                f"{which} has a zero point that is no whole number: {point!r}, expected whole numbers"
+            )
+    if quantization.axis is not None and not _is_whole(quantization.axis):
+        raise InvalidModelError(f"{which} is quantized along axis {quantization.axis!r}, expected a whole number")
+
+
+def _check_value(which: str, value: object) -> None:
+    if not isinstance(value, np.ndarray):
+        raise InvalidModelError(f"{which} holds {type(value).__name__}, expected a numpy array")
+    if not value.dtype.isnative:
+        raise InvalidModelError(
+            f"{which} holds numbers in another byte order, {value.dtype.str}, expected this machine's"
+        )
+
+
+def _check_operation(position: int, operation: Operation) -> None:
+    if not isinstance(operation, Operation):
+        raise InvalidModelError(f"operation {position} is {operation!r}, expected an Operation")
+    if not isinstance(operation.type, str):
+        raise InvalidModelError(f"operation {position} is of type {operation.type!r}, expected an operation's name")
+    for verb, operands in (("reads", operation.inputs), ("makes", operation.outputs)):
+        if not isinstance(operands, tuple):
+            raise InvalidModelError(
+                f"operation {position}, {operation.type}: {verb} {operands!r}, expected a tuple of whole numbers"
+            )
+        for operand in operands:
+            if not _is_whole(operand):
+                raise InvalidModelError(
+                    f"operation {position}, {operation.type}: {verb} operand {operand!r}, expected a whole number"
+                )
+    if not isinstance(operation.attributes, Mapping):
+        raise InvalidModelError(
+            f"operation {position}, {operation.type}: attributes are {operation.attributes!r}, "
+            "expected a mapping by name"
+        )
+
+
+_LEAST_SCALE, _LARGEST_SCALE = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
+
+
+def integer_range(dtype: DataType) -> tuple[int, int]:
+    """The smallest and the largest number of an integer data type."""
+    bits = round(dtype.itemsize * 8)
+    if dtype.value.startswith("uint"):
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def check_quantization(name: str, type_: OperandType) -> None:
+    """Check the quantization of a quantized type.
+
+    Args:
+        name: of what it is the type, for the message.
+        type_: a type with a quantization.
+
+    Raises:
+        InvalidModelError: the data type is no integer, the axis does not exist, there is not one scale and one zero
+            point per index of it, a scale is not positive and finite, or a zero point is outside the data type.
+    """
+    quantization = type_.quantization
+    assert quantization is not None
+    axis, count = quantization.axis, len(quantization.scale)
+    if type_.dtype not in INTEGER:
+        raise InvalidModelError(f"{name} is {type_} and quantized, expected an integer data type")
+    if axis is not None and not 0 <= axis < type_.rank:
+        raise InvalidModelError(f"{name} is quantized along axis {axis}, expected one of 0 to {type_.rank - 1}")
+    expected_count = 1 if axis is None else type_.dimensions[axis]
+    if count != expected_count or len(quantization.zero_point) != expected_count:
+        raise InvalidModelError(
+            f"{name} has {count} scales and {len(quantization.zero_point)} zero points, "
+            f"expected {expected_count} of each"
+        )
+    if not all(isinstance(scale, float) for scale in quantization.scale):
+        raise InvalidModelError(f"{name} has a scale that is no number, expected numbers")
+    if not all(_LEAST_SCALE <= scale <= _LARGEST_SCALE for scale in quantization.scale):
+        raise InvalidModelError(f"{name} has a scale that is not positive and finite in float32, expected only such")
+    if not all(isinstance(point, int) for point in quantization.zero_point):
+        raise InvalidModelError(f"{name} has a zero point that is no whole number, expected whole numbers")
+    smallest, largest = integer_range(type_.dtype)
+    if not all(smallest <= point <= largest for point in quantization.zero_point):
+        raise InvalidModelError(f"{name} has a zero point outside its data type, expected {smallest} to {largest}")
+
+
+def result_types(
+    schema: OperationSchema,
+    types: Sequence[OperandType | None],
+    attributes: Attributes,
+    quantized: Sequence[QuantizedType | None] = (),
+) -> tuple[OperandType, ...]:
+    """The types of an operation's outputs: dimensions by the shape rule, data types too where they are not quantized.
+
+    Args:
+        schema: the operation's row.
+        types: by role, None where an optional input is absent; checked.
+        attributes: every attribute of the row.
+        quantized: by output; what is left out is not quantized.
+
+    Raises:
+        InvalidModelError: the shape rule refuses, or a result does not fit.
+    """
+    return quantized_results(schema, types, attributes, schema.infer(types, attributes), quantized)
+
+
+def quantized_results(
+    schema: OperationSchema,
+    types: Sequence[OperandType | None],
+    attributes: Attributes,
+    inferred: tuple[OperandType, ...],
+    quantized: Sequence[QuantizedType | None],
+) -> tuple[OperandType, ...]:
+    """What the shape rule infers, with the data types and quantizations of what is quantized.
+
+    1. A row with a rule for quantized results decides whether a result fits its inputs. If it does, the operation
+       computes with the reals that its operands stand for.
+    2. An operation that sees integers alone may give integers that are said to be quantized, if no input is.
+    3. An input whose data type the operation knows only as quantized wants a quantized result.
+
+    Args:
+        schema: the operation's row.
+        types: by role, None where an optional input is absent; checked.
+        attributes: every attribute of the row.
+        inferred: by the shape rule.
+        quantized: by output; what is left out is not quantized.
+
+    Raises:
+        InvalidModelError: a result does not fit.
+    """
+    plain = schema.quantized is None or not (schema.always_quantized or any(map(_is_quantized, types)))
+    if plain and not any(quantized):
+        return inferred
+    quantized_types = [*quantized[: len(inferred)], *[None] * (len(inferred) - len(quantized))]
+    return tuple(_result(schema, types, attributes, *pair) for pair in zip(inferred, quantized_types, strict=True))
+
+
+def _result(
+    schema: OperationSchema,
+    types: Sequence[OperandType | None],
+    attributes: Attributes,
+    inferred: OperandType,
+    quantized_type: QuantizedType | None,
+) -> OperandType:
+    if quantized_type is None:
+        _check_plain(schema, types, inferred)
+        return inferred
+    if quantized_type == inferred.quantized:
+        return inferred
+    result = OperandType(quantized_type.dtype, inferred.dimensions, inferred.layout, quantized_type.quantization)
+    check_quantization(f"{schema.type}: result", result)
+    if schema.quantized is not None:
+        _check_by_rule(schema, types, attributes, result)
+    elif quantized_type.dtype is not inferred.dtype or any(map(_is_quantized, types)):
+        raise InvalidModelError(f"{schema.type}: result is {result} and quantized, expected {inferred}: it has no such")
+    return result
+
+
+def _is_quantized(type_: OperandType | None) -> bool:
+    return type_ is not None and type_.quantization is not None
+
+
+def _check_by_rule(
+    schema: OperationSchema, types: Sequence[OperandType | None], attributes: Attributes, result: OperandType
+) -> None:
+    assert schema.quantized is not None
+    try:
+        schema.quantized(types, result, attributes)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{schema.type}: {error}") from None
+
+
+def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], inferred: OperandType) -> None:
+    """A result that is not quantized must not come from operands that the operation only knows as reals."""
+    if schema.always_quantized:
+        raise InvalidModelError(f"{schema.type}: result is not quantized, expected a data type and a quantization")
+    if inferred.dtype is DataType.INT32 or schema.quantized is None:
+        return
+    last = len(schema.inputs) - 1
+    for position, type_ in enumerate(types):
+        role = schema.inputs[min(position, last)]
+        if type_ is not None and type_.dtype not in role.dtypes:
+            raise InvalidModelError(
+                f"{schema.type}: input {role.name!r} is {type_} and quantized, expected a quantized result as well"
+            )
+
+
+DTYPES = tuple(map(str, DataType))
+"""Names of the data types of models."""
+
+
+def checked_type(name: str, type_: OperandType) -> OperandType:
+    """Return the type of an operand that somebody may have written by hand, its fields of the right kinds.
+
+    Raises:
+        InvalidModelError: it is none, a field holds something else, or it contradicts itself.
+    """
+    if not isinstance(type_, OperandType):
+        raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
+    if not is_one_of(DTYPES, type_.dtype):
+        raise InvalidModelError(f"operand {name!r} is {type_.dtype!r}, expected one of {', '.join(DTYPES)}")
+    try:
+        dimensions = tuple(map(_dimension, type_.dimensions))
+    except TypeError:
+        raise InvalidModelError(
+            f"operand {name!r} has dimensions {type_.dimensions!r}, expected whole numbers, every one known"
+        ) from None
+    if any(isinstance(size, int) and size < 0 for size in dimensions):
+        raise InvalidModelError(f"operand {name!r} has dimensions {list(dimensions)}, expected none below 0")
+    if not is_one_of(tuple(Layout), type_.layout):
+        raise InvalidModelError(f"operand {name!r} has layout {type_.layout!r}, expected one of {', '.join(Layout)}")
+    if type_.quantization is not None:
+        check_quantization_fields(f"operand {name!r}", type_.quantization)
+    converted_type = replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
+    check_type(name, converted_type)
+    return converted_type
+
+
+def is_one_of(names: tuple[str, ...], candidate: object) -> bool:
+    """Whether something is one of the names; what is no text, such as an array, may not even compare."""
+    return isinstance(candidate, str) and candidate in names
+
+
+def _dimension(size: int) -> int:
+    if isinstance(size, bool):
+        raise TypeError
+    return size if isinstance(size, Traced) else as_integer(size)
+
+
+def check_type(name: str, type_: OperandType) -> None:
+    """Check the type of an operand of that name, whose fields are of the right kinds.
+
+    Raises:
+        InvalidModelError: layout and rank do not go together, or its quantization is not sound.
+    """
+    if type_.layout is Layout.NHWC and type_.rank != 4:
+        raise InvalidModelError(f"operand {name!r} is {type_}, expected rank 4 for layout NHWC")
+    if type_.quantization is not None:
+        check_quantization(f"operand {name!r}", type_)
+
+
+def normalized(kind: AttributeKind, value: object) -> AttributeValue:
+    """Return `value` as a Python value of that kind: numpy numbers become Python's, lists and vectors tuples.
+
+    Raises:
+        TypeError: it is of another kind; a bool is not an int, and no int is a bool.
+    """
+    return _NORMALIZE[kind](value)
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise TypeError
+
+
+def _integer(value: object) -> int:
+    if type(value) is int or isinstance(value, Traced):
+        return value  # type: ignore[return-value]
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError
+
+
+def _real(value: object) -> float:
+    if type(value) is float or isinstance(value, Traced):
+        return value  # type: ignore[return-value]
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    raise TypeError
+
+
+def _string(value: object) -> str:
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    return tuple(map(_integer, _items(value)))
+
+
+def _reals(value: object) -> tuple[float, ...]:
+    return tuple(map(_real, _items(value)))
+
+
+def _items(value: object) -> Sequence[object]:
+    if isinstance(value, (tuple, list)):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return value.tolist()  # type: ignore[no-any-return]
+    raise TypeError
+
+
+_NORMALIZE: Mapping[AttributeKind, Callable[[object], AttributeValue]] = {
+    AttributeKind.BOOL: _boolean,
+    AttributeKind.INT: _integer,
+    AttributeKind.FLOAT: _real,
+    AttributeKind.STRING: _string,
+    AttributeKind.INTS: _integers,
+    AttributeKind.FLOATS: _reals,
+}

@@ -1,0 +1,315 @@
+"""Composite fusion: layer normalization, GELU, swish and attention recognized where spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import pi, sqrt
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.operand import Array, Operand
+from nnadapter.ir.operations.access import integer
+from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
+from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules, editing
+from nnadapter.ir.schema import AttributeValue
+
+
+@editing
+def fuse_layer_normalization(editor: ModelEditor) -> None:
+    """Make LAYER_NORMALIZATION of what it is made of.
+
+    1. d = SUB(x, REDUCE_MEAN(x)); v = REDUCE_MEAN of d squared (POW by 2, or MUL with itself); d / SQRT(v + epsilon)
+       (or times its RECIPROCAL), times a constant scale, is LAYER_NORMALIZATION without a bias.
+    2. ADD of a constant behind that is its bias.
+    3. All means run over the same trailing axes, with `keepdims`; scale and bias have just those axes' dimensions.
+    4. Refused: other axes or axes that differ, other constants' shapes, an epsilon that is not one positive number, a
+       part that something else reads.
+    """
+    apply_rules(editor, _LAYER_NORMALIZATION_RULES)
+
+
+def _normalized(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    x, scale = match.operands["x"], match.operands["scale"]
+    axes, *further_axes = (editor.operation(mean).attributes["axes"] for mean in match.named.values())
+    rank = editor.type_of(x).rank
+    assert isinstance(axes, tuple)
+    if any(other != axes for other in further_axes) or not axes or axes != tuple(range(int(axes[0]), rank)):
+        return None
+    epsilon = editor.value_of(match.operands["epsilon"])
+    if epsilon is None or not _fits(editor, x, scale, int(axes[0])):
+        return None
+    if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+        return None  # epsilon may have more axes than x
+    attributes = {"axis": int(axes[0]), "epsilon": float(epsilon.reshape(()))}
+    return editor.add_operation("LAYER_NORMALIZATION", (x, scale), attributes, origins=match.operations)
+
+
+def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    normalization = editor.operation(match.named["normalized"])
+    axis, bias = integer(normalization.attributes, "axis"), match.operands["bias"]
+    if (len(normalization.inputs) > 2 and normalization.inputs[2] != ABSENT) or not _fits(
+        editor, normalization.inputs[0], bias, axis
+    ):
+        return None
+    return editor.add_operation(
+        "LAYER_NORMALIZATION", (*normalization.inputs[:2], bias), normalization.attributes, origins=match.operations
+    )
+
+
+def _fits(editor: ModelEditor, x: int, constant_: int, axis: int) -> bool:
+    return editor.type_of(constant_).dimensions == editor.type_of(x).dimensions[axis:]
+
+
+def _is_epsilon(value: Array) -> bool:
+    return value.size == 1 and float(value.reshape(())) > 0
+
+
+def _deviation(mean: str) -> OperationPattern:
+    # A new name for each place: exporters write the difference, and its mean, once or more often.
+    return operation("SUB", _NORMALIZED, operation("REDUCE_MEAN", _NORMALIZED, name=mean, keepdims=True))
+
+
+_NORMALIZED = operand("x")
+_SQUARED = _deviation("mean of the square")
+_SQUARED_DEVIATION = either(
+    operation("POW", _SQUARED, constant(value=2)), operation("MUL", _SQUARED, _deviation("mean of the factor"))
+)
+_VARIANCE = operation("REDUCE_MEAN", _SQUARED_DEVIATION, name="variance", keepdims=True)
+_ROOT = operation("SQRT", operation("ADD", _VARIANCE, constant("epsilon", when=_is_epsilon)))
+_QUOTIENT = either(
+    operation("DIV", _deviation("mean"), _ROOT), operation("MUL", _deviation("mean"), operation("RECIPROCAL", _ROOT))
+)
+_LAYER_NORMALIZATION_RULES = (
+    RewriteRule(operation("MUL", _QUOTIENT, constant("scale")), _normalized),
+    RewriteRule(operation("ADD", operation("LAYER_NORMALIZATION", name="normalized"), constant("bias")), _biased),
+)
+
+
+@editing
+def fuse_gelu(editor: ModelEditor) -> None:
+    """Make GELU of what it is made of.
+
+    1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none). The inner division may be a DIV by sqrt(2) or a MUL by its
+       reciprocal, the half a MUL by 0.5 or a DIV by 2, on x, on the sum, on both parts of the sum or on the product.
+    2. x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 becomes GELU(x; tanh). The cube may be a POW or two MULs,
+       and one x may be factored out of the inner sum.
+    3. Products and sums may stand either way round; constants must be right to one unit in the last place.
+       Refused: a part that something else reads.
+    """
+    apply_rules(editor, _GELU_RULES)
+
+
+def _half(pattern: Pattern) -> tuple[OperationPattern, OperationPattern]:
+    return operation("MUL", pattern, constant(value=0.5)), operation("DIV", pattern, constant(value=2))
+
+
+def _scaled(pattern: Pattern, factor: float) -> Pattern:
+    return operation("MUL", pattern, constant(value=factor))
+
+
+def _forms(inner: Pattern) -> tuple[OperationPattern, ...]:
+    """The product of x, 1 + inner and a half, in every association."""
+    raised = operation("ADD", inner, constant(value=1))
+    halves = either(*_half(raised), operation("ADD", either(*_half(inner)), constant(value=0.5)))
+    return (
+        *_half(operation("MUL", _GELU_INPUT, raised)),
+        operation("MUL", either(*_half(_GELU_INPUT)), raised),
+        operation("MUL", _GELU_INPUT, halves),
+    )
+
+
+def _gelu(approximate: str) -> Replacement:
+    def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+        x = match.operands["x"]
+        if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+            return None
+        return editor.add_operation("GELU", (x,), {"approximate": approximate}, origins=match.operations)
+
+    return replacement
+
+
+_GELU_INPUT = operand("x", when=lambda matched: matched.type.dtype.is_floating)
+_ERF = operation(
+    "ERF", either(operation("DIV", _GELU_INPUT, constant(value=sqrt(2))), _scaled(_GELU_INPUT, 1 / sqrt(2)))
+)
+
+_SLOPE, _CUBIC = sqrt(2 / pi), 0.044715
+_GELU_SQUARE = either(operation("POW", _GELU_INPUT, constant(value=2)), operation("MUL", _GELU_INPUT, _GELU_INPUT))
+_CUBE = either(operation("POW", _GELU_INPUT, constant(value=3)), operation("MUL", _GELU_INPUT, _GELU_SQUARE))
+_CUBED = either(
+    _scaled(_CUBE, _CUBIC),
+    operation("MUL", _scaled(_GELU_INPUT, _CUBIC), _GELU_SQUARE),
+    operation("MUL", _GELU_INPUT, _scaled(_GELU_SQUARE, _CUBIC)),
+    operation("MUL", operation("MUL", _scaled(_GELU_INPUT, _CUBIC), _GELU_INPUT), _GELU_INPUT),
+)
+_FACTORED = operation("ADD", _scaled(_GELU_SQUARE, _CUBIC), constant(value=1))
+_ARGUMENT = either(
+    _scaled(operation("ADD", _GELU_INPUT, _CUBED), _SLOPE),
+    operation("MUL", _scaled(_GELU_INPUT, _SLOPE), _FACTORED),
+    _scaled(operation("MUL", _GELU_INPUT, _FACTORED), _SLOPE),
+    operation("MUL", _GELU_INPUT, _scaled(_FACTORED, _SLOPE)),
+)
+_TANH = operation("TANH", _ARGUMENT)
+
+_GELU_RULES = (
+    *(RewriteRule(form, _gelu("none")) for form in _forms(_ERF)),
+    *(RewriteRule(form, _gelu("tanh")) for form in _forms(_TANH)),
+)
+
+
+@editing
+def fuse_hard_swish(editor: ModelEditor) -> None:
+    """Make HARD_SIGMOID and HARD_SWISH of what they are made of.
+
+    1. CLIP(x + 3, 0, 6) / 6 becomes HARD_SIGMOID(x; 1/6, 1/2). The division may be a DIV by 6 or a MUL by 1/6.
+    2. x * CLIP(x + 3, 0, 6) / 6 becomes HARD_SWISH(x; 1/6, 1/2), wherever the division stands.
+    3. MUL(x, HARD_SIGMOID(x; alpha, beta)) becomes HARD_SWISH(x; alpha, beta).
+    4. Products and sums may stand either way round. Refused: other numbers; a part that something else reads.
+    """
+    apply_rules(editor, _HARD_SWISH_RULES)
+
+
+def _sixth(pattern: Pattern) -> Pattern:
+    return either(operation("DIV", pattern, constant(value=6)), operation("MUL", pattern, constant(value=1 / 6)))
+
+
+def _hard_activation(type_: str) -> Replacement:
+    def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+        x = match.operands["x"]
+        if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+            return None
+        attributes = {"alpha": 1 / 6, "beta": 0.5}
+        if "inner" in match.named:
+            inner = editor.operation(match.named["inner"]).attributes
+            attributes = {name: inner[name] for name in attributes}  # type: ignore[misc]
+        return editor.add_operation(type_, (x,), attributes, origins=match.operations)
+
+    return replacement
+
+
+_HARD_SWISH_INPUT = operand("x", when=lambda matched: matched.type.dtype.is_floating)
+_CLIPPED = operation("CLIP", operation("ADD", _HARD_SWISH_INPUT, constant(value=3)), min=0.0, max=6.0)
+_HARD_SWISH_PRODUCT = operation("MUL", _HARD_SWISH_INPUT, _CLIPPED)
+_HARD_SWISH_RULES = (
+    RewriteRule(
+        operation("MUL", _HARD_SWISH_INPUT, operation("HARD_SIGMOID", _HARD_SWISH_INPUT, name="inner")),
+        _hard_activation("HARD_SWISH"),
+    ),
+    RewriteRule(operation("MUL", _sixth(_HARD_SWISH_INPUT), _CLIPPED), _hard_activation("HARD_SWISH")),
+    RewriteRule(operation("DIV", _HARD_SWISH_PRODUCT, constant(value=6)), _hard_activation("HARD_SWISH")),
+    RewriteRule(operation("MUL", _HARD_SWISH_PRODUCT, constant(value=1 / 6)), _hard_activation("HARD_SWISH")),
+    RewriteRule(operation("DIV", _CLIPPED, constant(value=6)), _hard_activation("HARD_SIGMOID")),
+    RewriteRule(operation("MUL", _CLIPPED, constant(value=1 / 6)), _hard_activation("HARD_SIGMOID")),
+)
+
+
+@editing
+def fuse_swish(editor: ModelEditor) -> None:
+    """Make SWISH of a value times its own sigmoid.
+
+    1. MUL(x, SIGMOID(x)), either way round, becomes SWISH(x).
+    2. MUL(x, SIGMOID(MUL(x, a))) with one constant number a becomes SWISH(x; alpha = a).
+    3. Refused: a sigmoid that something else reads as well.
+    """
+    apply_rules(editor, _SWISH_RULES)
+
+
+def _swish(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    x = match.operands["x"]
+    if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+        return None
+    alpha = editor.value_of(match.operands["alpha"]) if "alpha" in match.operands else None
+    attributes = {} if alpha is None else {"alpha": float(alpha.reshape(()))}
+    return editor.add_operation("SWISH", (x,), attributes, origins=match.operations)
+
+
+_SWISH_INPUT = operand("x")
+_ALPHA = constant("alpha", when=lambda value: value.size == 1)
+_SWISH_RULES = (
+    RewriteRule(operation("MUL", _SWISH_INPUT, operation("SIGMOID", _SWISH_INPUT)), _swish),
+    RewriteRule(operation("MUL", _SWISH_INPUT, operation("SIGMOID", operation("MUL", _SWISH_INPUT, _ALPHA))), _swish),
+)
+
+
+@editing
+def fuse_attention(editor: ModelEditor) -> None:
+    """Make ATTENTION of what it is made of.
+
+    1. MAT_MUL(SOFTMAX(s), value), with s the MAT_MUL of query and transposed key, is ATTENTION. All are of rank 4, with
+       one batch and as many heads each.
+    2. s may be multiplied or divided by one constant number: that is its scale. Then something may be added: its mask.
+    3. WHERE with a condition that is false everywhere may stand behind SOFTMAX, as ONNX's function of Attention has it.
+    4. A TRANSPOSE gives the key back as it was; `simplify` cancels it with the one that there mostly is.
+    5. Refused: a softmax along another axis, integers, a mask that makes the scores larger, a part that something else
+       reads.
+
+    A query that may look at no key gives NaN, as SOFTMAX does (`without_keys`).
+    """
+    apply_rules(editor, _ATTENTION_RULES)
+
+
+def _attention(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    query, key, value = (match.operands[name] for name in ("query", "key", "value"))
+    product = editor.operation(match.named["product"])
+    if not _fit(editor, match, query, key, value):
+        return None
+    if not product.attributes["transpose_y"]:
+        (key,) = editor.add_operation("TRANSPOSE", (key,), {"perm": (0, 1, 3, 2)}, origins=match.operations)
+    inputs = [query, key, value]
+    if "mask" in match.operands:
+        inputs.append(match.operands["mask"])
+    attributes: dict[str, AttributeValue] = {"scale": _scale(editor, match), "without_keys": "nan"}
+    return editor.add_operation("ATTENTION", inputs, attributes, origins=match.operations)
+
+
+def _fit(editor: ModelEditor, match: Match, query: int, key: int, value: int) -> bool:
+    scores = editor.type_of(editor.operation(match.named["product"]).outputs[0])
+    first = editor.type_of(query).dimensions[:2]
+    return (
+        all(editor.type_of(operand_).dimensions[:2] == first for operand_ in (key, value))
+        and editor.type_of(editor.operation(match.named["softmax"]).outputs[0]).dimensions == scores.dimensions
+        and editor.type_of(editor.operation(match.anchor).inputs[0]).dimensions == scores.dimensions
+    )
+
+
+def _scale(editor: ModelEditor, match: Match) -> float:
+    for name, power in (("factor", 1), ("divisor", -1)):
+        if name in match.operands:
+            number = editor.value_of(match.operands[name])
+            assert number is not None, "the pattern wants a constant"
+            return float(number.reshape(())) ** power
+    return 1.0
+
+
+def _is_scale(value: Array) -> bool:
+    return value.size == 1 and float(value.reshape(())) != 0
+
+
+def _has_heads(matched_operand: Operand) -> bool:
+    return matched_operand.type.rank == 4 and matched_operand.type.dtype.is_floating
+
+
+def _is_false(value: Array) -> bool:
+    return not value.any()
+
+
+def _softmax(scores: Pattern) -> OperationPattern:
+    return operation("SOFTMAX", scores, name="softmax", axis=3)
+
+
+_ATTENTION_PRODUCT = operation(
+    "MAT_MUL", operand("query", when=_has_heads), operand("key", when=_has_heads), name="product", transpose_x=False
+)
+_SCALED = either(
+    operation("MUL", _ATTENTION_PRODUCT, constant("factor", when=_is_scale)),
+    operation("DIV", _ATTENTION_PRODUCT, constant("divisor", when=_is_scale)),
+    _ATTENTION_PRODUCT,
+)
+_MASKED = either(operation("ADD", _SCALED, operand("mask")), _SCALED)
+_WEIGHTS = either(_softmax(_MASKED), operation("WHERE", constant(when=_is_false), operand("other"), _softmax(_MASKED)))
+_ATTENTION_RULES = (
+    RewriteRule(
+        operation("MAT_MUL", _WEIGHTS, operand("value", when=_has_heads), transpose_x=False, transpose_y=False),
+        _attention,
+    ),
+)

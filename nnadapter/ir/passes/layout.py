@@ -1,0 +1,412 @@
+"""Layout changes: transposes moved until they cancel, and images with their channels last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnadapter.ir.derived import derived
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, Layout, OperandType
+from nnadapter.ir.passes.views import ELEMENTWISE, FROM_NCHW, IMAGE, REMAP, Axes, View, remaining_axes
+
+
+def cancel_transposes(model: Model) -> Model:
+    """Let transposes wander towards the outputs, where they meet others and vanish.
+
+    1. A TRANSPOSE is put off until somebody needs its result as it is, composed with those that follow; what comes
+       out as the identity vanishes, and where only axes of size 1 move it becomes a RESHAPE.
+    2. Elementwise operations compute with what was there before it, if all inputs were transposed alike; constants are
+       permuted now, and single numbers stay as they are.
+    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with their axes
+       renumbered.
+    4. Where readers of one result disagree, it is transposed once for all, and those that could have followed read it.
+    5. Refused: a model in which that would not leave fewer TRANSPOSEs; one with NHWC operands; operations on quantized
+       operands. `channels_last` does the same for images, around the operations that want NHWC.
+    """
+    count = _count(model)
+    if not count or any(operand.type.layout is Layout.NHWC for operand in model.operands):
+        return model
+    for generous in (True, False):
+        candidate = _TransposeSweep(ModelEditor(model), generous).run()
+        if _count(candidate) < count:
+            return candidate
+    return model
+
+
+def _count(model: Model) -> int:
+    return sum(operation.type == "TRANSPOSE" for operation in model.operations)
+
+
+_FOLLOWERS = frozenset(REMAP) - IMAGE
+
+
+@dataclass(frozen=True, slots=True)
+class _TransposedOperand:
+    """What an operand is: `source` transposed by `perm`."""
+
+    source: int
+    perm: Axes
+    operation: int
+    """The TRANSPOSE that was put off last; it has adopted those before."""
+
+
+class _TransposeSweep:
+    """One sweep; `generous` lets a result be put off that several operations read, if all could follow."""
+
+    def __init__(self, editor: ModelEditor, generous: bool) -> None:
+        self._editor = editor
+        self._generous = generous
+        self._put: dict[int, _TransposedOperand] = {}
+        self._made: dict[int, _TransposedOperand] = {}
+        """What was made of those, for readers that transpose it further."""
+        self._constants: dict[tuple[int, Axes], int] = {}
+        self._agreed: dict[int, bool] = {}
+        """Whether all readers could follow, asked once for each operand."""
+        self._current = 0
+
+    def run(self) -> Model:
+        """Go through the model and return what comes out."""
+        for index in self._editor.sweep():
+            self._current = index
+            self._visit(index, self._editor.operation(index))
+        for output in dict.fromkeys(self._editor.model.outputs):
+            self._plain(output)
+        return self._editor.finish()
+
+    def _visit(self, index: int, operation: Operation) -> None:
+        if self._is_quantized(operation):
+            self._all_plain(operation)
+        elif operation.type == "TRANSPOSE":
+            self._put_off(index, operation)
+        elif not self._follow(index, operation):
+            self._all_plain(operation)
+
+    def _all_plain(self, operation: Operation) -> None:
+        for operand in operation.inputs:
+            self._plain(operand)
+
+    def _is_quantized(self, operation: Operation) -> bool:
+        touched = (operand for operand in (*operation.inputs, *operation.outputs) if operand >= 0)
+        return any(self._editor.type_of(operand).quantization is not None for operand in touched)
+
+    def _put_off(self, index: int, operation: Operation) -> None:
+        (operand,) = operation.inputs
+        perm: Axes = operation.attributes["perm"]  # type: ignore[assignment]
+        inner_transpose = self._put.get(operand)
+        if inner_transpose is not None:
+            self._editor.adopt(index, (inner_transpose.operation,))
+        inner_transpose = inner_transpose or self._made.get(operand)
+        if inner_transpose is not None:
+            operand, perm = inner_transpose.source, tuple(inner_transpose.perm[axis] for axis in perm)
+        self._put[operation.outputs[0]] = _TransposedOperand(operand, perm, index)
+        self._editor.remove((index,))
+
+    def _follow(self, index: int, operation: Operation) -> bool:
+        """Compute on what was there before the transposes, if it can be done."""
+        editor = self._editor
+        transposes = [self._put[operand] for operand in operation.inputs if operand in self._put]
+        if (
+            operation.type not in _FOLLOWERS
+            or not transposes
+            or any(transpose.perm != transposes[0].perm for transpose in transposes)
+        ):
+            return False
+        perm = transposes[0].perm
+        if any(not self._may_wander(operand, perm, operation) for operand in operation.inputs):
+            return False
+        back = tuple(int(axis) for axis in np.argsort(perm))
+        for other in transposes[1:]:
+            editor.adopt(transposes[0].operation, (other.operation,))
+        inputs = [self._before(operand, back) for operand in operation.inputs]
+        attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, back)}
+        results = editor.add_operation(operation.type, inputs, attributes, origins=(index,))
+        result_axes = remaining_axes(operation.type, operation.attributes, back)
+        editor.remove((index,))
+        for output, result in zip(operation.outputs, results, strict=True):
+            self._put[output] = _TransposedOperand(
+                result, tuple(map(result_axes.index, sorted(result_axes))), transposes[0].operation
+            )
+        return True
+
+    def _may_wander(self, operand: int, perm: Axes, operation: Operation) -> bool:
+        editor = self._editor
+        if operand in self._put:
+            if operand not in self._agreed:
+                self._agreed[operand] = self._do_readers_agree(operand)
+            return self._agreed[operand]
+        if operation.type not in ELEMENTWISE or editor.type_of(operand).rank > len(perm):
+            return False
+        return editor.value_of(operand) is not None or _is_number(editor.type_of(operand).dimensions)
+
+    def _do_readers_agree(self, operand: int) -> bool:
+        readers = [self._editor.operation(reader).type for reader in self._editor.consumers(operand)]
+        readers_agree = len(readers) == 1 or (self._generous and all(type_ in _MAY_READ for type_ in readers))
+        return readers_agree and not self._editor.is_output(operand)
+
+    def _before(self, operand: int, back: Axes) -> int:
+        """What stands for an operand where everything is transposed back."""
+        if operand in self._put:
+            return self._put[operand].source
+        value = self._editor.value_of(operand)
+        if value is None or value.size == 1:
+            return operand
+        key = operand, back
+        if key not in self._constants:
+            name = f"{self._editor.operand(operand).name}:transposed"
+            self._constants[key] = self._editor.add_constant(name, derived(_permuted, value, perm=back))
+        return self._constants[key]
+
+    def _plain(self, operand: int) -> None:
+        """Make what was put off, for all readers."""
+        put = self._put.pop(operand, None)
+        if put is None:
+            return
+        editor = self._editor
+        dimensions = editor.type_of(put.source).dimensions
+        if put.perm == tuple(range(len(put.perm))) and editor.can_stand_for(operand, put.source):
+            producer = editor.producer(put.source)
+            editor.adopt(self._current if producer is None else producer, (put.operation,))
+            editor.substitute(operand, put.source)
+            return
+        moved = [axis for axis in put.perm if dimensions[axis] != 1]
+        if moved == sorted(moved):
+            shape = tuple(dimensions[axis] for axis in put.perm)
+            results = editor.add_operation("RESHAPE", (put.source,), {"shape": shape}, origins=(put.operation,))
+        else:
+            results = editor.add_operation("TRANSPOSE", (put.source,), {"perm": put.perm}, origins=(put.operation,))
+        editor.substitute(operand, results[0])
+        self._made[results[0]] = put
+
+
+_MAY_READ = _FOLLOWERS | {"TRANSPOSE"}
+
+
+def _is_number(dimensions: Axes) -> bool:
+    """One element, whatever the order of the axes."""
+    return all(size == 1 for size in dimensions)
+
+
+def _permuted(value: Array, *, perm: Axes) -> Array:
+    raised = value.reshape((*[1] * (len(perm) - value.ndim), *value.shape))
+    return np.ascontiguousarray(raised.transpose(perm))
+
+
+def channels_last(model: Model) -> Model:
+    """Let images flow as [N, H, W, C] between the operations that want them so.
+
+    1. Convolutions, pools, BATCH_, INSTANCE_ and LOCAL_RESPONSE_NORMALIZATION, RESIZE_…, DEPTH_TO_SPACE and
+       SPACE_TO_DEPTH of rank 4 take and give NHWC operands. Filters stay as they are.
+    2. Elementwise operations follow: if an input is NHWC alone, they compute in NHWC. Constants are permuted now, other
+       inputs when they run; those of lower rank get leading axes of size 1 before.
+    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with their axes
+       renumbered.
+    4. TRANSPOSE and RESHAPE are put off until somebody reads the result, composed with each other and with the order
+       that the operand has; what comes out as the identity vanishes, and where only axes of size 1 move, RESHAPE does.
+    5. Every other operation gets NCHW operands, transposed back once for all readers.
+    6. Model inputs and outputs keep name, type and order.
+    7. What is quantized along an axis stays NCHW, but for filters.
+    8. Refused: a model without an operation of 1., or one that has NHWC operands already.
+    """
+    has_images = any(
+        operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations
+    )
+    if not has_images or any(operand.type.layout is Layout.NHWC for operand in model.operands):
+        return model
+    editor = ModelEditor(model)
+    state = _Images(editor)
+    for index in editor.sweep():
+        state.visit(index)
+    for output in dict.fromkeys(model.outputs):
+        state.plain(output)
+    return editor.finish()
+
+
+class _Images:
+    """In which orders each operand is there."""
+
+    def __init__(self, editor: ModelEditor) -> None:
+        self._editor = editor
+        self._views: dict[int, View] = {}
+        """Operands that were not made as the model has them, and what they are seen through."""
+        self._made: dict[tuple[int, Layout], int] = {}
+        """Operands that stand for them."""
+        self._current = 0
+
+    def visit(self, index: int) -> None:
+        """Convert one operation."""
+        self._current = index
+        operation = self._editor.operation(index)
+        if operation.type in ("TRANSPOSE", "RESHAPE") and self._put_off(index, operation):
+            return
+        if self._follows(operation):
+            self._convert(index, operation)
+            return
+        for operand in operation.inputs:
+            if operand != ABSENT:
+                self.plain(operand)
+
+    def plain(self, operand: int) -> int:
+        """The operand in the order that the model has it in."""
+        if operand not in self._views:
+            return operand
+        nchw_operand = self._made.get((operand, Layout.NCHW))
+        if nchw_operand is None:
+            nchw_operand = self._emit(self._views[operand], operand, Layout.NCHW)
+            self._editor.substitute(operand, nchw_operand)
+            self._made[operand, Layout.NCHW] = nchw_operand
+            if nchw_operand not in self._views and (operand, Layout.NHWC) in self._made:
+                self._remember(operand, nchw_operand)
+        return nchw_operand
+
+    def _remember(self, operand: int, nchw_operand: int) -> None:
+        # Later readers see `nchw_operand` in the place of `operand`, and shall know what else there is.
+        self._views[nchw_operand] = self._views[operand]
+        self._made[nchw_operand, Layout.NCHW] = nchw_operand
+        self._made[nchw_operand, Layout.NHWC] = self._made[operand, Layout.NHWC]
+
+    def _channels_last(self, operand: int) -> int:
+        nhwc_operand = self._made.get((operand, Layout.NHWC))
+        if nhwc_operand is None:
+            view = self._view(operand)
+            dimensions = self._editor.type_of(operand).dimensions
+            raised = view.reshaped((*[1] * (4 - len(dimensions)), *dimensions))
+            if raised is None:
+                raised = self._whole(self.plain(operand)).reshaped((*[1] * (4 - len(dimensions)), *dimensions))
+            assert raised is not None, "an operand that is not transposed can be reshaped"
+            nhwc_operand = self._emit(raised.transposed(FROM_NCHW), operand, Layout.NHWC)
+            self._made[operand, Layout.NHWC] = nhwc_operand
+            if operand not in self._views:
+                self._views[operand] = self._whole(operand)
+                self._made[operand, Layout.NCHW] = operand
+        return nhwc_operand
+
+    def _view(self, operand: int) -> View:
+        return self._views.get(operand) or self._whole(operand)
+
+    def _whole(self, operand: int) -> View:
+        dimensions = self._editor.type_of(operand).dimensions
+        return View(operand, dimensions, tuple(range(len(dimensions))))
+
+    def _put_off(self, index: int, operation: Operation) -> bool:
+        (operand,), (output,) = operation.inputs, operation.outputs
+        if _has_axis(self._editor.type_of(operand)) or _has_axis(self._editor.type_of(output)):
+            return False
+        view: View | None = self._view(operand)
+        assert view is not None
+        if operation.type == "TRANSPOSE":
+            view = view.transposed(_ints(operation, "perm"), index)
+        else:
+            shape = _ints(operation, "shape")
+            view = view.reshaped(shape, index)
+            nchw_operand = self._made.get((operand, Layout.NCHW))
+            if nchw_operand is not None and (view is None or not view.is_identity):
+                view = self._whole(nchw_operand).reshaped(shape, index)
+        if view is None:
+            return False
+        self._views[output] = view
+        self._editor.remove((index,))
+        return True
+
+    def _follows(self, operation: Operation) -> bool:
+        if operation.type not in REMAP:
+            return False
+        types = [self._editor.type_of(operand) for operand in operation.inputs if operand != ABSENT]
+        if operation.type in IMAGE:
+            return types[0].rank == 4
+        if any(map(_has_axis, (*types, *map(self._editor.type_of, operation.outputs)))):
+            return False
+        if operation.type in ELEMENTWISE:
+            fits = self._editor.type_of(operation.outputs[0]).rank == 4
+        else:
+            fits = all(type_.rank == 4 for type_ in types)
+        return fits and any(map(self._is_channels_last, operation.inputs))
+
+    def _is_channels_last(self, operand: int) -> bool:
+        """There in NHWC, or for nothing, and not in NCHW."""
+        view = self._views.get(operand)
+        if view is None or len(view.perm) != 4 or (operand, Layout.NCHW) in self._made:
+            return False
+        return (operand, Layout.NHWC) in self._made or view.transposed(FROM_NCHW).is_identity
+
+    def _convert(self, index: int, operation: Operation) -> None:
+        editor = self._editor
+        attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, FROM_NCHW)}
+        result_axes = remaining_axes(operation.type, operation.attributes, FROM_NCHW)
+        names = (
+            [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if result_axes == FROM_NCHW else ()
+        )
+        inputs = self._inputs(operation)
+        quantized = [editor.type_of(output).quantized for output in operation.outputs]
+        results = editor.add_operation(
+            operation.type, inputs, attributes, origins=(index,), names=names, quantized=quantized
+        )
+        editor.remove((index,))
+        for original, replacement in zip(operation.outputs, results, strict=True):
+            self._record(original, replacement, result_axes)
+
+    def _record(self, original: int, replacement: int, result_axes: Axes) -> None:
+        type_ = self._editor.type_of(replacement)
+        if result_axes == tuple(sorted(result_axes)) and result_axes != FROM_NCHW:
+            self._editor.substitute(original, replacement)
+            return
+        perm = tuple(map(result_axes.index, sorted(result_axes)))
+        self._views[original] = View(replacement, type_.dimensions, perm)
+        if type_.layout is Layout.NHWC:
+            self._made[original, Layout.NHWC] = replacement
+
+    def _inputs(self, operation: Operation) -> list[int]:
+        first, *parameters = operation.inputs
+        if operation.type in IMAGE:
+            plain = [operand if operand == ABSENT else self.plain(operand) for operand in parameters]
+            return [self._channels_last(first), *plain]
+        if operation.type in ELEMENTWISE:
+            return [self._broadcast(operand) for operand in operation.inputs]
+        return [self._channels_last(operand) for operand in operation.inputs]
+
+    def _broadcast(self, operand: int) -> int:
+        broadcast_operand = self._editor.operand(operand)
+        if broadcast_operand.type.size == 1 and broadcast_operand.type.rank < 4:
+            return self.plain(operand)
+        if broadcast_operand.value is not None:
+            return self._editor.derived(operand, f"{broadcast_operand.name}:NHWC", _to_channels_last)
+        return self._channels_last(operand)
+
+    def _emit(self, view: View, operand: int, layout: Layout) -> int:
+        """Make what the view shows, in as few operations as it takes, to stand for `operand`."""
+        editor, source = self._editor, view.source
+        type_, dimensions = editor.type_of(source), view.dimensions
+        operations = view.operations
+        producer = editor.producer(source)
+        heir = self._current if producer is None else producer
+        is_there = view.is_identity and type_.dimensions == dimensions and type_.layout is layout
+        if is_there and (layout is Layout.NHWC or editor.can_stand_for(operand, source)):
+            if operations:
+                editor.adopt(heir, operations)
+            return source
+        origins = operations or (heir,)
+        if view.is_identity and layout is Layout.NCHW:
+            return editor.add_operation("RESHAPE", (source,), {"shape": dimensions}, origins=origins)[0]
+        if type_.dimensions != view.shape:
+            (source,) = editor.add_operation("RESHAPE", (source,), {"shape": view.shape}, origins=origins)
+        names = (f"{editor.operand(operand).name}:NHWC",) if layout is Layout.NHWC else ()
+        attributes = {"perm": view.perm, "output_layout": layout.value}
+        return editor.add_operation("TRANSPOSE", (source,), attributes, origins=origins, names=names)[0]
+
+
+def _has_axis(type_: OperandType) -> bool:
+    """Quantized along an axis, whose number would change."""
+    return type_.quantization is not None and type_.quantization.axis is not None
+
+
+def _ints(operation: Operation, name: str) -> Axes:
+    value = operation.attributes[name]
+    assert isinstance(value, tuple)
+    return value  # type: ignore[return-value]
+
+
+def _to_channels_last(value: Array) -> Array:
+    raised = value.reshape((*[1] * (4 - value.ndim), *value.shape))
+    return np.ascontiguousarray(raised.transpose(FROM_NCHW))

@@ -1,0 +1,221 @@
+"""Legalization: operations and operand types replaced by others that a device has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.ir.deferred_arrays import transposed
+from nnadapter.ir.derived import derived
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
+from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS, TABULATED
+from nnadapter.ir.pattern import Match, constant, operand, operation
+from nnadapter.ir.rewrite import RewriteRule, apply_rules, editing
+
+
+@editing
+def matmul_to_fully_connected(editor: ModelEditor) -> None:
+    """Make FULLY_CONNECTED of every MAT_MUL whose right-hand side is a constant matrix.
+
+    1. The constant [K, N] is transposed to the weight [N, K]; with `transpose_y` it is that already. Several products
+       with one constant share one weight.
+    2. Refused: integers, a left-hand side of rank 0 or 1 or with `transpose_x`, a constant of another rank than 2.
+    """
+    apply_rules(editor, _RULES)
+
+
+def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    matmul = editor.operation(match.anchor)
+    weight = match.operands["y"]
+    if editor.type_of(weight).rank != 2:
+        return None
+    if not matmul.attributes["transpose_y"]:
+        weight = editor.derived(weight, f"{editor.operand(weight).name}.transposed", transposed)
+    fused = {name: matmul.attributes[name] for name in ("fuse_code", "fuse_parameters")}
+    return editor.add_operation("FULLY_CONNECTED", (match.operands["x"], weight), fused, origins=match.operations)
+
+
+_RULES = (
+    RewriteRule(
+        operation(
+            "MAT_MUL",
+            operand("x", when=lambda matched: matched.type.dtype.is_floating and matched.type.rank >= 2),
+            constant("y"),
+            transpose_x=False,
+            fuse_code=lambda _: True,
+        ),
+        _replace,
+    ),
+)
+
+
+@editing
+def quantized_to_real(editor: ModelEditor) -> None:
+    """Spell out operations of reals on quantized operands: DEQUANTIZE, the operation in float32, QUANTIZE.
+
+    1. An operation of `REALS` whose inputs and result are quantized is spelled out; results are the same bit by bit.
+    2. Refused: functions of one variable, which a table does better; products, which are exact on integers; CONCAT of
+       parts that are quantized as the result is, which only moves them.
+    """
+    for index in editor.sweep(_SPELLED_OUT):
+        operation = editor.operation(index)
+        if _computes_reals(editor, operation):
+            _spell_out(editor, index, operation)
+
+
+_SPELLED_OUT = REALS - TABULATED
+
+
+def _computes_reals(editor: ModelEditor, operation: Operation) -> bool:
+    inputs = [editor.type_of(operand).quantized for operand in operation.inputs if operand != ABSENT]
+    result = editor.type_of(operation.outputs[0]).quantized
+    moves = operation.type in MOVERS and all(input_type == result for input_type in inputs)
+    return result is not None and None not in inputs and not moves
+
+
+def _spell_out(editor: ModelEditor, index: int, operation: Operation) -> None:
+    origins = (index,)
+    reals = [
+        operand if operand == ABSENT else editor.add_operation("DEQUANTIZE", (operand,), origins=origins)[0]
+        for operand in operation.inputs
+    ]
+    (result,) = editor.add_operation(operation.type, reals, operation.attributes, origins=origins)
+    quantized = (editor.type_of(operation.outputs[0]).quantized,)
+    editor.replace((index,), editor.add_operation("QUANTIZE", (result,), origins=origins, quantized=quantized))
+
+
+_SHIFT = 128
+
+
+def symmetric_to_asymmetric(model: Model) -> Model:
+    """Replace quantized operands of int8 by uint8 ones of the same reals: integers and zero points are 128 larger.
+
+    Source: NNAdapter's pass `convert_quantization_symm_to_asymm`; NNAPI TENSOR_QUANT8_ASYMM.
+
+    1. Results of QUANTIZE, products and operations of reals become uint8, and all that moves them; constants are
+       shifted now. What a filter of several scales says per channel is kept per channel.
+    2. Where something else sees the integers (a model input or output, a STORAGE_CAST, a comparison), they are int8: a
+       DEQUANTIZE and a QUANTIZE of the same scale stand between, which change nothing.
+    3. Refused: PAD with a constant, whose value is an integer; operands of other data types; a model without int8 ones.
+    """
+    if not any(_is_signed(operand.type.quantized) for operand in model.operands):
+        return model
+    editor = ModelEditor(model)
+    state = _Shifting(editor)
+    for index in editor.sweep():
+        state.visit(index)
+    for output in dict.fromkeys(model.outputs):
+        state.signed(output)
+    return editor.finish()
+
+
+def _is_signed(type_: QuantizedType | None) -> bool:
+    return type_ is not None and type_.dtype is DataType.INT8
+
+
+def _shifted(type_: QuantizedType) -> QuantizedType:
+    quantization = type_.quantization
+    points = tuple(point + _SHIFT for point in quantization.zero_point)
+    return QuantizedType(
+        DataType.UINT8, Quantization(scale=quantization.scale, zero_point=points, axis=quantization.axis)
+    )
+
+
+def _shift(value: Array) -> Array:
+    """Adding 128 flips the sign bit."""
+    return np.asarray(value.view(np.uint8) ^ np.uint8(_SHIFT))
+
+
+class _Shifting:
+    """Which operands are there as uint8."""
+
+    def __init__(self, editor: ModelEditor) -> None:
+        self._editor = editor
+        self._unsigned: dict[int, int] = {}
+        """Operands of the model by what stands for them."""
+        self._signed: dict[int, int] = {}
+        """Those of the keys of `_unsigned` that are there as int8 as well, and what they are."""
+        self._current: Sequence[int] = ()
+
+    def visit(self, index: int) -> None:
+        """Convert one operation, or give it the int8 operands that it wants."""
+        self._current = (index,)
+        operation = self._editor.operation(index)
+        types = [
+            self._editor.type_of(operand).quantized
+            for operand in (*operation.inputs, *operation.outputs)
+            if operand != ABSENT
+        ]
+        if _follows(operation, types) and any(map(_is_signed, types)):
+            self._convert(index, operation)
+            return
+        for input_index in operation.inputs:
+            if input_index != ABSENT:
+                self.signed(input_index)
+
+    def signed(self, operand: int) -> None:
+        """See to it that what the model has as int8 is there as int8."""
+        if operand not in self._unsigned or operand in self._signed:
+            return
+        signed_operand = self._converted(self._unsigned[operand], self._editor.type_of(operand).quantized)
+        # Later readers see `made` in the place of `operand`.
+        self._signed[operand] = self._signed[signed_operand] = signed_operand
+        self._unsigned[signed_operand] = self._unsigned[operand]
+        self._editor.substitute(operand, signed_operand)
+
+    def _convert(self, index: int, operation: Operation) -> None:
+        editor = self._editor
+        inputs = [operand if operand == ABSENT else self._as_unsigned(operand) for operand in operation.inputs]
+        olds = [editor.type_of(output).quantized for output in operation.outputs]
+        quantized = [
+            _shifted(original) if original is not None and _is_signed(original) else original for original in olds
+        ]
+        signed = _is_signed(olds[0])
+        names = [f"{editor.operand(output).name}:uint8" for output in operation.outputs] if signed else ()
+        results = editor.add_operation(
+            operation.type, inputs, operation.attributes, origins=(index,), names=names, quantized=quantized
+        )
+        editor.remove((index,))
+        for original, replacement in zip(operation.outputs, results, strict=True):
+            if signed:
+                self._unsigned[original] = replacement
+            else:
+                editor.substitute(original, replacement)
+
+    def _as_unsigned(self, operand: int) -> int:
+        editor = self._editor
+        type_ = editor.type_of(operand).quantized
+        if type_ is None or not _is_signed(type_):
+            return operand
+        unsigned_operand = self._unsigned.get(operand)
+        if unsigned_operand is None:
+            value = editor.value_of(operand)
+            target = _shifted(type_)
+            if value is None:
+                unsigned_operand = self._converted(operand, target)
+            else:
+                name = f"{editor.operand(operand).name}:uint8"
+                unsigned_operand = editor.add_constant(name, derived(_shift, value), target.quantization)
+            self._unsigned[operand] = unsigned_operand
+            self._signed[operand] = operand  # it stays as it is for those who want it so
+        return unsigned_operand
+
+    def _converted(self, operand: int, type_: QuantizedType | None) -> int:
+        """An operand of the same reals in the other data type: the scale is the same, so nothing is rounded."""
+        (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
+        return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
+
+
+def _follows(operation: Operation, types: Sequence[QuantizedType | None]) -> bool:
+    """Whether an operation means reals, so that it does not matter which integers stand for them."""
+    if operation.type in ("QUANTIZE", "DEQUANTIZE"):
+        return True
+    if operation.type in PRODUCTS:
+        return True
+    if operation.type == "PAD" and operation.attributes["mode"] == "constant":
+        return False
+    moves = operation.type in MOVERS and types[-1] is not None and types[0] == types[-1]
+    return moves or (operation.type in REALS and None not in types)

@@ -1,0 +1,416 @@
+"""Producer fusion: activations, padding, scales and batch normalization absorbed by a neighbor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.derived import derived
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.operand import Array, DataType, Layout, OperandType
+from nnadapter.ir.operations import layouts
+from nnadapter.ir.pattern import Match, OperationPattern, constant, operand, operation
+from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules, editing
+
+FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
+"""Operations that have a `fuse_code`."""
+
+_ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "RELU": ("relu", ()),
+    "CLIP": ("clip", ("min", "max")),
+    "SIGMOID": ("sigmoid", ()),
+    "HARD_SIGMOID": ("hard_sigmoid", ("alpha", "beta")),
+    "HARD_SWISH": ("hard_swish", ("alpha", "beta")),
+    "TANH": ("tanh", ()),
+    "LEAKY_RELU": ("leaky_relu", ("alpha",)),
+    "GELU": ("gelu", ()),
+    "SWISH": ("swish", ()),
+}
+"""By operation type: the fuse code, and the attributes that are its parameters."""
+
+
+@editing
+def fuse_activation(editor: ModelEditor) -> None:
+    """Let an operation with a `fuse_code` apply the activation behind it.
+
+    1. RELU, CLIP, SIGMOID, HARD_SIGMOID, HARD_SWISH, TANH, LEAKY_RELU, GELU and SWISH are fused; their attributes
+       become `fuse_parameters`.
+    2. Refused: a host whose output something else reads or the model gives back, or that has an activation already;
+       integers; a SWISH whose alpha is not 1.
+    """
+    apply_rules(editor, _ACTIVATION_RULES)
+
+
+def _fuse_clamp(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    activation, host = editor.operation(match.anchor), editor.operation(match.named["host"])
+    code, names = _code(activation)
+    if activation.attributes.get("alpha", 1.0) != 1.0 and code == "swish":
+        return None
+    attributes = {
+        **host.attributes,
+        "fuse_code": code,
+        "fuse_parameters": tuple(activation.attributes[name] for name in names),
+    }
+    return editor.add_operation(
+        host.type,
+        host.inputs,
+        attributes,  # type: ignore[arg-type]
+        origins=(match.named["host"], *match.operations),
+    )
+
+
+def _code(activation: Operation) -> tuple[str, tuple[str, ...]]:
+    code, names = _ACTIVATIONS[activation.type]
+    return ("gelu_tanh", names) if activation.attributes.get("approximate") == "tanh" else (code, names)
+
+
+_ACTIVATION_RULES = (
+    RewriteRule(
+        operation(
+            tuple(_ACTIVATIONS),
+            operation(FUSABLE, operand("input", when=lambda matched: matched.type.dtype.is_floating), name="host"),
+        ),
+        _fuse_clamp,
+    ),
+)
+
+
+@editing
+def fuse_pad(editor: ModelEditor) -> None:
+    """Fold a PAD by a constant into the pads of the convolution or pooling behind it.
+
+    1. CONV_2D, behind a PAD by 0: the pads are added.
+    2. MAX_POOL_2D, behind a PAD by the smallest number of the data type, -inf for floats; by 0 as well where the
+       operand is what a RELU made, alone or fused.
+    3. AVERAGE_POOL_2D, behind a PAD by 0: the pads are added and count. So they must have counted before, or have been
+       none.
+    4. Two PADs by one constant that follow each other are one before that, if neither takes anything away.
+    5. Refused: pads of batch or channels, pads that take away or are as large as a pooling window, other modes;
+       pooling with dilations, whose windows may see nothing but padding, or with `ceil_mode`, whose count of windows
+       follows from the pads; quantized operands; a PAD that something else reads.
+    """
+    apply_rules(editor, _PAD_RULES)
+
+
+def _fuse_padding(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    host, pad = editor.operation(match.anchor), editor.operation(match.named["pad"])
+    type_ = editor.type_of(pad.inputs[0])
+    more = _image_pads(type_, pad)
+    if more is None or not _FITS[host.type](editor, host, pad):
+        return None
+    pads = tuple(host_pad + other for host_pad, other in zip(_ints(host, "pads"), more, strict=True))
+    attributes: dict[str, Any] = {**host.attributes, "pads": pads}
+    if "count_include_pad" in attributes:
+        attributes["count_include_pad"] = True
+    try:
+        return editor.add_operation(host.type, (pad.inputs[0], *host.inputs[1:]), attributes, origins=match.operations)
+    except InvalidModelError:  # a window would see nothing but padding
+        return None
+
+
+def _merge(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    outer, inner = editor.operation(match.anchor), editor.operation(match.named["pad"])
+    pads = tuple(outer_pad + other for outer_pad, other in zip(_ints(outer, "pads"), _ints(inner, "pads"), strict=True))
+    less = any(amount < 0 for operation in (outer, inner) for amount in _ints(operation, "pads"))
+    if less or outer.attributes["value"] != inner.attributes["value"]:
+        return None
+    attributes: dict[str, Any] = {**outer.attributes, "pads": pads}
+    return editor.add_operation("PAD", inner.inputs, attributes, origins=match.operations)
+
+
+def _image_pads(type_: OperandType, pad: Operation) -> tuple[int, ...] | None:
+    """Top, left, bottom and right; None if the PAD does anything else."""
+    pads = _ints(pad, "pads")
+    if type_.quantization is not None:
+        return None
+    height = 1 if type_.layout is Layout.NHWC else 2
+    image_axes = (height, height + 1, height + 4, height + 5)
+    if any(pads[axis] for axis in range(8) if axis not in image_axes) or any(amount < 0 for amount in pads):
+        return None
+    return tuple(pads[axis] for axis in image_axes)
+
+
+def _ints(operation: Operation, name: str) -> tuple[int, ...]:
+    return operation.attributes[name]  # type: ignore[return-value]
+
+
+def _pads_zeros(editor: ModelEditor, host: Operation, pad: Operation) -> bool:
+    return pad.attributes["value"] == 0
+
+
+def _is_counted(editor: ModelEditor, host: Operation, pad: Operation) -> bool:
+    counted = host.attributes["count_include_pad"] or not any(_ints(host, "pads"))
+    return bool(pad.attributes["value"] == 0 and counted and _is_plain(host))
+
+
+def _is_never_largest(editor: ModelEditor, host: Operation, pad: Operation) -> bool:
+    value, dtype = pad.attributes["value"], editor.type_of(pad.inputs[0]).dtype
+    zeros = value == 0 and _is_not_negative(editor, pad.inputs[0])
+    return _is_plain(host) and (zeros or value == _smallest(dtype))
+
+
+def _smallest(dtype: DataType) -> float:
+    """NaN, which equals nothing, where the data type has no smallest number that PAD could be told of."""
+    if dtype.is_floating:
+        return float("nan") if dtype.value.startswith("float8") else float("-inf")
+    return 0.0 if dtype.value.startswith("u") else -(2.0 ** (8 * dtype.itemsize - 1))
+
+
+def _is_not_negative(editor: ModelEditor, index: int) -> bool:
+    producer = editor.producer(index)
+    made_by = None if producer is None else editor.operation(producer)
+    return made_by is not None and (
+        made_by.type == "RELU" or (made_by.type in FUSABLE and made_by.attributes["fuse_code"] == "relu")
+    )
+
+
+def _is_plain(host: Operation) -> bool:
+    return _ints(host, "dilations") == (1, 1) and not host.attributes["ceil_mode"]
+
+
+_FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
+    "CONV_2D": _pads_zeros,
+    "MAX_POOL_2D": _is_never_largest,
+    "AVERAGE_POOL_2D": _is_counted,
+}
+"""Whether the value that was padded with is what the operation pads with."""
+
+_PAD = operation("PAD", operand("input"), name="pad", mode="constant")
+_PAD_RULES = (
+    RewriteRule(operation("PAD", _PAD, mode="constant"), _merge),
+    RewriteRule(operation("CONV_2D", _PAD, fuse_code=lambda _: True), _fuse_padding),
+    RewriteRule(operation(("MAX_POOL_2D", "AVERAGE_POOL_2D"), _PAD), _fuse_padding),
+)
+
+
+FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
+"""Operations whose output is filter times something plus bias."""
+
+
+def foldable(name: str, *more: str) -> OperationPattern:
+    """The pattern of such an operation, or one of `more`, with a constant filter; its name in the match is `name`."""
+    return operation((*FOLDABLE, *more), operand(f"{name} input"), constant(f"{name} filter"), name=name)
+
+
+def channel_axis(host: Operation, output: OperandType) -> int:
+    """The axis of a foldable operation's output that its bias runs along."""
+    last = host.type == "FULLY_CONNECTED" or output.layout is Layout.NHWC
+    return output.rank - 1 if last else 1
+
+
+def fold(
+    editor: ModelEditor, host: int, scale: Array | None, shift: Array | None, operations: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Add a copy of `host` whose output is the old one times `scale` plus `shift`.
+
+    Computed in float64 and rounded once to the filter's data type.
+
+    Args:
+        editor: what the host is in.
+        host: a foldable operation with a constant filter, or a BATCH_NORMALIZATION, whose scale is one.
+        scale: float64 [C] or None.
+        shift: float64 [C] or None.
+        operations: what the new operation stands for; its constants are named for the output of the first one.
+
+    Returns:
+        The new operation's outputs, or None if the bias is not constant or the result is not finite in its data type.
+    """
+    host_operation = editor.operation(host)
+    filter_, bias = _filter_and_bias(editor, host_operation, scale, shift)
+    if filter_ is None:
+        return None
+    stem = editor.operand(editor.operation(operations[0]).outputs[0]).name
+    inputs = [host_operation.inputs[0], host_operation.inputs[1]]
+    if scale is not None:
+        inputs[1] = editor.add_constant(f"{stem}.filter", filter_)
+    if bias is not None:
+        inputs.append(editor.add_constant(f"{stem}.bias", bias))
+    inputs += host_operation.inputs[3:]
+    return editor.add_operation(host_operation.type, inputs, host_operation.attributes, origins=(host, *operations))
+
+
+def _filter_and_bias(
+    editor: ModelEditor, host: Operation, scale: Array | None, shift: Array | None
+) -> tuple[Array | None, Array | None]:
+    filter_ = editor.value_of(host.inputs[1])
+    has_bias = len(host.inputs) > 2 and host.inputs[2] != ABSENT
+    bias = editor.value_of(host.inputs[2]) if has_bias else None
+    if filter_ is None or (has_bias and bias is None):
+        return None, None
+    group = host.attributes.get("group", 1)
+    transposed = host.type == "CONV_2D_TRANSPOSE"
+    folded = derived(_scaled_filter, filter_, bias, scale, shift, groups=group if transposed else 0)
+    if folded is None:
+        return None, None
+    scaled, moved = folded
+    return filter_ if scaled is None else scaled, moved
+
+
+def _scaled_filter(
+    filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
+) -> tuple[Array | None, Array | None] | None:
+    """The new filter, None where it stays as it is, and the new bias; None where one of them is not finite."""
+    moved = None if bias is None else bias.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if scale is not None and moved is not None:
+            moved = moved * scale
+        if shift is not None:
+            moved = shift if moved is None else moved + shift
+        scaled = None if scale is None else _scaled(filter_, scale, groups).astype(filter_.dtype)
+        result = scaled, None if moved is None else moved.astype(filter_.dtype)
+    arrays = (filter_, *result) if scaled is None else result
+    return result if all(np.isfinite(array).all() for array in arrays if array is not None) else None
+
+
+def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
+    """The filter with its output channels scaled; `groups` is that of a transposed convolution, else 0."""
+    wide = filter_.astype(np.float64)
+    if not groups:
+        return wide * scale.reshape(-1, *[1] * (wide.ndim - 1))
+    # [C, O/group, kH, kW]: the rows of a group belong to the same output channels
+    grouped = wide.reshape(groups, -1, *wide.shape[1:])
+    return (grouped * scale.reshape(groups, 1, wide.shape[1], 1, 1)).reshape(wide.shape)
+
+
+@editing
+def fuse_scale_and_bias(editor: ModelEditor) -> None:
+    """Fold MUL, ADD and SUB by a constant into the filter and bias of the operation before them.
+
+    1. That operation is a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter (and bias), or a
+       BATCH_NORMALIZATION with constant scale and bias, and is read by nothing else. A chain of such
+       operations is folded as a whole.
+    2. The constant is one number, or has one number per output channel and 1 along every other axis. The output's
+       dimensions must not grow by it.
+    3. MUL scales filter and bias, ADD and SUB (either way round) move the bias; in float64, rounded once for each.
+    4. Refused: DIV, which would round differently; an activation in between; a result that is not finite.
+    """
+    apply_rules(editor, _SCALE_AND_BIAS_RULES)
+
+
+def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
+    """What to do with the constant c: scale by `scale` (by c if None), then shift by `shift` times c (not if None)."""
+
+    def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+        value = _per_channel(editor, match)
+        if value is None:
+            return None
+        factor = value if scale is None else None if scale == 1 else derived(_filled, value, number=scale)
+        moved = value if shift == 1 else None if shift is None else derived(_times, value, number=shift)
+        return fold(editor, match.named["host"], factor, moved, match.operations)
+
+    return replacement
+
+
+def _per_channel(editor: ModelEditor, match: Match) -> Array | None:
+    host = editor.operation(match.named["host"])
+    type_ = editor.type_of(host.outputs[0])
+    value = editor.value_of(match.operands["constant"])
+    if value is None or editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions != type_.dimensions:
+        return None
+    axis = channel_axis(host, type_) - type_.rank
+    channels = type_.dimensions[axis]
+    along = value.shape[axis] if value.ndim >= -axis else 1
+    if value.size not in (1, along):
+        return None
+    return derived(_broadcast_constant, value, channels=channels) if value.size else None
+
+
+def _broadcast_constant(value: Array, *, channels: int) -> Array:
+    return np.array(np.broadcast_to(value.astype(np.float64).reshape(-1), (channels,)))
+
+
+def _filled(value: Array, *, number: float) -> Array:
+    return np.full(value.shape, number)
+
+
+def _times(value: Array, *, number: float) -> Array:
+    return value * number
+
+
+_HOST, _CONSTANT = foldable("host", "BATCH_NORMALIZATION"), constant("constant")
+_SCALE_AND_BIAS_RULES = (
+    RewriteRule(operation("MUL", _HOST, _CONSTANT), _fold_constant(None, None)),
+    RewriteRule(operation("ADD", _HOST, _CONSTANT), _fold_constant(1, 1)),
+    RewriteRule(operation("SUB", _HOST, _CONSTANT), _fold_constant(1, -1)),
+    RewriteRule(operation("SUB", _CONSTANT, _HOST), _fold_constant(-1, 1)),
+)
+
+
+@editing
+def fuse_batch_normalization(editor: ModelEditor) -> None:
+    """Remove every BATCH_NORMALIZATION with constant scale, bias, mean and variance.
+
+    1. Behind a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter (and bias), read by nothing else,
+       it is folded into filter and bias, in float64, rounded once.
+    2. Anywhere else it becomes MUL and ADD with constants of shape [C, 1, 1], or [C] where the layout is NHWC.
+    3. Refused: statistics that are not constant; a host with an activation fused to it or whose channels are another
+       axis; a result that is not finite in the operand's data type.
+    """
+    apply_rules(editor, _BATCH_NORMALIZATION_RULES)
+
+
+def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    host = editor.operation(match.named["host"])
+    type_ = editor.type_of(host.outputs[0])
+    if channel_axis(host, type_) != layouts.channel_axis(type_):
+        return None
+    scale, shift = _scale_and_shift(editor, editor.operation(match.anchor))
+    return fold(editor, match.named["host"], scale, shift, match.operations)
+
+
+def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    normalization = editor.operation(match.anchor)
+    type_ = editor.type_of(normalization.inputs[0])
+    shape = (-1, *[1] * (type_.rank - 1 - layouts.channel_axis(type_)))
+    values = (editor.value_of(index) for index in normalization.inputs[1:])
+    coefficients = derived(
+        _broadcast_parameters,
+        *values,
+        epsilon=normalization.attributes["epsilon"],
+        dtype=type_.dtype.value,
+        shape=shape,
+    )
+    if coefficients is None:
+        return None
+    scale, shift = coefficients
+    name = editor.operand(normalization.outputs[0]).name
+    (scaled,) = editor.add_operation(
+        "MUL", (normalization.inputs[0], editor.add_constant(f"{name}.scale", scale)), origins=match.operations
+    )
+    return editor.add_operation("ADD", (scaled, editor.add_constant(f"{name}.shift", shift)), origins=match.operations)
+
+
+def _scale_and_shift(editor: ModelEditor, operation_: Operation) -> tuple[Array, Array]:
+    values = (editor.value_of(index) for index in operation_.inputs[1:])
+    return derived(_factor_and_offset, *values, epsilon=operation_.attributes["epsilon"])
+
+
+def _factor_and_offset(
+    scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float
+) -> tuple[Array, Array]:
+    scale, bias, mean, variance = (value.astype(np.float64) for value in (scale, bias, mean, variance))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = scale / np.sqrt(variance + epsilon)
+        return factor, bias - mean * factor
+
+
+def _broadcast_parameters(
+    *values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]
+) -> tuple[Array, Array] | None:
+    """Both in that data type and shape; None where one is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale, shift = (
+            coefficient.astype(dtype).reshape(shape) for coefficient in _factor_and_offset(*values, epsilon=epsilon)
+        )
+    return (scale, shift) if np.isfinite(scale).all() and np.isfinite(shift).all() else None
+
+
+_STATISTICS = tuple(map(constant, ("scale", "bias", "mean", "variance")))
+_BATCH_NORMALIZATION_RULES = (
+    RewriteRule(operation("BATCH_NORMALIZATION", foldable("host"), *_STATISTICS), _into_host),
+    RewriteRule(operation("BATCH_NORMALIZATION", operand("input"), *_STATISTICS), _apart),
+)

@@ -1,0 +1,304 @@
+"""Simplification: dead, repeated and identity operations, and those the one before can absorb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from nnadapter.ir.derived import decided, group_key
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.operand import Array, digest_of
+from nnadapter.ir.pattern import COMMUTATIVE
+from nnadapter.ir.rewrite import editing
+from nnadapter.ir.symbolic_numbers import told_apart
+
+
+def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
+    """Let readers of the first of `operations` read `source`; false where that cannot be.
+
+    The operation that makes `source`, or else the first that reads the output, stands for what has gone.
+
+    Args:
+        editor: what the operations are in.
+        operations: operations to take out; nothing but themselves reads the others.
+        source: what they would have given.
+    """
+    (output,) = editor.operation(operations[0]).outputs
+    if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
+        return False
+    heir = editor.producer(source)
+    if heir is None:
+        heir = editor.first_reader(output)
+    if heir is None:
+        return False
+    editor.adopt(heir, operations)
+    editor.replace(operations, (source,))
+    return True
+
+
+@editing
+def remove_dead(editor: ModelEditor) -> None:
+    """Remove what does not reach a model output.
+
+    1. An operation goes if none of its outputs is a model output or read by an operation that stays.
+    2. Operands that are left without a reader go with it. Model inputs stay, read or not.
+    """
+    live = set(editor.outputs)
+    dead = []
+    for index in reversed(editor.order()):
+        operation = editor.operation(index)
+        if live.isdisjoint(operation.outputs):
+            dead.append(index)
+        else:
+            live.update(operation.inputs)
+    if dead:
+        editor.remove(dead)
+
+
+@editing
+def remove_identities(editor: ModelEditor) -> None:
+    """Bypass operations that change nothing; copies, casts, reshapes and transposes are left to `simplify`.
+
+    1. MUL and DIV by 1, ADD and SUB of 0, POW by 1: the number is a constant of any shape that adds no axis and
+       spreads nothing. (x + 0 is 0 where x is -0, and otherwise x.)
+    2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the dimensions that are there; TILE by 1;
+       SPLIT into one; RESIZE_… to the size that is there by scales of 1.
+    3. The operation that makes the input, or else the first that reads the output, stands for what has gone.
+    4. Refused: an operation that applies an activation; one that gives a model output its name, where the operand
+       before it is a model input, a constant or another output; a quantized number. Applied again, it finds nothing
+       more.
+    """
+    for index in editor.sweep(_IDENTITY_CHECKS.keys()):
+        operation = editor.operation(index)
+        if operation.attributes.get("fuse_code", "none") != "none":
+            continue
+        position = _IDENTITY_CHECKS[operation.type](editor, operation)
+        if position is not None and _is_same_size(editor, operation, operation.inputs[position]):
+            bypass(editor, (index,), operation.inputs[position])
+
+
+def _is_same_size(editor: ModelEditor, operation: Operation, source: int) -> bool:
+    return editor.type_of(source).dimensions == editor.type_of(operation.outputs[0]).dimensions
+
+
+_Handler = Callable[[ModelEditor, Operation], int | None]
+"""The position of the input that the operation gives back, or None."""
+
+
+def _with(number: float, *positions: int) -> _Handler:
+    """The constant may stand at one of `positions`."""
+
+    def found(editor: ModelEditor, operation: Operation) -> int | None:
+        for position in positions:
+            value = editor.value_of(operation.inputs[position])
+            if editor.type_of(operation.inputs[position]).quantization is not None:
+                return None  # its integers stand for other numbers
+            if value is not None and value.size and decided(_is_all, value, number=number):
+                return 1 - position
+        return None
+
+    return found
+
+
+def _is_all(value: Array, *, number: float) -> bool:
+    return bool(value.flat[0] == number and (value == number).all())
+
+
+def _where(test: Callable[[Mapping[str, Any]], bool]) -> _Handler:
+    def found(editor: ModelEditor, operation: Operation) -> int | None:
+        return 0 if test(operation.attributes) else None
+
+    return found
+
+
+def _all(name: str, number: float) -> _Handler:
+    """All values of the attribute are that number."""
+    return _where(lambda attributes: all(value == number for value in attributes[name]))
+
+
+_UNLIMITED = (float("-inf"), float("inf"))
+_IDENTITY_CHECKS: Mapping[str, _Handler] = {
+    "MUL": _with(1, 0, 1),
+    "DIV": _with(1, 1),
+    "ADD": _with(0, 0, 1),
+    "SUB": _with(0, 1),
+    "POW": _with(1, 1),
+    "CLIP": _where(lambda attributes: (attributes["min"], attributes["max"]) == _UNLIMITED),
+    "PAD": _all("pads", 0),
+    "SLICE": _all("steps", 1),
+    "EXPAND": _where(lambda attributes: True),
+    "TILE": _all("repeats", 1),
+    "SPLIT": _where(lambda attributes: len(attributes["split"]) == 1),
+    "RESIZE_NEAREST": _all("scales", 1),
+    "RESIZE_LINEAR": _all("scales", 1),
+}
+
+
+@editing
+def simplify(editor: ModelEditor) -> None:
+    """Bypass and merge operations that only copy, reshape, transpose or cast.
+
+    1. ASSIGN, CAST to the type that is there, RESHAPE to the dimensions that are there and TRANSPOSE by the identity
+       are bypassed. The operation that makes their input, or else the first that reads their output, stands for them
+       too.
+    2. A RESHAPE of a RESHAPE, and a TRANSPOSE of a TRANSPOSE, read from before it; inverse ones are bypassed together.
+    3. What was read by nothing else goes.
+    4. A SUM of two is an ADD, to which an activation can be fused; a SUM or a CONCAT of one is bypassed.
+    5. Refused: an operation that gives a model output its name, where the operand before it is a model input, a
+       constant or another output; one that changes the layout; one whose nodes nothing else could stand for.
+    """
+    for index in editor.sweep(_SIMPLIFIERS.keys()):
+        _SIMPLIFIERS[editor.operation(index).type](editor, index)
+
+
+def _copy(editor: ModelEditor, index: int) -> None:
+    _bypass(editor, index, editor.operation(index).inputs[0])
+
+
+def _concat(editor: ModelEditor, index: int) -> None:
+    if len(editor.operation(index).inputs) == 1:
+        _copy(editor, index)
+
+
+def _sum(editor: ModelEditor, index: int) -> None:
+    inputs = editor.operation(index).inputs
+    if len(inputs) == 2:
+        editor.replace((index,), editor.add_operation("ADD", inputs, origins=(index,)))
+    else:
+        _concat(editor, index)
+
+
+def _reshape(editor: ModelEditor, index: int) -> None:
+    operation = editor.operation(index)
+    producer = _before(editor, index)
+    source = operation.inputs[0] if producer is None else editor.operation(producer).inputs[0]
+    if not _bypass(editor, index, source) and producer is not None:
+        _merge_with_producer(editor, index, producer, {"shape": operation.attributes["shape"]})
+
+
+def _transpose(editor: ModelEditor, index: int) -> None:
+    operation = editor.operation(index)
+    producer = _before(editor, index)
+    perm = _perm(editor, index)
+    if producer is not None:
+        inner = _perm(editor, producer)
+        perm = tuple(inner[axis] for axis in perm)
+    source = operation.inputs[0] if producer is None else editor.operation(producer).inputs[0]
+    bypassed = perm == tuple(range(len(perm))) and _bypass(editor, index, source)
+    if not bypassed and producer is not None:
+        _merge_with_producer(editor, index, producer, {**operation.attributes, "perm": perm})
+
+
+def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
+    perm = editor.operation(index).attributes["perm"]
+    assert isinstance(perm, tuple)
+    return tuple(map(int, perm))
+
+
+def _before(editor: ModelEditor, index: int) -> int | None:
+    """The operation of the same type that makes the input, if there is one."""
+    operation = editor.operation(index)
+    producer = editor.producer(operation.inputs[0])
+    return producer if producer is not None and editor.operation(producer).type == operation.type else None
+
+
+def _is_read_by_one(editor: ModelEditor, index: int) -> bool:
+    (output,) = editor.operation(index).outputs
+    return len(editor.consumers(output)) == 1 and not editor.is_output(output)
+
+
+def _merge_with_producer(editor: ModelEditor, index: int, producer: int, attributes: Mapping[str, object]) -> None:
+    operation = editor.operation(index)
+    operations = (index, producer) if _is_read_by_one(editor, producer) else (index,)
+    results = editor.add_operation(
+        operation.type,
+        editor.operation(producer).inputs,
+        attributes,  # type: ignore[arg-type]
+        origins=operations,
+    )
+    editor.replace(operations, results)
+
+
+def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
+    producer = _before(editor, index)
+    between = producer is not None and editor.operation(index).inputs[0] != source and _is_read_by_one(editor, producer)
+    return bypass(editor, (index, producer) if between and producer is not None else (index,), source)
+
+
+_SIMPLIFIERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
+    "ASSIGN": _copy,
+    "CAST": _copy,
+    "CONCAT": _concat,
+    "RESHAPE": _reshape,
+    "SUM": _sum,
+    "TRANSPOSE": _transpose,
+}
+
+
+@editing
+def common_subexpressions(editor: ModelEditor) -> None:
+    """Compute once what several operations compute.
+
+    1. Operations of one type with the same inputs and attributes are one, the first of them, which stands for the
+       nodes of all. Operands of commutative operations may stand in either order. A chain that is written twice goes
+       in one sweep.
+    2. Constants of up to 64 KiB are the same if their types and contents are, larger ones if they are one array.
+    3. Refused: an operation without inputs; two that both give a model output its name; results that differ in layout
+       or quantization. Sizes that vary are the same only if they came about alike. Applied again, it finds nothing
+       more.
+    """
+    coarse_matches: dict[Hashable, int] = {}
+    first: dict[Hashable, int] = {}
+    constants: dict[int, Hashable] = {}
+    for index in editor.sweep():
+        operation = editor.operation(index)
+        alike = coarse_matches.setdefault(_at_a_glance(editor, operation), index)
+        if alike == index or not operation.inputs:
+            continue  # nearly always
+        first.setdefault(_key(editor, editor.operation(alike), constants), alike)
+        first_index = first.setdefault(_key(editor, operation, constants), index)
+        if first_index != index:
+            _merge_duplicate(editor, first_index, index)
+
+
+_MOST_COMPARED_BYTES = 64 << 10
+
+
+def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
+    """Type and computed operands, in whatever order: operations that differ in these compute different things."""
+    computed = [operand for operand in operation.inputs if editor.value_of(operand) is None]
+    computed.sort()
+    return operation.type, *computed
+
+
+def _merge_duplicate(editor: ModelEditor, first_index: int, index: int) -> None:
+    outputs, replacements = editor.operation(index).outputs, editor.operation(first_index).outputs
+    if all(map(editor.can_stand_for, outputs, replacements)):
+        editor.adopt(first_index, (index,))
+        editor.replace((index,), replacements)
+
+
+def _key(editor: ModelEditor, operation: Operation, constants: dict[int, Hashable]) -> Hashable:
+    read = [_operand(editor, operand, constants) for operand in operation.inputs]
+    if operation.type in COMMUTATIVE and len(read) == 2:
+        read.sort(key=hash)
+    types = [editor.type_of(operand) for operand in operation.outputs]
+    result_keys = tuple((type_.dtype, type_.layout, type_.quantization) for type_ in types)
+    attributes = tuple((name, told_apart(value)) for name, value in sorted(operation.attributes.items()))
+    return operation.type, tuple(read), attributes, result_keys
+
+
+def _operand(editor: ModelEditor, operand: int, constants: dict[int, Hashable]) -> Hashable:
+    value = editor.value_of(operand)
+    if value is None or operand == ABSENT:
+        return operand
+    if operand not in constants:
+        type_ = editor.type_of(operand)
+        contents = group_key(_contents, value)
+        constants[operand] = (type_.dtype, value.shape, type_.layout, type_.quantization, contents)
+    return constants[operand]
+
+
+def _contents(value: Array) -> Hashable:
+    return digest_of(value) if value.nbytes <= _MOST_COMPARED_BYTES else id(value)

@@ -1,0 +1,532 @@
+"""Models as protobuf bytes and files, with their weights in a mapped data file.
+
+A block begins at a multiple of 64 bytes. It holds elements in C order, little-endian; two 4-bit elements to a byte, the
+first in the low bits.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+
+from nnadapter import limits
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.files.atomic_files import replace_file
+from nnadapter.files.messages import Message, Messages
+from nnadapter.ir.deferred_arrays import pack, unpack
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import PACKED, Array, DataType, Layout, Lifetime, Operand, OperandType, Quantization
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.verification import check_attributes, verify
+
+ADVICE = "it is damaged, or from elsewhere; write it again"
+"""What to do about a file that is not what it should be."""
+"""Bytes of the largest message, which may hold weights: as many as protobuf reads."""
+_MESSAGES = Messages(DESCRIPTOR, "nnadapter.ir", InvalidModelError, "model", ADVICE, limits.MESSAGE_BYTES)
+
+new, parse, refuse_unknown = _MESSAGES.new, _MESSAGES.parse, _MESSAGES.refuse_unknown
+
+__all__ = ["ADVICE", "Message", "new", "parse", "refuse_unknown"]
+
+
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+def write_operand(message: Message, operand: Operand) -> None:
+    """Fill an Operand message with all but the contents."""
+    type_ = operand.type
+    message.name = operand.name
+    message.data_type = type_.dtype.value
+    message.dimensions.extend(type_.dimensions)
+    message.layout = type_.layout.value
+    message.lifetime = operand.lifetime.value
+    if type_.quantization is not None:
+        message.quantization.scale.extend(type_.quantization.scale)
+        message.quantization.zero_point.extend(type_.quantization.zero_point)
+        if type_.quantization.axis is not None:
+            message.quantization.axis = type_.quantization.axis
+
+
+def read_operand(message: Message) -> Operand:
+    """Return the operand of a message, without contents.
+
+    Raises:
+        InvalidModelError: a word is not one of those that there are, or a dimension is no size.
+    """
+    dimensions = tuple(message.dimensions)
+    if len(dimensions) > limits.RANK or any(size < 0 for size in dimensions):
+        raise InvalidModelError(
+            f"operand {message.name!r} has rank {len(dimensions)} and dimensions {list(dimensions[: limits.RANK])}, "
+            f"expected at most {limits.RANK}, none below 0; {ADVICE}"
+        )
+    type_ = OperandType(
+        _word(DataType, message.data_type, message.name),
+        dimensions,
+        _word(Layout, message.layout, message.name),
+        _quantization(message.quantization) if message.HasField("quantization") else None,
+    )
+    return Operand(message.name, type_, _word(Lifetime, message.lifetime, message.name))
+
+
+def _quantization(message: Message) -> Quantization:
+    axis = message.axis if message.HasField("axis") else None
+    return Quantization(scale=tuple(message.scale), zero_point=tuple(message.zero_point), axis=axis)
+
+
+def _word(kind: type[_Word], value: str, operand: str) -> _Word:
+    if value in _words(kind):
+        return kind(value)
+    raise InvalidModelError(
+        f"operand {operand!r} has the {kind.__name__} {value!r}, expected one of {', '.join(_words(kind))}; {ADVICE}"
+    )
+
+
+def _words(kind: Iterable[StrEnum]) -> list[str]:
+    return [member.value for member in kind]
+
+
+ALIGNMENT = 64
+"""Bytes; enough for any instruction that reads several elements at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A place in the data file."""
+
+    offset: int
+    data: Array
+    """Bytes, flat."""
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """The data file of a model."""
+
+    blocks: tuple[Block, ...]
+    by_operand: Mapping[int, Block]
+    """For every constant, by its position."""
+
+    @property
+    def digest(self) -> str:
+        """What names the file: the same for the same blocks."""
+        hasher = sha256()
+        for block in self.blocks:
+            hasher.update(block.digest)
+        return hasher.hexdigest()
+
+    def write(self, file: BinaryIO) -> None:
+        """Write every block."""
+        for block in self.blocks:
+            file.write(block.data.data)
+            file.write(bytes(-block.data.nbytes % ALIGNMENT))
+
+
+def weights_of(model: Model) -> Weights:
+    """Return the contents of all constants; equal ones share a block."""
+    _check_byte_order()
+    blocks: dict[bytes, Block] = {}
+    by_operand = {}
+    offset = 0
+    for index, operand in enumerate(model.operands):
+        if operand.value is None:
+            continue
+        data = _as_bytes(operand.value, operand.type.dtype)
+        digest = sha256(data.data).digest()
+        if digest not in blocks:
+            blocks[digest] = Block(offset, data, digest)
+            offset += data.nbytes + -data.nbytes % ALIGNMENT
+        by_operand[index] = blocks[digest]
+    return Weights(tuple(blocks.values()), by_operand)
+
+
+def _as_bytes(value: Array, dtype: DataType) -> Array:
+    array = np.ascontiguousarray(value, dtype.array_type)
+    return pack(array) if dtype in PACKED else array.reshape(-1).view(np.uint8)
+
+
+class Contents:
+    """Arrays of constants, out of data files that somebody else opens.
+
+    Args:
+        files: the contents of a data file by its name; raises ModelFileError where there is none.
+        check: digests are compared and bools looked at, which reads every byte.
+    """
+
+    def __init__(self, files: Callable[[str], memoryview], *, check: bool) -> None:
+        _check_byte_order()
+        self._files = files
+        self._check = check
+        self._opened: dict[str, memoryview] = {}
+        self._blocks: dict[tuple[str, int, int, bytes], Array] = {}
+        self._unpacked: dict[tuple[int, DataType, int], Array] = {}
+
+    def add(self, references: Iterable[Message]) -> None:
+        """Look up every block, once.
+
+        Raises:
+            ModelFileError: a file is not there, a block is not in it or overlaps another one, or is not what it was.
+        """
+        keys = {
+            (reference.file, reference.offset, reference.length, bytes(reference.sha256)) for reference in references
+        }
+        for key in sorted(keys):
+            self._check_place(*key[:3])
+        for (file, offset, length), (other, start, _) in pairwise(sorted({key[:3] for key in keys if key[2]})):
+            if file == other and offset + length > start:
+                raise ModelFileError(f"blocks of {file!r} at {offset} and {start} overlap, expected none to; {ADVICE}")
+        for key in keys:
+            self._blocks[key] = self._block(*key)
+
+    def array(self, reference: Message, operand: Operand) -> Array:
+        """Return the contents of a constant: read-only, looking into the file but for 4-bit types.
+
+        Raises:
+            InvalidModelError: the block does not fit the operand's type.
+        """
+        type_, name = operand.type, operand.name
+        block = self._blocks[reference.file, reference.offset, reference.length, bytes(reference.sha256)]
+        if block.nbytes != type_.nbytes:
+            raise InvalidModelError(
+                f"constant {name!r} is {type_} and has {block.nbytes} bytes, expected {type_.nbytes}; {ADVICE}"
+            )
+        try:
+            array = self._elements(block, type_).reshape(type_.dimensions)
+        except ValueError as error:
+            raise InvalidModelError(f"constant {name!r} is {type_}, which is no array: {error}; {ADVICE}") from error
+        if self._check and type_.dtype is DataType.BOOL and (block > 1).any():
+            raise InvalidModelError(f"constant {name!r} has bytes that are no bool, expected 0 and 1; {ADVICE}")
+        return array
+
+    def _elements(self, block: Array, type_: OperandType) -> Array:
+        if type_.dtype not in PACKED:
+            return block.view(type_.dtype.array_type)
+        key = (id(block), type_.dtype, type_.size)
+        if key not in self._unpacked:
+            array = self._unpacked[key] = unpack(block, type_.dtype, (type_.size,))
+            array.flags.writeable = False
+        return self._unpacked[key]
+
+    def _check_place(self, file: str, offset: int, length: int) -> None:
+        if file not in self._opened:
+            self._opened[file] = self._files(file)
+        size = self._opened[file].nbytes
+        if offset % ALIGNMENT or offset + length > size:
+            raise ModelFileError(
+                f"a constant has {length} bytes at {offset} of {file!r}, expected a multiple of {ALIGNMENT} and an end "
+                f"within its {size} bytes; {ADVICE}"
+            )
+
+    def _block(self, file: str, offset: int, length: int, digest: bytes) -> Array:
+        data = self._opened[file][offset : offset + length]
+        if self._check and sha256(data).digest() != digest:
+            raise ModelFileError(f"the {length} bytes at {offset} of {file!r} are not what they were; {ADVICE}")
+        array = np.frombuffer(data, np.uint8) if length else np.empty(0, np.uint8)
+        array.flags.writeable = False
+        return array
+
+
+def _check_byte_order() -> None:
+    if sys.byteorder != "little":
+        raise ModelFileError("weights are little-endian and this machine is not; use another machine")
+
+
+def references_in(operands: Iterable[Message]) -> Iterator[Message]:
+    """The references of those operands that have contents."""
+    return (operand.contents for operand in operands if operand.HasField("contents"))
+
+
+FORMAT = "nnadapter model"
+"""What every file says that it is."""
+VERSION = 1
+"""The format's version, which files carry; newer ones are refused."""
+BEGINNING = b"\x0a\x0f" + FORMAT.encode()
+"""The first bytes of every file: field 1 of `File`."""
+
+
+def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
+    """Return a model as bytes, and the bytes of its data file, to which it refers as `file`.
+
+    The same model gives the same bytes. `Model.varying`, a hint to compilers, is left out.
+
+    Raises:
+        InvalidModelError: the model contradicts itself, is none, or holds a number that the format has no room for.
+    """
+    weights = weights_of_checked(model)
+    written = BytesIO()
+    weights.write(written)
+    return message_of(model, weights, lambda block: (file, block.offset)), written.getvalue()
+
+
+def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: bool = True) -> Model:
+    """Return the model that `to_bytes` wrote.
+
+    Args:
+        contents: the model.
+        files: data files by name, which the model's constants look into: not to be changed as long as it lives.
+        check_contents: compare the digests of constants, which reads every byte of them.
+
+    Raises:
+        ModelFileError: a data file is missing or is not what it was.
+        InvalidModelError: the bytes are no model, are damaged, or of a newer version; or the model contradicts itself.
+    """
+    if not isinstance(files, Mapping):
+        raise InvalidModelError(f"data files are {type(files).__name__}, expected bytes by name: {{'weights': data}}")
+
+    def named(name: str) -> memoryview:
+        if name not in files:
+            raise ModelFileError(
+                f"the model's data file {name!r} is not among those given, {sorted(map(str, files))}; pass it"
+            )
+        try:
+            return memoryview(files[name]).toreadonly()
+        except TypeError:
+            raise InvalidModelError(f"data file {name!r} is {type(files[name]).__name__}, expected bytes") from None
+
+    return read_model(contents, named, check_contents=check_contents)
+
+
+def weights_of_checked(model: Model) -> Weights:
+    """Return the contents of the constants of a model that is sound; raises InvalidModelError for others."""
+    if not isinstance(model, Model):
+        raise InvalidModelError(f"what is written is what ModelBuilder.finish gave, got {type(model).__name__}")
+    verify(model)
+    return weights_of(model)
+
+
+def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
+    """Return a model as bytes, and the contents of its constants, each once, by their SHA-256 in hexadecimal digits.
+
+    The model refers to each as to a data file of that name.
+
+    Raises:
+        InvalidModelError: as `to_bytes`.
+    """
+    weights = weights_of_checked(model)
+    message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
+    return message, {block.digest.hex(): block.data.data for block in weights.blocks}
+
+
+def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[str, int]]) -> bytes:
+    """Return a model as the bytes of a `File` message.
+
+    Args:
+        model: a sound one.
+        weights: the contents of its constants.
+        place: in which data file a block lies, and from which byte on.
+
+    Raises:
+        InvalidModelError: it holds a number or a text that the format has no room for.
+    """
+    file_message, message = new("File"), new("Model")
+    try:
+        _write_model(message, model, weights, place)
+    except (TypeError, ValueError) as error:
+        raise InvalidModelError(f"the model cannot be written: {error}; a number or a text does not fit") from error
+    file_message.format, file_message.version = FORMAT, VERSION
+    file_message.model = message.SerializeToString(deterministic=True)
+    file_message.sha256 = sha256(file_message.model).digest()
+    written: bytes = file_message.SerializeToString(deterministic=True)
+    return written
+
+
+def _write_model(message: Message, model: Model, weights: Weights, place: Callable[[Block], tuple[str, int]]) -> None:
+    for index, operand in enumerate(model.operands):
+        row = message.operands.add()
+        write_operand(row, operand)
+        block = weights.by_operand.get(index)
+        if block is not None:
+            row.contents.file, row.contents.offset = place(block)
+            row.contents.length, row.contents.sha256 = block.data.nbytes, block.digest
+    for operation in model.operations:
+        _write_operation(message.operations.add(), operation)
+    message.inputs.extend(model.inputs)
+    message.outputs.extend(model.outputs)
+
+
+def _write_operation(message: Message, operation: Operation) -> None:
+    message.type = operation.type
+    message.inputs.extend(operation.inputs)
+    message.outputs.extend(operation.outputs)
+    message.origins.extend(operation.origins)
+    for attribute in schema_of(operation.type).attributes:
+        row = message.attributes.add()
+        row.name = attribute.name
+        value = operation.attributes[attribute.name]
+        if isinstance(value, tuple):  # fields are called as kinds are
+            inner = getattr(row, attribute.kind.value)
+            inner.SetInParent()
+            inner.values.extend(value)
+        else:
+            setattr(row, attribute.kind.value, value)
+
+
+def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_contents: bool) -> Model:
+    """See `from_bytes`; `files` gives a data file by its name."""
+    message = _opened(contents)
+    constants = Contents(files, check=check_contents)
+    constants.add(references_in(message.operands))
+    try:
+        model = Model(
+            tuple(_read_operand(row, constants) for row in message.operands),
+            tuple(_read_operation(row) for row in message.operations),
+            tuple(message.inputs),
+            tuple(message.outputs),
+        )
+        verify(model)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a shape rule met numbers beyond all sense
+        raise InvalidModelError(f"the model contradicts itself: {type(error).__name__}: {error}; {ADVICE}") from error
+    return model
+
+
+def _opened(contents: bytes) -> Message:
+    """The `Model` message in a `File`, everything about it checked that does not depend on models."""
+    if not isinstance(contents, (bytes, bytearray)):
+        raise InvalidModelError(f"a model is bytes, got {type(contents).__name__}; pass what `to_bytes` gave first")
+    if not contents.startswith(BEGINNING):
+        raise InvalidModelError(f"{contents[:17]!r}… is the beginning of no nnadapter model; write one with `save`")
+    file_message = parse("File", contents)
+    if not 1 <= file_message.version <= VERSION:
+        raise InvalidModelError(
+            f"the model has format version {file_message.version}, and this nnadapter knows 1 to {VERSION}; "
+            "update nnadapter"
+        )
+    refuse_unknown(file_message)
+    if file_message.ByteSize() != len(contents):  # protobuf takes the last of fields that stand there twice
+        raise InvalidModelError(
+            f"the model has {len(contents)} bytes, expected {file_message.ByteSize()}, no field twice; {ADVICE}"
+        )
+    if sha256(file_message.model).digest() != file_message.sha256:
+        raise InvalidModelError(f"the model is not what it was: its digest is another; {ADVICE}")
+    message = parse("Model", file_message.model)
+    refuse_unknown(message)
+    return message
+
+
+def _read_operand(message: Message, contents: Contents) -> Operand:
+    operand = read_operand(message)
+    if not message.HasField("contents"):
+        return operand
+    return Operand(operand.name, operand.type, operand.lifetime, contents.array(message.contents, operand))
+
+
+def _read_operation(message: Message) -> Operation:
+    attributes = {row.name: _value(row) for row in message.attributes}
+    if len(attributes) != len(message.attributes):
+        raise InvalidModelError(f"{message.type}: an attribute stands there twice, expected each once; {ADVICE}")
+    complete = check_attributes(schema_of(message.type), attributes)
+    return Operation(message.type, tuple(message.inputs), tuple(message.outputs), complete, tuple(message.origins))
+
+
+def _value(message: Message) -> AttributeValue:
+    kind = message.WhichOneof("value")
+    if kind is None:
+        raise InvalidModelError(f"attribute {message.name!r} has no value, expected one; {ADVICE}")
+    value: AttributeValue = getattr(message, kind)
+    return tuple(value.values) if kind in ("ints", "floats") else value  # type: ignore[union-attr]
+
+
+_FORBIDDEN = frozenset("/\\:\0")
+_DIGITS = 16
+"""Bytes of the largest protobuf message."""
+
+
+def save(model: Model, path: str | os.PathLike[str]) -> None:
+    """Write a model to `path`, and its weights, if it has any, to `path.DIGEST.weights` beside it.
+
+    Files are complete or not there: each is written under another name and renamed, the model last. The data file's
+    name follows from its contents, so a model that stood at `path` keeps its own until somebody removes it.
+
+    Raises:
+        InvalidModelError: the model contradicts itself, is none, or does not fit the format.
+        ModelFileError: a file cannot be written, or `path` names none.
+    """
+    weights = weights_of_checked(model)
+    target = _path(path)
+    if not target.name or target.is_dir():
+        raise ModelFileError(f"{str(target)!r} is a folder; give the path of a file in it")
+    data = target.with_name(f"{target.name}.{weights.digest[:_DIGITS]}.weights")
+    contents = message_of(model, weights, lambda block: (data.name, block.offset))
+    try:
+        if weights.blocks:
+            replace_file(data, weights.write)
+        replace_file(target, lambda file: file.write(contents))
+    except OSError as error:
+        raise ModelFileError(f"{str(target)!r} cannot be written: {_why(error)}; give another path") from error
+
+
+def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
+    """Return the model at `path`; its constants are memory-mapped, all but 4-bit ones, which are unpacked.
+
+    Args:
+        path: what `save` wrote. Its files may be replaced by new ones while the model lives, but not changed.
+        check_contents: compare the digests of constants, which reads every byte of them.
+
+    Raises:
+        ModelFileError: a file is missing, cannot be read, is not what it was, or lies in another folder.
+        InvalidModelError: the file is no model, is damaged, or of a newer version; or the model contradicts itself.
+    """
+    source = _path(path)
+    try:
+        if source.exists() and not source.is_file():  # a pipe would never end
+            raise ModelFileError(f"{str(source)!r} is no file; give the path of a model")
+        with source.open("rb") as file:
+            contents = file.read(len(BEGINNING))
+            if contents == BEGINNING:  # what is no model may be large
+                contents += file.read(_remaining(file, source))
+    except OSError as error:
+        raise ModelFileError(f"{str(source)!r} cannot be read: {_why(error)}; give the path of a model") from error
+    if not contents.startswith(BEGINNING):
+        raise InvalidModelError(f"{str(source)!r} is no nnadapter model: it begins otherwise; write one with `save`")
+    folder = source.parent
+    return read_model(contents, lambda name: _mapped(folder, name), check_contents=check_contents)
+
+
+def _path(path: object) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelFileError(f"a model's path is {path!r}, expected a str or a path")
+    return Path(path)
+
+
+def _mapped(folder: Path, name: str) -> memoryview:
+    """The contents of a data file, which must lie in the folder itself."""
+    if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
+        raise ModelFileError(f"the model's data file is called {name!r}, expected the plain name of a file beside it")
+    try:
+        path = (folder / name).resolve()
+        if path.parent != folder.resolve():
+            raise ModelFileError(f"the model's data file {name!r} lies at {str(path)!r}, expected it beside the model")
+        if not path.is_file():
+            raise ModelFileError(f"the model's data file {name!r} is not in {str(folder)!r}; put it there")
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that go in a circle
+        raise ModelFileError(f"the model's data file {name!r} cannot be read: {_why(error)}") from error
+
+
+def _remaining(file: BinaryIO, source: Path) -> int:
+    size = os.fstat(file.fileno()).st_size
+    if size > limits.MESSAGE_BYTES:
+        raise ModelFileError(
+            f"{str(source)!r} has {size} bytes, expected at most {limits.MESSAGE_BYTES} without the weights"
+        )
+    return size
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,675 @@
+"""Symbolic numbers: sizes that record how they were computed, with guards where a value was read.
+
+A model with 24 layers has 24 caches whose lengths are numbers of their own, and the conditions say that what is made of
+them is equal: the mask of one layer is as long as that of the next. So a step on a number that a condition makes equal
+to another is the same step on that one, and a step on constants is a constant. The conditions are checked on what they
+were asked about, each computed by its own step.
+
+That is as good as to check them on the plain steps. Should all checks hold, then each number is what its plain step
+gives: by induction, since the number that is taken in the place of another was checked to be equal to it. Should all
+conditions hold on the plain steps, the checks hold for the same reason.
+
+Caches that are as long as each other after a text of so many words were so before it: of sums that are equal, and have
+a part in common, the other parts are equal too. That is checked like a condition, and what was asked follows.
+
+A computation over sizes is run once with traced numbers in the place of those sizes. They compute as numbers do; the
+trace notes every step, and every answer on which the computation decided something: `size == 1` was true, `size` was
+used as an index. `Trace.replay` does the steps again for other sizes, and says no where an answer would differ: then
+the computation has to be run itself.
+
+A traced number is no `int`, on purpose: whatever takes numbers apart in C (numpy, `range`, a hash, a text) must ask
+for the plain value first, and that is noted as an answer too. Only `current` looks without asking.
+
+Source: symbolic sizes with guards, as PyTorch 2 has them (Ansel et al., ASPLOS 2024, section 4).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from types import MappingProxyType
+from typing import Any, cast
+
+from nnadapter.ir.size_arithmetic import to_float64
+
+Step = tuple[Callable[..., Any], int, int]
+"""A function of one or two earlier values, by their numbers; the second is -1 where there is none."""
+SlotReader = Callable[[Sequence[Any]], tuple[Any, ...]]
+_NONE = -1
+"""In the place of an operand that a step has not."""
+_EQUALITIES = ((operator.eq, True), (operator.ne, False))
+_NEUTRAL: Mapping[Callable[..., Any], tuple[int, tuple[int, ...]]] = MappingProxyType(
+    {operator.add: (0, (0, 1)), operator.sub: (0, (1,)), operator.mul: (1, (0, 1)), operator.floordiv: (1, (1,))}
+)
+"""What leaves an integer as it is, and as which operand."""
+
+
+class Constant:
+    """A step that gives the same number always."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, _: Any) -> Any:
+        """The number."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """The steps of a trace, made few. Their values lie in slots: variables first, then constants, then steps."""
+
+    constants: Sequence[Any]
+    steps: Sequence[Step]
+    """On slots: those that others read."""
+    ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
+    """Functions of what is taken for all that nobody reads but conditions: mostly comparisons, of which there are many,
+    done by one call for each function."""
+    checked: SlotReader
+    """What conditions are on."""
+    expected: SlotReader
+    """What has to be equal to that."""
+    every: SlotReader
+    """The values of every number of the trace."""
+    fixed: Sequence[bool]
+    """Per number whether the conditions leave it no other value."""
+    firsts: Sequence[int]
+    """Per number the first one that it is equal to as long as the conditions hold; itself where there is none."""
+
+    def __call__(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
+        """Every number for these variables; None if a condition does not hold, or a number cannot be computed."""
+        values: list[Any] = [*variables, *self.constants]
+        try:
+            for function, first, second in self.steps:
+                values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
+            for function, operands in self.ends:
+                values.extend(map(function, *[take(values) for take in operands]))
+        except (ArithmeticError, ValueError):
+            return None
+        return self.every(values) if self.checked(values) == self.expected(values) else None
+
+
+def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]) -> Replay:
+    """Make the steps of a trace few.
+
+    Args:
+        variables: how many there are.
+        steps: make the numbers behind the variables.
+        answers: values that numbers have to have.
+        values: of every number, at the sizes that were traced.
+    """
+    return _Simplifier(variables, steps, answers, values).replay()
+
+
+class _Simplifier:
+    """Constants have negative slots here, below -1, as long as their count is not known."""
+
+    def __init__(
+        self, variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]
+    ) -> None:
+        self._variables, self._steps, self._answers, self._values = variables, steps, answers, values
+        self._constants: list[Any] = []
+        self._constant_slots: dict[object, int] = {}
+        self._first = list(range(len(values)))
+        """Per number one that it is equal to by a condition, and came before it; itself where there is none."""
+        self._sums = self._sums_of_whole_numbers()
+        """Per number that is none that came before it, what it and those equal to it are sums of."""
+        self._following: list[tuple[int, int]] = []
+        """What was found to be equal, as by conditions or because sums are, and was not by what was found before."""
+        self._fixed: dict[int, int] = {}
+        """Numbers, none of which is equal to an earlier one -> the slot of the constant that they are."""
+        self._own: list[int] = []
+        """Per number the slot in which it lies, computed by its own step."""
+        self._made: dict[Step, int] = {}
+        self._checks: dict[tuple[int, int], None] = {}
+        self._places: dict[int, int] = {}
+        """Where steps come to lie."""
+
+    def replay(self) -> Replay:
+        for number, answer in self._answers.items():
+            self._join(number, answer)
+        for number in range(len(self._values)):
+            self._own.append(number if number < self._variables else self._slot(number))
+        for number, answer in self._answers.items():
+            self._check(number, answer)
+        self._checks.update(dict.fromkeys((self._own[first], self._own[other]) for first, other in self._following))
+        every = [self._answer_slot(number) for number in range(len(self._values))]
+        steps, ends = self._ordered()
+        slots, firsts = list(map(self._final, every)), dict[int, int]()
+        checks = [(self._final(first), self._final(other)) for first, other in _joining(self._checks)]
+        return Replay(
+            tuple(self._constants),
+            steps,
+            ends,
+            taking([first for first, _ in checks]),
+            taking([other for _, other in checks]),
+            taking(slots),
+            [self._variables <= slot < self._variables + len(self._constants) for slot in slots],
+            [firsts.setdefault(slot, number) for number, slot in enumerate(slots)],
+        )
+
+    def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
+        """Steps that others read, and the others by their functions; gives all of them their places."""
+        read = {operand for _, first, second in self._made for operand in (first, second)}
+        last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
+        for step, slot in self._made.items():
+            if slot not in read:
+                last.setdefault((step[0], step[2] == _NONE), []).append((step, slot))
+        first = [(step, slot) for step, slot in self._made.items() if slot in read]
+        for _, slot in chain(first, *last.values()):
+            self._places[slot] = self._variables + len(self._constants) + len(self._places)
+        steps = [
+            (function, self._final(first_operand), self._final(other)) for (function, first_operand, other), _ in first
+        ]
+        ends = []
+        for (_, unary), group in last.items():
+            operands = [[first_operand for (_, first_operand, _), _ in group], [other for (_, _, other), _ in group]][
+                : 1 if unary else 2
+            ]
+            ends.append((group[0][0][0], [taking(list(map(self._final, column))) for column in operands]))
+        return steps, ends
+
+    def _join(self, number: int, answer: Any) -> None:
+        """Note what an answer makes equal."""
+        equal = self._equal(number, answer)
+        if equal is not None:
+            self._unite(*equal)
+        elif type(answer) is int:
+            self._fixed.setdefault(self._root(number), self._constant(answer))
+
+    def _equal(self, number: int, answer: Any) -> tuple[int, int] | None:
+        """The two integers that an answer says to be equal, if it does."""
+        if number < self._variables:
+            return None
+        function, first, second = self._steps[number - self._variables]
+        if (function, answer) not in _EQUALITIES:
+            return None
+        return (first, second) if type(self._values[first]) is type(self._values[second]) is int else None
+
+    def _unite(self, member: int, other: int) -> None:
+        pending = [(member, other)]
+        while pending:
+            member, other = pending.pop()
+            first, second = sorted((self._root(member), self._root(other)))
+            if first == second:
+                continue
+            self._following.append((member, other))
+            self._first[second] = first
+            for number in (member, other, second):
+                if number in self._fixed:
+                    self._fixed.setdefault(first, self._fixed[number])
+                elif number >= self._variables and isinstance(self._steps[number - self._variables][0], Constant):
+                    self._fixed.setdefault(first, self._constant(self._values[number]))
+            pending += self._other_parts(first, second)
+
+    def _other_parts(self, first: int, second: int) -> list[tuple[int, int]]:
+        """What is equal where two numbers are, of which the second is the first one from now on."""
+        sums, more = self._sums.get(first, []), self._sums.pop(second, [])
+        self._sums[first] = [*sums, *more]
+        return [
+            (terms[1 - place], other[1 - other_place])
+            for terms, other in product(sums, more)
+            for place, other_place in product((0, 1), repeat=2)
+            if terms[place] == other[other_place]
+        ]
+
+    def _sums_of_whole_numbers(self) -> dict[int, list[tuple[int, int]]]:
+        sums: dict[int, list[tuple[int, int]]] = {}
+        for number, (function, first, second) in enumerate(self._steps, self._variables):
+            if function is operator.add and type(self._values[first]) is type(self._values[second]) is int:
+                sums[number] = [(self._without_nothing(first), self._without_nothing(second))]
+        return sums
+
+    def _without_nothing(self, number: int) -> int:
+        """The number that a whole number is 0 more than."""
+        while number >= self._variables:
+            function, *operands = self._steps[number - self._variables]
+            nonzero_operands = [operand for operand in operands if not self._is_nothing(operand)]
+            if (
+                function is not operator.add
+                or len(nonzero_operands) != 1
+                or type(self._values[nonzero_operands[0]]) is not int
+            ):
+                break
+            number = nonzero_operands[0]
+        return number
+
+    def _is_nothing(self, number: int) -> bool:
+        function = self._steps[number - self._variables][0] if number >= self._variables else None
+        return isinstance(function, Constant) and exactly(function.value) == (int, 0)
+
+    def _root(self, number: int) -> int:
+        while self._first[number] != number:
+            number = self._first[number]
+        return number
+
+    def _used(self, number: int) -> int:
+        """The slot that is read where a step reads a number."""
+        root = self._root(number)
+        return self._fixed.get(root, self._own[root])
+
+    def _slot(self, number: int) -> int:
+        """The slot of what a step makes."""
+        function, first, second = self._steps[number - self._variables]
+        if isinstance(function, Constant):
+            return self._constant(function.value)
+        if self._equal(number, self._answers.get(number)) is not None:
+            return self._constant(self._answers[number])  # what is checked is that the two are equal
+        operands = [self._used(argument) for argument in (first, second) if argument >= 0]
+        if all(operand < _NONE for operand in operands):
+            return self._constant(self._values[number])
+        left_alone = self._left_alone(function, operands, number)
+        if left_alone is not None:
+            return left_alone
+        step = (function, operands[0], operands[1] if second >= 0 else _NONE)
+        return self._made.setdefault(step, self._variables + len(self._made))
+
+    def _left_alone(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
+        """The operand that a step gives as it is, if it does."""
+        neutral, places = _NEUTRAL.get(function, (None, ()))
+        if neutral is None or type(self._values[number]) is not int:
+            return None
+        slot = self._constant_slots.get((int, neutral))
+        return next((operands[1 - place] for place in places if operands[place] == slot), None)
+
+    def _check(self, number: int, answer: Any) -> None:
+        equal = self._equal(number, answer)
+        first, other = (number, None) if equal is None else equal
+        self._checks[self._own[first], self._constant(answer) if other is None else self._own[other]] = None
+        if type(answer) is float and answer == 0:  # 0.0 == -0.0, and their quotients differ
+            sign = self._made.setdefault((_sign, self._own[first], _NONE), self._variables + len(self._made))
+            self._checks[sign, self._constant(_sign(answer))] = None
+
+    def _answer_slot(self, number: int) -> int:
+        """Where the value of a number is, if the conditions hold."""
+        return self._constant(self._answers[number]) if number in self._answers else self._used(number)
+
+    def _constant(self, value: Any) -> int:
+        slot = self._constant_slots.setdefault(exactly(value), _NONE - 1 - len(self._constants))
+        if slot == _NONE - 1 - len(self._constants):
+            self._constants.append(value)
+        return slot
+
+    def _final(self, slot: int) -> int:
+        """Where a slot is once constants are counted and steps are in their order."""
+        if slot < _NONE:
+            return self._variables + _NONE - 1 - slot
+        return self._places.get(slot, slot)
+
+
+def _sign(number: float) -> float:
+    return math.copysign(1.0, number)
+
+
+def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of the pairs, which are equal, whose ends are not so by the pairs before them."""
+    roots: dict[int, int] = {}
+
+    def root(slot: int) -> int:
+        while (above := roots.get(slot, slot)) != slot:
+            roots[slot] = slot = roots.get(above, above)
+        return slot
+
+    joining = []
+    for pair in pairs:
+        first_root, other = map(root, pair)
+        if first_root != other:
+            roots[other] = first_root
+            joining.append(pair)
+    return joining
+
+
+def exactly(number: object) -> object:
+    """A key that only the very same number has: not an int and a float, not 0.0 and -0.0, and NaN has one too."""
+    return repr(number) if isinstance(number, float) else (type(number), number)
+
+
+def taking(slots: Sequence[int]) -> SlotReader:
+    """Return what takes the values of some slots."""
+    if len(slots) > 1:
+        return operator.itemgetter(*slots)
+    return lambda values: tuple([values[slot] for slot in slots])
+
+
+_PLAIN = (int, float)
+_UNTRACED = frozenset((int, float, bool, str))
+"""Kinds of what is no traced number, and holds none."""
+
+
+class Trace:
+    """Steps and answers of one computation. Values are numbered: variables first, then as they come about."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._variables = 0
+        self._steps: list[Step] = []
+        self._known: dict[object, int] = {}
+        self._answers: dict[int, Any] = {}
+        self._replay: tuple[int, int, Replay] | None = None
+        """What the steps come to, and how many steps and answers there were when that was made."""
+
+    @classmethod
+    def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> Trace:
+        """The trace of these variables, steps and answers, as another one tells them.
+
+        Raises:
+            ArithmeticError, ValueError, TypeError: a step cannot be computed.
+        """
+        trace = cls()
+        for variable in variables:
+            trace.variable(variable)
+        for function, first, second in steps:
+            arguments = [trace._values[number] for number in (first, second) if number >= 0]
+            value = function.value if isinstance(function, Constant) else function(*arguments)
+            key = exactly(value) if isinstance(function, Constant) else (function, first, second)
+            trace._known.setdefault(key, trace._add((function, first, second), value))
+        trace._answers.update(answers)
+        return trace
+
+    def __reduce__(self) -> tuple[Callable[..., Trace], tuple[Sequence[int], Sequence[Step], Mapping[int, Any]]]:
+        """Another process gets its steps and answers."""
+        return Trace.of, (self.variables, self.steps, dict(self._answers))
+
+    @property
+    def variables(self) -> Sequence[int]:
+        """The sizes that were traced."""
+        return tuple(self._values[: self._variables])
+
+    @property
+    def count(self) -> int:
+        """How many numbers there are."""
+        return len(self._values)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """What makes the numbers behind the variables, one each."""
+        return tuple(self._steps)
+
+    @property
+    def answers(self) -> Mapping[int, Any]:
+        """The values that numbers have to have."""
+        return MappingProxyType(self._answers)
+
+    def variable(self, value: int) -> Traced:
+        """A number that a replay is given, in the order of these calls. All are asked for before anything else."""
+        assert not self._steps, "variables come before everything that is made of them"
+        self._variables += 1
+        return Traced(self, self._add(None, value))
+
+    def replay(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
+        """The values of every number for other variables; None if something would have been decided otherwise."""
+        assert len(variables) == self._variables, "a replay needs every variable"
+        return self._shortened()(variables)
+
+    def alike(self, number: int) -> int:
+        """The first number that this one is equal to wherever everything is decided as it was so far."""
+        return self._shortened().firsts[number]
+
+    def is_fixed(self, number: int) -> bool:
+        """Whether a number has no other value wherever everything is decided as it was so far."""
+        return self._shortened().fixed[number]
+
+    def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> Traced:
+        """A number made from one or two others, of which one at least is traced."""
+        numbers = self._number(first), -1 if second is None else self._number(second)
+        key = (function, *numbers)
+        result_number = self._known.get(key)
+        if result_number is None:
+            arguments = [self._values[number] for number in numbers if number >= 0]
+            result_number = self._known[key] = self._add((function, *numbers), function(*arguments))
+        return Traced(self, result_number)
+
+    def answer(self, number: Traced) -> Any:
+        """The value of a number, on which something is decided from here on."""
+        value = self._values[number.number]
+        self._answers.setdefault(number.number, value)
+        return value
+
+    def take_back(self, answer_count: int) -> Mapping[int, Any]:
+        """Forget what was decided since there were so many answers, as nothing follows from it; return it."""
+        forgotten = dict(list(self._answers.items())[answer_count:])
+        for number in forgotten:
+            del self._answers[number]
+        self._replay = None
+        return forgotten
+
+    def decide(self, answers: Mapping[int, Any]) -> None:
+        """Hold to answers that were taken back."""
+        for number, answer in answers.items():
+            self._answers.setdefault(number, answer)
+
+    def value(self, number: int) -> Any:
+        """The value of a number, for this trace's own sizes; nothing is decided on it."""
+        return self._values[number]
+
+    def _shortened(self) -> Replay:
+        counts = len(self._steps), len(self._answers)
+        if self._replay is None or self._replay[:2] != counts:
+            self._replay = *counts, replay_of(self._variables, self._steps, self._answers, self._values)
+        return self._replay[2]
+
+    def _add(self, step: Step | None, value: Any) -> int:
+        if step is not None:
+            self._steps.append(step)
+        self._values.append(value)
+        return len(self._values) - 1
+
+    def _number(self, value: Any) -> int:
+        if isinstance(value, Traced):
+            return value.number
+        key = exactly(value)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = self._add((Constant(value), 0, -1), value)
+        return number
+
+
+def _unary(function: Callable[[Any], Any]) -> Callable[[Traced], Any]:
+    def method(self: Traced) -> Any:
+        return self.trace.apply(function, self)
+
+    return method
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Traced, Any], Any]:
+    def method(self: Traced, other: Any) -> Any:
+        if not isinstance(other, (Traced, *_PLAIN)):
+            return NotImplemented
+        return self.trace.apply(function, self, other)
+
+    return method
+
+
+def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Traced, Any], Any]:
+    def method(self: Traced, other: Any) -> Any:
+        if not isinstance(other, _PLAIN):
+            return NotImplemented
+        return self.trace.apply(function, other, self)
+
+    return method
+
+
+def _compared(function: Callable[[Any, Any], bool]) -> Callable[[Traced, Any], Any]:
+    def method(self: Traced, other: Any) -> Any:
+        if isinstance(other, Traced) and other.number == self.number:
+            return function(0, 0)
+        if not isinstance(other, (Traced, *_PLAIN)):
+            return NotImplemented
+        return self.trace.answer(self.trace.apply(function, self, other))
+
+    return method
+
+
+def _converted(convert: Callable[[Any], Any]) -> Callable[[Traced], Any]:
+    def method(self: Traced) -> Any:
+        return convert(self.trace.answer(self))
+
+    return method
+
+
+class Traced:
+    """A number of a trace. Only numbers of one trace may meet."""
+
+    __slots__ = ("number", "trace")
+    __array_ufunc__ = None
+    """numpy's own numbers leave arithmetic to this class."""
+
+    def __init__(self, trace: Trace, number: int) -> None:
+        self.trace = trace
+        self.number = number
+
+    __add__, __radd__ = _binary(operator.add), _reflected(operator.add)
+    __sub__, __rsub__ = _binary(operator.sub), _reflected(operator.sub)
+    __mul__, __rmul__ = _binary(operator.mul), _reflected(operator.mul)
+    __floordiv__, __rfloordiv__ = _binary(operator.floordiv), _reflected(operator.floordiv)
+    __truediv__, __rtruediv__ = _binary(operator.truediv), _reflected(operator.truediv)
+    __mod__, __rmod__ = _binary(operator.mod), _reflected(operator.mod)
+    __neg__, __abs__ = _unary(operator.neg), _unary(abs)
+    __floor__, __ceil__ = _unary(math.floor), _unary(math.ceil)
+    __eq__, __ne__ = _compared(operator.eq), _compared(operator.ne)
+    __lt__, __le__ = _compared(operator.lt), _compared(operator.le)
+    __gt__, __ge__ = _compared(operator.gt), _compared(operator.ge)
+    __hash__ = _converted(hash)
+    __index__, __int__, __float__ = _converted(operator.index), _converted(int), _converted(float)
+    __str__, __repr__ = _converted(str), _converted(repr)
+
+    def __bool__(self) -> bool:
+        """Whether it is not 0; no more than that is decided on."""
+        return bool(self != 0)
+
+    def __format__(self, specification: str) -> str:
+        """As the plain number, which is decided on from here on."""
+        return format(self.trace.answer(self), specification)
+
+
+def computed(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+    """What a function makes of two numbers, taken as one step if one of them is traced.
+
+    Args:
+        function: pure, of plain numbers; the same object every time.
+        first: a number.
+        second: a number.
+    """
+    for number in (first, second):
+        if isinstance(number, Traced):
+            return number.trace.apply(function, first, second)
+    return function(first, second)
+
+
+def least(first: int, second: int) -> int:
+    """The smaller of two sizes; what `min` decides, a trace would have to decide the same way for ever.
+
+    Where one is a float, so is what comes out: `min(size, 1.0)` is an int at some sizes, and 1 == 1.0 tells no type.
+    """
+    return cast("int", computed(min, *_of_one_type(first, second)))
+
+
+def greatest(first: int, second: int) -> int:
+    """The larger of two sizes; a float where one of them is."""
+    return cast("int", computed(max, *_of_one_type(first, second)))
+
+
+def _of_one_type(first: Any, second: Any) -> tuple[Any, Any]:
+    if type(current(first)) is type(current(second)):
+        return first, second
+    return computed(to_float64, first, first), computed(to_float64, second, second)
+
+
+def current(value: Any) -> Any:
+    """A number's value now, tuples taken apart; only for checks that hold for other sizes as well."""
+    if isinstance(value, tuple):
+        return value if _UNTRACED.issuperset(map(type, value)) else tuple(map(current, value))
+    return value.trace.value(value.number) if isinstance(value, Traced) else value
+
+
+def plain(value: Any) -> Any:
+    """A number's value, tuples taken apart, on which something is decided from here on."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.trace.answer(value) if isinstance(value, Traced) else value
+
+
+class Interned:
+    """Values that hold traced numbers, equal ones known by one position and settled once per replay."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._positions: dict[object, int] = {}
+        self._plain: dict[object, Any] = {}
+        """What values hold beside traced numbers, the last first where they are settled."""
+        self._settling: list[Callable[[Sequence[Any]], Any]] = []
+
+    def add(self, value: Any) -> int:
+        """The position of a value, the same for values that are equal wherever a replay does not refuse."""
+        position = self._positions.setdefault(_alike(value), len(self._values))
+        if position == len(self._values):
+            self._values.append(value)
+        return position
+
+    def settled(self, replay_values: Sequence[Any]) -> list[Any]:
+        """The values by position, with the numbers of a replay."""
+        settling = self._settling
+        if len(settling) < len(self._values):  # another thread may be at it, too
+            settling = [*settling, *map(self._settled, self._values[len(settling) :])]
+            self._settling = settling
+        numbers = (*replay_values, *reversed(self._plain.values()))
+        return [settle(numbers) for settle in settling]
+
+    def _settled(self, value: Any) -> Callable[[Sequence[Any]], Any]:
+        """What settles one value, its form looked at now."""
+        if not isinstance(value, tuple):
+            return operator.itemgetter(self._place(value))
+        if len(value) > 1 and not any(isinstance(element, tuple) for element in value):
+            return operator.itemgetter(*map(self._place, value))
+        parts = tuple(map(self._settled, value))
+        return lambda numbers: tuple([part(numbers) for part in parts])
+
+    def _place(self, value: Any) -> int:
+        """Where a number is, or what is no tuple: behind the numbers of a replay, told from their end."""
+        if isinstance(value, Traced):
+            return value.number
+        key = exactly(value)
+        self._plain.setdefault(key, value)
+        return -1 - list(self._plain).index(key)
+
+
+def told_apart(value: Any) -> object:
+    """A key that tells values apart, tuples taken apart, without deciding anything on a traced number."""
+    if isinstance(value, tuple):
+        return tuple(map(told_apart, value))
+    return (Traced, value.number) if isinstance(value, Traced) else exactly(value)
+
+
+def _alike(value: Any) -> object:
+    """A key that values share which are equal wherever their trace does not refuse a replay."""
+    if isinstance(value, tuple):
+        return tuple(map(_alike, value))
+    return (Traced, value.trace.alike(value.number)) if isinstance(value, Traced) else exactly(value)
+
+
+def is_traced(value: object) -> bool:
+    """Whether a value is a traced number, or a tuple that holds one."""
+    return isinstance(value, Traced) or (isinstance(value, tuple) and any(map(is_traced, value)))
+
+
+def settled(value: Any, values: Sequence[Any]) -> Any:
+    """`value` with the numbers of a replay in the place of traced ones, inside tuples, lists and dictionaries too."""
+    if isinstance(value, Traced):
+        return values[value.number]
+    if isinstance(value, (tuple, list)):
+        if not any(isinstance(element, (Traced, *_HOLDING)) for element in value):
+            return value
+        elements = [settled(element, values) for element in value]
+        return elements if isinstance(value, list) else tuple(elements)
+    if isinstance(value, (dict, MappingProxyType)):
+        return {key: settled(item, values) for key, item in value.items()}
+    return value
+
+
+_HOLDING = (tuple, list, dict, MappingProxyType)
+"""What traced numbers may be inside of."""

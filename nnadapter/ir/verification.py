@@ -1,0 +1,373 @@
+"""Verification of operations against the schema table, of whole models, and cached type inference.
+
+Layers repeat, so most operations of a large model are of a kind that was seen before: of the same type and attributes,
+reading operands of the same types. Types are told apart by identity, which takes no time: `Inferences` hands out one
+object for all equal ones. Only what holds no traced number is remembered, since a trace has to be asked each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.errors import InvalidModelError, close_names
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Lifetime, Operand, OperandType, QuantizedType
+from nnadapter.ir.operand_checks import check_type, check_well_formed, normalized, quantized_results, result_types
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckList:
+    """What a row says, laid out so that checking one operation costs a few microseconds."""
+
+    schema: OperationSchema
+    roles: tuple[tuple[Role, int | None], ...]
+    smallest: int
+    largest: int | None
+    defaults: dict[str, Any]
+    required: frozenset[str]
+    attributes: Mapping[str, Attribute]
+
+
+_PLANS: dict[str, _CheckList] = {}
+
+
+def _plan_of(schema: OperationSchema) -> _CheckList:
+    plan = _PLANS.get(schema.type)
+    if plan is None or plan.schema is not schema:
+        plan = _PLANS[schema.type] = _make_plan(schema)
+    return plan
+
+
+def _make_plan(schema: OperationSchema) -> _CheckList:
+    position = {role.name: index for index, role in enumerate(schema.inputs)}
+    variadic = bool(schema.inputs) and schema.inputs[-1].variadic
+    return _CheckList(
+        schema,
+        tuple((role, None if role.same is None else position[role.same]) for role in schema.inputs),
+        1 + max((index for index, role in enumerate(schema.inputs) if not role.optional), default=-1),
+        None if variadic else len(schema.inputs),
+        {attribute.name: attribute.default for attribute in schema.attributes},
+        frozenset(attribute.name for attribute in schema.attributes if attribute.default is None),
+        {attribute.name: attribute for attribute in schema.attributes},
+    )
+
+
+def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -> None:
+    """Check the inputs of one operation: how many, which may be absent, their data types and the first one's rank.
+
+    Args:
+        schema: the operation's row.
+        types: by role, None where an optional input is absent; absent ones at the end may be left out.
+
+    Raises:
+        InvalidModelError: they do not fit the row.
+    """
+    plan = _plan_of(schema)
+    roles = plan.roles
+    if len(types) < plan.smallest or (plan.largest is not None and len(types) > plan.largest):
+        raise InvalidModelError(f"{schema.type}: {len(types)} inputs, expected {_counts(plan)}")
+    last = len(roles) - 1
+    for index, type_ in enumerate(types):
+        role, same = roles[index if index < last else last]
+        if type_ is None:
+            if not role.optional:
+                raise InvalidModelError(f"{schema.type}: input {role.name!r} is absent, expected an operand")
+            continue
+        if type_.dtype not in role.dtypes and not _stands_for_reals(schema, type_):
+            raise InvalidModelError(
+                f"{schema.type}: input {role.name!r} is {type_.dtype.value}, expected {_names(role.dtypes)}"
+            )
+        if same is not None and not _stands_for_reals(schema, type_):
+            _check_same_dtype(schema, role, type_, types[same])
+    first = types[0] if types else None
+    if first is not None and not schema.ranks[0] <= len(first.dimensions) <= schema.ranks[1]:
+        raise InvalidModelError(f"{schema.type}: input {first} has rank {first.rank}, expected {_span(schema.ranks)}")
+
+
+def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
+    """A quantized operand may be read in the place of a floating-point one; the rule for results sees to the rest."""
+    return schema.quantized is not None and type_.quantization is not None
+
+
+def _check_same_dtype(schema: OperationSchema, role: Role, type_: OperandType, other: OperandType | None) -> None:
+    if other is not None and type_.dtype is not other.dtype:
+        raise InvalidModelError(
+            f"{schema.type}: input {role.name!r} is {type_.dtype.value}, expected {other.dtype.value} as {role.same!r}"
+        )
+
+
+def _counts(plan: _CheckList) -> str:
+    names = ", ".join(role.name + ("?" if role.optional else "…" if role.variadic else "") for role, _ in plan.roles)
+    span = f"{plan.smallest} or more" if plan.largest is None else _span((plan.smallest, plan.largest))
+    return f"{span} ({names})"
+
+
+def _span(limits: tuple[int, int]) -> str:
+    smallest, largest = limits
+    if smallest == largest:
+        return str(smallest)
+    return f"{smallest} or more" if largest >= 64 else f"{smallest} to {largest}"
+
+
+def _names(dtypes: frozenset[Any]) -> str:
+    return "one of " + ", ".join(sorted(dtype.value for dtype in dtypes))
+
+
+def check_attributes(
+    schema: OperationSchema, attribute_values: Mapping[str, AttributeValue]
+) -> dict[str, AttributeValue]:
+    """Check the attributes of one operation and fill in the defaults.
+
+    Lists, numpy arrays and numpy numbers become tuples and Python numbers; a bool is not an int.
+
+    Returns:
+        Every attribute of the row, in the row's order.
+
+    Raises:
+        InvalidModelError: a name is unknown, a required one is missing, or a value has not its kind, choice or length.
+    """
+    plan = _plan_of(schema)
+    complete: dict[str, AttributeValue] = plan.defaults.copy()
+    attributes = plan.attributes
+    for name, value in attribute_values.items():
+        attribute = attributes.get(name)
+        if attribute is None:
+            raise InvalidModelError(f"{schema.type}: unknown attribute {name!r}; {close_names(name, attributes)}")
+        complete[name] = _value(schema, attribute, value)
+    if not plan.required <= attribute_values.keys():
+        missing = sorted(plan.required - attribute_values.keys())
+        raise InvalidModelError(f"{schema.type}: attributes {missing} are missing, expected values for them")
+    return complete
+
+
+def _value(schema: OperationSchema, attribute: Attribute, value: object) -> AttributeValue:
+    try:
+        result = normalized(attribute.kind, value)
+    except TypeError:
+        raise _wrong(schema, attribute, value, f"a value of kind {attribute.kind.value}") from None
+    if attribute.choices and result not in attribute.choices:
+        raise _wrong(schema, attribute, value, f"one of {list(attribute.choices)}")
+    if attribute.length is not None and isinstance(result, tuple) and len(result) != attribute.length:
+        raise _wrong(schema, attribute, value, f"{attribute.length} values")
+    return result
+
+
+def _wrong(schema: OperationSchema, attribute: Attribute, value: object, expected: str) -> InvalidModelError:
+    return InvalidModelError(f"{schema.type}: attribute {attribute.name!r} is {value!r}, expected {expected}")
+
+
+def verify(model: Model) -> None:
+    """Check a complete model, whoever made it.
+
+    1. Everything is of the Python type that its field declares.
+    2. Operands: unique names, sane dimensions and layouts, sound quantization, and constants whose contents fit.
+    3. The lists of inputs and outputs agree with the operands' lifetimes.
+    4. Operations, in order: known types, complete attributes, inputs that exist by then, outputs made once, and of
+       the types that the schema infers.
+
+    A model is checked once; one that a `ModelBuilder` made, or a part of one that was checked, was checked before.
+
+    Raises:
+        InvalidModelError: the first thing that is wrong, with the operand or operation that it concerns.
+    """
+    if model.is_sound:
+        return
+    check_well_formed(model)
+    _check_names(model)
+    for operand in model.operands:
+        _check_operand(operand)
+    _check_inputs_and_outputs(model)
+    defined_operands = {index for index, operand in enumerate(model.operands) if operand.lifetime in _GIVEN}
+    for position, operation in enumerate(model.operations):
+        try:
+            _check_operation(model, operation, defined_operands)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"operation {position}, from nodes {list(operation.origins)}: {error}") from None
+        defined_operands.update(operation.outputs)
+    if len(defined_operands) != len(model.operands):
+        index = next(index for index in range(len(model.operands)) if index not in defined_operands)
+        operand = model.operands[index]
+        raise InvalidModelError(
+            f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that makes it"
+        )
+    model.found_sound()
+
+
+_GIVEN = frozenset({Lifetime.CONSTANT, Lifetime.MODEL_INPUT})
+
+
+def _check_names(model: Model) -> None:
+    first: dict[str, int] = {}
+    for index, operand in enumerate(model.operands):
+        other = first.setdefault(operand.name, index)
+        if other != index:
+            raise InvalidModelError(
+                f"operand {index} is called {operand.name!r} like operand {other}, expected a new name"
+            )
+
+
+def _check_operand(operand: Operand) -> None:
+    type_ = operand.type
+    if any(size < 0 for size in type_.dimensions):
+        raise InvalidModelError(f"operand {operand.name!r} is {type_}, expected no dimension below 0")
+    check_type(operand.name, type_)
+    value = operand.value
+    if (value is None) is (operand.lifetime is Lifetime.CONSTANT):
+        got = "no contents" if value is None else "contents"
+        raise InvalidModelError(
+            f"operand {operand.name!r} is {operand.lifetime.value} and has {got}, expected contents for constants alone"
+        )
+    if value is not None and (value.dtype.name != type_.dtype.value or value.shape != type_.dimensions):
+        raise InvalidModelError(
+            f"constant {operand.name!r} holds {value.dtype.name}{list(value.shape)}, expected its type, {type_}"
+        )
+
+
+def _check_inputs_and_outputs(model: Model) -> None:
+    for name, listed in (("input", model.inputs), ("output", model.outputs)):
+        for index in listed:
+            if not 0 <= index < len(model.operands):
+                raise InvalidModelError(f"model {name} {index} is no operand, expected one of {len(model.operands)}")
+    if len(frozenset(model.inputs)) != len(model.inputs):
+        raise InvalidModelError(f"model inputs are {list(model.inputs)}, expected none twice")
+    _check_listed(model, model.inputs, Lifetime.MODEL_INPUT, frozenset({Lifetime.MODEL_INPUT}))
+    _check_listed(model, model.outputs, Lifetime.MODEL_OUTPUT, _GIVEN | {Lifetime.MODEL_OUTPUT})
+
+
+def _check_listed(model: Model, listed: Sequence[int], lifetime: Lifetime, allowed: frozenset[Lifetime]) -> None:
+    for index in listed:
+        operand = model.operands[index]
+        if operand.lifetime not in allowed:
+            raise InvalidModelError(
+                f"operand {index} {operand.name!r} is listed as {lifetime.value} and is {operand.lifetime.value}"
+            )
+    chosen = frozenset(listed)
+    for index, operand in enumerate(model.operands):
+        if operand.lifetime is lifetime and index not in chosen:
+            raise InvalidModelError(f"operand {index} {operand.name!r} is {lifetime.value}, expected it in that list")
+
+
+def _check_operation(model: Model, operation: Operation, defined_operands: set[int]) -> None:
+    schema = schema_of(operation.type)
+    for index in operation.inputs:
+        if index != ABSENT and index not in defined_operands:
+            raise InvalidModelError(f"{operation.type}: reads operand {index}, expected one that exists by then")
+    types = tuple(model.type_of(index) for index in operation.inputs)
+    check_inputs(schema, types)
+    complete = check_attributes(schema, operation.attributes)
+    if complete.keys() != operation.attributes.keys():
+        missing = sorted(complete.keys() - operation.attributes.keys())
+        raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected every one of the schema")
+    inferred = schema.infer(types, complete)
+    _check_made(model, operation, len(inferred), defined_operands)
+    quantized = [model.operands[index].type.quantized for index in operation.outputs]
+    for index, expected in zip(
+        operation.outputs, quantized_results(schema, types, complete, inferred, quantized), strict=True
+    ):
+        _check_output(operation, model.operands[index], expected)
+
+
+def _check_made(model: Model, operation: Operation, count: int, defined_operands: set[int]) -> None:
+    """Which operands an operation makes; of what type they are is looked at where they are those that it may make."""
+    if len(operation.outputs) != count:
+        raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {count}")
+    if len(frozenset(operation.outputs)) != count:
+        raise InvalidModelError(f"{operation.type}: outputs are {list(operation.outputs)}, expected none twice")
+    for index in operation.outputs:
+        if not 0 <= index < len(model.operands):
+            raise InvalidModelError(f"{operation.type}: makes operand {index}, expected one of {len(model.operands)}")
+        if index in defined_operands:
+            raise InvalidModelError(
+                f"{operation.type}: makes operand {index} {model.operands[index].name!r},"
+                " expected one that does not exist yet"
+            )
+
+
+def _check_output(operation: Operation, operand: Operand, expected: OperandType) -> None:
+    got = operand.type
+    # `quantized_results` has seen to the quantization, which the model says and does not follow from the operation
+    if (got.dtype, got.dimensions, got.layout) != (expected.dtype, expected.dimensions, expected.layout):
+        raise InvalidModelError(f"{operation.type}: output {operand.name!r} is {got}, expected {expected}")
+
+
+Inferred = tuple[Mapping[str, AttributeValue], tuple[OperandType, ...]]
+"""Every attribute of an operation, and the types of its results."""
+
+_COMPARED = frozenset({str, int, bool})
+"""Kinds of attributes that are the same if they are equal and of one kind; 0.0 and -0.0 are not."""
+
+
+def inferred(
+    type_: str,
+    types: Sequence[OperandType | None],
+    attributes: Mapping[str, AttributeValue],
+    quantized: Sequence[QuantizedType | None] = (),
+) -> Inferred:
+    """Check an operation against the schema; see `Inferences.of`, which remembers."""
+    schema = schema_of(type_)
+    check_inputs(schema, types)
+    complete = check_attributes(schema, attributes)
+    return complete, result_types(schema, types, complete, quantized)
+
+
+class Inferences:
+    """Checks operations against the schema and infers their results, each kind of operation once."""
+
+    def __init__(self) -> None:
+        self._types: dict[OperandType, OperandType] = {}
+        self._shared: dict[int, OperandType] = {}
+        """The same objects by their identities, and kept, so that no other one gets such an identity."""
+        self._known: dict[object, Inferred] = {}
+
+    def of(
+        self,
+        type_: str,
+        types: Sequence[OperandType | None],
+        attributes: Mapping[str, AttributeValue],
+        quantized: Sequence[QuantizedType | None] = (),
+    ) -> Inferred:
+        """Return the complete attributes and the types of the results; the attributes are the caller's own.
+
+        Args:
+            type_: a row of the schema table.
+            types: of the inputs by role, None where an optional one is absent.
+            attributes: by name; what is not given takes its default.
+            quantized: by output, data type and quantization of those that are quantized.
+
+        Raises:
+            InvalidModelError: unknown type, or inputs, attributes or results that do not fit the schema.
+        """
+        key = None if any(quantized) else _key(type_, types, attributes)
+        cache_entry = self._known.get(key) if key is not None else None
+        if cache_entry is not None:
+            return {**cache_entry[0]}, cache_entry[1]
+        complete, output_types = inferred(type_, types, attributes, quantized)
+        results = tuple(map(self.shared, output_types))
+        if key is not None and all(
+            id(operand_type) in self._shared for operand_type in (*types, *results) if operand_type is not None
+        ):
+            self._known[key] = {**complete}, results
+        return complete, results
+
+    def shared(self, type_: OperandType) -> OperandType:
+        """The one object for types equal to this one; the same object if it is traced."""
+        if not all(type(size) is int for size in type_.dimensions):
+            return type_
+        shared_type = self._types.setdefault(type_, type_)
+        self._shared[id(shared_type)] = shared_type
+        return shared_type
+
+
+def _key(
+    type_: str, types: Sequence[OperandType | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[object, ...] | None:
+    """What tells kinds of operations apart; None where attributes are more than names and whole numbers."""
+    if not attributes:
+        return (type_, *map(id, types))
+    if not _COMPARED.issuperset(map(type, attributes.values())):
+        return None
+    return (type_, *map(id, types), *((name, type(value), value) for name, value in attributes.items()))

@@ -1,1 +1,0 @@
-"""Working memory: where buffers lie in one block by when they are needed, and blocks that are lent."""

@@ -1,0 +1,274 @@
+"""Construction of ONNX models: small ones, changed copies, and parts extracted from others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+import onnx.parser
+from google.protobuf.message import Message
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
+
+from nnadapter.onnx.graphs import (
+    OLDEST_IR,
+    FunctionKey,
+    dense_type,
+    dtype_of,
+    graphs_of,
+    key_of,
+    needed_functions,
+    sparse_type,
+    type_of,
+)
+from nnadapter.onnx.references import REFERRED_BYTES, fits, referring
+from partition.graph import Graph, GraphError, Value
+
+_IR_VERSION = 8
+"""Of models that are made from nothing: every ONNX Runtime that this package runs with knows it."""
+_Message = TypeVar("_Message", bound=Message)
+NodeText = tuple[str, Sequence[str], Sequence[str], Mapping[str, Any]]
+"""Op type, inputs, outputs and attributes of a node of ONNX's own."""
+
+
+def parse(text: str) -> onnx.ModelProto:
+    """Return the model that `text` says in ONNX's textual syntax."""
+    return onnx.parser.parse_model(text)
+
+
+def build(
+    nodes: Iterable[NodeText],
+    inputs: Iterable[Value],
+    outputs: Iterable[Value],
+    constants: Mapping[str, np.ndarray[Any, Any]],
+    opset: int,
+) -> onnx.ModelProto:
+    """Return a model of nodes of ONNX's own."""
+    like = onnx.ModelProto(ir_version=_IR_VERSION, opset_import=[helper.make_opsetid("", opset)])
+    node_protos = [helper.make_node(op_type, read, results, **stated) for op_type, read, results, stated in nodes]
+    graph_inputs, graph_outputs = ([info_of(value) for value in values] for values in (inputs, outputs))
+    return model_of(
+        like, node_protos, graph_inputs, graph_outputs, [initializer_of(*entry) for entry in constants.items()]
+    )
+
+
+def info_of(value: Value) -> onnx.ValueInfoProto:
+    """What is known of a value, as models say it."""
+    return onnx.ValueInfoProto(name=value.name, type=type_of(value))
+
+
+def model_of(
+    like: onnx.ModelProto,
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Iterable[onnx.ValueInfoProto] = (),
+    outputs: Iterable[onnx.ValueInfoProto] = (),
+    initializers: Iterable[onnx.TensorProto] = (),
+    *,
+    ir_version: int | None = None,
+    functions: Iterable[onnx.FunctionProto] = (),
+) -> onnx.ModelProto:
+    """Return a model of its own that imports what `like` does; IR version as there if none is given."""
+    model = onnx.ModelProto(
+        ir_version=ir_version or like.ir_version, opset_import=like.opset_import, functions=functions
+    )
+    model.graph.name = like.graph.name or "part"
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(inputs)
+    model.graph.output.extend(outputs)
+    model.graph.initializer.extend(initializers)
+    return model
+
+
+def copied(message: _Message) -> _Message:
+    """Return a message like `message`."""
+    copy: _Message = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """Return a value of which no shape is said: what a model says is often a name, and hides what can be inferred."""
+    copy = copied(value)
+    if copy.type.HasField("tensor_type"):
+        copy.type.tensor_type.ClearField("shape")
+    return copy
+
+
+def without_inner_shapes(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return a node in whose graphs, at any depth, nothing is said of shapes."""
+    copy = copied(node)
+    for graph in (graph for attribute in copy.attribute for graph in graphs_of(attribute)):
+        for values in (graph.input, graph.output):
+            bare = [without_shape(value) for value in values]
+            del values[:]
+            values.extend(bare)
+        del graph.value_info[:]
+        nodes = [without_inner_shapes(inner) for inner in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return copy
+
+
+def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
+    """Return a copy of a model with other nodes."""
+    copy = copied(model)
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    return copy
+
+
+def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """Return a model to which some of its initializers are given as inputs: no weights, and no more than 2 GiB."""
+    if not names:
+        return model
+    input_names = {value.name for value in model.graph.input}
+    moved = [tensor for tensor in model.graph.initializer if tensor.name in names and tensor.name not in input_names]
+    light = model_of(
+        model,
+        model.graph.node,
+        [*model.graph.input, *map(tensor_info, moved)],
+        model.graph.output,
+        (tensor for tensor in model.graph.initializer if tensor.name not in names),
+        functions=model.functions,
+    )
+    light.graph.value_info.extend(model.graph.value_info)
+    return light
+
+
+def with_constants(model: onnx.ModelProto, constants: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
+    """Return a model whose inputs called as `constants` are these."""
+    names = {tensor.name for tensor in constants}
+    bound_model = model_of(
+        model,
+        model.graph.node,
+        (value for value in model.graph.input if value.name not in names),
+        model.graph.output,
+        (*model.graph.initializer, *constants),
+        functions=model.functions,
+    )
+    bound_model.graph.value_info.extend(model.graph.value_info)
+    return bound_model
+
+
+def tensor_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
+    """Return an initializer's name and type."""
+    return onnx.ValueInfoProto(name=tensor.name, type=dense_type(tensor))
+
+
+def array_info(name: str, array: object) -> onnx.ValueInfoProto:
+    """Return the name and type of a value that holds `array`; what is no array has no type."""
+    if not isinstance(array, np.ndarray):
+        return onnx.ValueInfoProto(name=name)
+    is_text = array.dtype.kind in "OUS"
+    element = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(array.dtype)
+    info: onnx.ValueInfoProto = helper.make_tensor_value_info(name, element, array.shape)
+    return info
+
+
+def untyped(names: Iterable[str]) -> list[onnx.ValueInfoProto]:
+    """Return values of which nothing but the name is known; absent ones are left out."""
+    return [onnx.ValueInfoProto(name=name) for name in names if name]
+
+
+def tensor_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
+    """Return `array` as an initializer called `name`, which refers to it where it is large: whoever asks keeps it."""
+    if array.nbytes < REFERRED_BYTES or array.dtype.hasobject:
+        return initializer_of(name, array)
+    element = helper.np_dtype_to_tensor_dtype(array.dtype)
+    header = onnx.TensorProto(name=name, data_type=element, dims=array.shape)
+    return referring(header, array) if fits(header, array.nbytes) else initializer_of(name, array)
+
+
+def initializer_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
+    """Return `array` as an initializer called `name`."""
+    tensor: onnx.TensorProto = numpy_helper.from_array(array, name)
+    return tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxIndex:
+    """A model with its parts by name, so that taking a part out costs no more than the part."""
+
+    model: ModelProto
+    initializers: Mapping[str, TensorProto] = field(repr=False)
+    """Dense initializers; the last one where a name is used twice, as ONNX Runtime takes it."""
+    sparse_initializers: Mapping[str, onnx.SparseTensorProto] = field(repr=False)
+    types: Mapping[str, TypeProto] = field(repr=False)
+    """The types that the model states, containers with all their depth."""
+    functions: Mapping[FunctionKey, FunctionProto] = field(repr=False)
+    """Model-local functions by domain, name and overload."""
+
+    @classmethod
+    def of(cls, model: ModelProto) -> OnnxIndex:
+        """Return the index of `model`, which must not be changed afterwards."""
+        graph = model.graph
+        types = {info.name: info.type for group in (graph.value_info, graph.output, graph.input) for info in group}
+        types.update((tensor.name, dense_type(tensor)) for tensor in graph.initializer)
+        types.update((sparse.values.name, sparse_type(sparse)) for sparse in graph.sparse_initializer)
+        return cls(
+            model=model,
+            initializers={tensor.name: tensor for tensor in graph.initializer},
+            sparse_initializers={sparse.values.name: sparse for sparse in graph.sparse_initializer},
+            types=types,
+            functions={key_of(function): function for function in model.functions},
+        )
+
+
+def extract(
+    index: OnnxIndex,
+    graph: Graph,
+    nodes: Sequence[int],
+    inputs: Sequence[str],
+    constants: Sequence[str],
+    outputs: Sequence[str],
+) -> ModelProto:
+    """Return a part of a model as a model of its own.
+
+    1. `nodes` are copied unchanged, in the given order, with the initializers named in `constants`.
+    2. Inputs and outputs get the types that `graph.values` knows, else those that the model states; an output of
+       unknown type gets none. Containers keep the depth that the model states.
+    3. All operator sets are imported as in the model; of its functions only those that the part needs are kept.
+    4. The IR version is at least 4, since constants are not inputs of the part. Metadata is left out.
+
+    Args:
+        index: the model.
+        graph: its graph, as `read_graph` made it.
+        nodes: positions of nodes, ascending.
+        inputs: values from outside, in the order of the new model's inputs.
+        constants: names of initializers.
+        outputs: values in the order of the new model's outputs.
+
+    Raises:
+        GraphError: a constant has no initializer.
+    """
+    model = index.model
+    part = model_of(
+        model,
+        (model.graph.node[node] for node in nodes),
+        (_typed(index, graph.value(name)) for name in inputs),
+        (_typed(index, graph.value(name)) for name in outputs),
+        ir_version=max(model.ir_version, OLDEST_IR),
+    )
+    for name in constants:
+        _copy_initializer(index, name, part.graph)
+    part.functions.extend(needed_functions(part.graph.node, index.functions).values())
+    return part
+
+
+def _copy_initializer(index: OnnxIndex, name: str, graph: GraphProto) -> None:
+    if name in index.initializers:
+        graph.initializer.add().CopyFrom(index.initializers[name])
+    elif name in index.sparse_initializers:
+        graph.sparse_initializer.add().CopyFrom(index.sparse_initializers[name])
+    else:
+        raise GraphError(f"constant {name!r} has no initializer in the model")
+
+
+def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
+    stated = index.types.get(value.name)
+    tensor = stated is not None and stated.WhichOneof("value") == "tensor_type"
+    same_container = stated is not None and not tensor and dtype_of(stated) == value.dtype
+    chosen = stated if same_container else type_of(value) or stated
+    return ValueInfoProto(name=value.name, type=chosen)

@@ -1,0 +1,494 @@
+"""Inlining: calls of functions replaced by their bodies, If nodes by their branches.
+
+A function of the model's own is expanded where at least one op of its body has a converter, since no device knows it by
+name. One that ONNX defines is expanded where it has no converter itself and all of its body has, since ONNX Runtime may
+have a kernel for the whole. Others are expanded where no device takes them whole (`nnadapter/offering/expansions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+import onnx.defs
+from onnx import helper
+
+from nnadapter.onnx.construction import copied, with_nodes
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.graphs import graphs_of, key_of, node_names, opsets_of, with_nested
+from nnadapter.onnx.model import Operators
+from nnadapter.onnx.references import bytes_of, fits, is_reference
+from nnadapter.onnx.schemas import is_further, since_version
+from nnadapter.process.cache import remembered
+from partition.graph import Node
+
+
+@remembered(1024)
+def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
+    """Return the body of an op that is a function whatever its node looks like, None for any other.
+
+    Args:
+        op_type: ONNX's name.
+        version: of the schema.
+        domain: empty for ONNX's own.
+    """
+    if is_further(domain, op_type, version):
+        return None
+    schema = onnx.defs.get_schema(op_type, version, domain)
+    if not schema.has_function:  # type: ignore[attr-defined]  # the stubs lack it
+        return None
+    body: onnx.FunctionProto = onnx.FunctionProto.FromString(schema.function_body.SerializeToString())
+    return body
+
+
+def typed_body(
+    node: onnx.NodeProto, version: int, domain: str, opset: int, types: Sequence[onnx.TypeProto]
+) -> onnx.FunctionProto | None:
+    """Return the body of a node that is a function, also where types or attributes decide how it is written down.
+
+    A CastLike after an input of known type is a Cast there, so that constants of the body can be folded.
+
+    Args:
+        node: the node.
+        version: of its schema.
+        domain: empty for ONNX's own.
+        opset: what the model imports of that domain.
+        types: of the node's inputs, with an empty one for those that are absent.
+
+    Returns:
+        None if the op is no function, or says that this node is none.
+    """
+    if is_further(domain, node.op_type, version):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, version, domain)
+    if schema.has_function:  # type: ignore[attr-defined]
+        plain = schema_body(node.op_type, version, domain)
+        return None if plain is None else _with_casts(plain, types)
+    if not schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        return None
+    stated = sorted(schema.context_dependent_function_opset_versions)  # type: ignore[attr-defined]
+    chosen = max((opset_version for opset_version in stated if opset_version <= opset), default=stated[0])
+    serialized_types = [type_proto.SerializeToString() for type_proto in types]
+    try:
+        serialized_body = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
+            chosen, node.SerializeToString(), serialized_types
+        )
+    except (RuntimeError, ValueError, IndexError):  # onnx's builders of bodies raise what they like
+        return None
+    return _with_casts(onnx.FunctionProto.FromString(serialized_body), types) if serialized_body else None
+
+
+def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> onnx.FunctionProto:
+    element = {name: type_proto.tensor_type.elem_type for name, type_proto in zip(body.input, types, strict=False)}
+    body_copy = copied(body)
+    for node in body_copy.node:
+        to = element.get(node.input[1]) if node.op_type == "CastLike" else None
+        if to:
+            node.op_type = "Cast"
+            del node.input[1:]
+            node.attribute.append(onnx.helper.make_attribute("to", to))
+    return body_copy
+
+
+_DEEPEST = 16
+"""Functions that call functions, at most; a function that calls itself is not valid ONNX."""
+
+_SAME_SINCE = {
+    "Cast": 13,
+    "CastLike": 15,
+    "Constant": 12,
+    "ConstantOfShape": 9,
+    "Equal": 13,
+    "Flatten": 13,
+    "Identity": 13,
+    "ReduceMax": 18,
+    "ReduceMin": 18,
+    "Reshape": 13,
+    "Shape": 13,
+    "Size": 13,
+    "Squeeze": 13,
+    "Transpose": 13,
+    "Unsqueeze": 13,
+}
+"""Ops of function bodies whose later versions, to opset 28, add only data types, and attributes that change nothing
+unless they are stated, and the first such version."""
+
+Opsets = Mapping[str, int]
+Bodies = Mapping[str, onnx.FunctionProto]
+"""Nodes, by name, and the function that each is."""
+
+
+def expand_functions(
+    model: onnx.ModelProto,
+    operators: Operators,
+    bodies: Bodies = {},  # noqa: B006
+    nodes: Sequence[Node] | None = None,
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the model with functions expanded, the same object if there is nothing to expand; and origins.
+
+    1. Nodes of the graph are looked at, and those that come in their place; sub-graphs are left as they are.
+    2. A body is taken only if each of its ops means the same under the operator sets that the model imports.
+    3. Names inside are made unique by the name of the node's first output; nodes are called `node/inner node`. Other
+       nodes keep the names that `node_names` gives them, so that they go by these in the new model too.
+    4. Weights are copied only where something is expanded.
+
+    Args:
+        model: the model.
+        operators: which of them have converters.
+        bodies: nodes to expand although an op of that name can be converted whole.
+        nodes: of the model's graph, where they have been read already.
+
+    Returns:
+        The model, and for each of its nodes the name of the node of the model as it was.
+    """
+    library = _Library.of(model, operators, bodies)
+    names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
+    if nodes is not None and library.leaves(nodes):
+        return model, names
+    stays = [library.body(node, name) is None for node, name in zip(model.graph.node, names, strict=True)]
+    if all(stays):
+        return model, names
+    existing_names = {name for node in with_nested(model.graph.node) for name in (*node.input, *node.output)}
+    existing_names.update(value.name for value in (*model.graph.input, *model.graph.initializer))
+    existing_names.update(names)
+    parts = [
+        [*library.expanded(node, name, existing_names)] for node, name in zip(model.graph.node, names, strict=True)
+    ]
+    expanded = with_nodes(model, (expanded_node for part in parts for expanded_node in part))
+    origins = [(name, stay) for part, name, stay in zip(parts, names, stays, strict=True) for _ in part]
+    for expanded_node, (name, stay) in zip(expanded.graph.node, origins, strict=True):
+        expanded_node.name = name if stay else expanded_node.name
+    library.opsets.setdefault("", _SAME_SINCE["Identity"])  # which copies are, where nothing else is ONNX's own
+    imported = opsets_of(model.opset_import)
+    added_opsets = ((domain, version) for domain, version in library.opsets.items() if domain not in imported)
+    expanded.opset_import.extend(onnx.helper.make_opsetid(*opset) for opset in added_opsets)
+    return expanded, tuple(name for name, _ in origins)
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """The functions that a model's nodes may mean."""
+
+    own: Mapping[tuple[str, str, str], onnx.FunctionProto]
+    opsets: dict[str, int]
+    """What the model imports, and what expanded bodies added to it."""
+    operators: Operators
+    wanted: Bodies
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, operators: Operators, bodies: Bodies) -> _Library:
+        return cls(
+            {key_of(function): function for function in model.functions},
+            opsets_of(model.opset_import),
+            operators,
+            bodies,
+        )
+
+    def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
+        """The function that the node is replaced by, None if it stays."""
+        if name in self.wanted:
+            return self._usable(self.wanted[name])
+        domain = plain_domain(node.domain)
+        function = self.own.get(key_of(node))
+        if function is not None:
+            are_convertible = [
+                self._is_convertible(inner_node, opsets_of(function.opset_import)) for inner_node in function.node
+            ]
+            return function if any(are_convertible) and self._means_the_same(function) else None
+        return self._schema_body(domain, node.op_type)
+
+    def leaves(self, nodes: Iterable[Node]) -> bool:
+        """Whether it is plain from their op types alone that all of some nodes stay."""
+        if self.own or self.wanted:
+            return False
+        return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})
+
+    def _schema_body(self, domain: str, op_type: str) -> onnx.FunctionProto | None:
+        version = since_version(domain, op_type, self.opsets.get(domain, 0))
+        if version is None or self.operators.has_converter(domain, op_type, version):
+            return None
+        body = schema_body(op_type, version, domain)
+        return None if body is None else self._usable(body)
+
+    def _usable(self, body: onnx.FunctionProto) -> onnx.FunctionProto | None:
+        if not self._means_the_same(body):
+            return None
+        return body if all(self._is_convertible(node, opsets_of(body.opset_import)) for node in body.node) else None
+
+    def expanded(
+        self, node: onnx.NodeProto, name: str, existing_names: set[str], depth: int = _DEEPEST
+    ) -> Iterator[onnx.NodeProto]:
+        """The nodes in the place of one, which is called `name`; `existing_names` are names, to which new ones go."""
+        body = self.body(node, name) if depth else None
+        if body is None:
+            yield node
+            return
+        for domain, version in opsets_of(body.opset_import).items():
+            self.opsets.setdefault(domain, version)
+        for inner_node in _instance(body, node, name, existing_names):
+            yield from self.expanded(inner_node, inner_node.name, existing_names, depth - 1)
+
+    def _is_convertible(self, node: onnx.NodeProto, opsets: Opsets) -> bool:
+        domain = plain_domain(node.domain)
+        if key_of(node) in self.own or node.op_type == "Constant":
+            return True
+        version = since_version(domain, node.op_type, opsets.get(domain, 0))
+        return version is not None and self.operators.has_converter(domain, node.op_type, version)
+
+    def _means_the_same(self, body: onnx.FunctionProto) -> bool:
+        stated = opsets_of(body.opset_import)
+        return all(self._same_version(node, stated) for node in with_nested(body.node))
+
+    def _same_version(self, node: onnx.NodeProto, stated: Opsets) -> bool:
+        domain = plain_domain(node.domain)
+        if domain not in self.opsets:
+            return True
+        meant = since_version(domain, node.op_type, stated.get(domain, 0))
+        model_version = since_version(domain, node.op_type, self.opsets[domain])
+        since = _SAME_SINCE.get(node.op_type) if not domain else None
+        return meant == model_version or bool(since and meant and model_version and min(meant, model_version) >= since)
+
+
+def _instance(
+    body: onnx.FunctionProto, node: onnx.NodeProto, name: str, existing_names: set[str]
+) -> list[onnx.NodeProto]:
+    """The body's nodes with the names and attributes of one call.
+
+    An output that is an input as well, or that was listed before, is copied by an Identity.
+    """
+    call = _FunctionCall(
+        next(filter(None, node.output), name),
+        existing_names,
+        {attribute.name: attribute for attribute in body.attribute_proto},
+    )
+    call.attributes.update((attribute.name, attribute) for attribute in node.attribute)
+    call.names.update(zip(body.input, [*node.input, *[""] * (len(body.input) - len(node.input))], strict=False))
+    copies = call.take_outputs(body.output, node.output)
+    nodes = [*map(call.node, body.node), *copies]
+    for index, inner_node in enumerate(nodes):
+        inner_node.name = _free_name(f"{name}/{inner_node.name or f'{inner_node.op_type}@{index}'}", existing_names)
+    return nodes
+
+
+def _free_name(stem: str, existing_names: set[str]) -> str:
+    """A name that is not taken yet, and is from now on."""
+    name, number = stem, 1
+    while name in existing_names:
+        number += 1
+        name = f"{stem}.{number}"
+    existing_names.add(name)
+    return name
+
+
+@dataclass(slots=True)
+class _FunctionCall:
+    """One call of a function: what names and attributes of its body stand for."""
+
+    prefix: str
+    taken: set[str]
+    attributes: dict[str, onnx.AttributeProto]
+    names: dict[str, str] = field(default_factory=dict)
+
+    def take_outputs(self, inside: Iterable[str], outside: Iterable[str]) -> list[onnx.NodeProto]:
+        """Let the body's outputs be those of the call; nodes that copy what stands for something else already."""
+        copies = []
+        for inner, outer in zip(inside, outside, strict=False):
+            if outer and inner in self.names:
+                copies.append(onnx.helper.make_node("Identity", [self.names[inner]], [outer]))
+            elif outer:
+                self.names[inner] = outer
+        return copies
+
+    def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
+        """A node of the body, or of a sub-graph in it, as the call has it."""
+        node = copied(inner)
+        node.input[:] = map(self._name, inner.input)
+        node.output[:] = map(self._name, inner.output)
+        del node.attribute[:]
+        node.attribute.extend(self._attributes(inner.attribute))
+        return node
+
+    def _name(self, inner: str) -> str:
+        if inner and inner not in self.names:
+            self.names[inner] = _free_name(f"{self.prefix}/{inner}", self.taken)
+        return self.names[inner] if inner else ""
+
+    def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
+        """What a node in a body states; what refers to an attribute of the call is taken from there, or left out."""
+        for attribute in stated:
+            referred = attribute.ref_attr_name
+            source = self.attributes.get(referred) if referred else attribute
+            if source is None:
+                continue
+            attribute_copy = copied(source)
+            attribute_copy.name = attribute.name
+            for graph in () if referred else graphs_of(attribute_copy):
+                self._rename(graph)
+            yield attribute_copy
+
+    def _rename(self, graph: onnx.GraphProto) -> None:
+        for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            info.name = self._name(info.name)
+        nodes = [self.node(node) for node in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def inline_branches(
+    model: onnx.ModelProto, conditions: Mapping[int, bool]
+) -> tuple[onnx.ModelProto, Sequence[tuple[str, int]]]:
+    """Return `model` with some `If` nodes replaced by the nodes of one of their branches.
+
+    For each node, the name that it has there, and the position in `model` of the node that it is, or stands inside of.
+
+    1. Inner nodes and values are named for the `If` node, as in `If_3/Add_1`, so that reports say where they are from.
+    2. Initializers of the branch become initializers of the model.
+    3. What a branch gives out keeps the name of the `If` node's output. A value that the branch did not make, or that
+       it gives out twice, is passed on by `Identity`.
+    4. Names that graphs inside the branch define for themselves stay; those that they capture are renamed.
+    5. Other nodes have the names that they had, also where these say a position.
+
+    Args:
+        model: the model; it is not changed.
+        conditions: by position of the `If` node, whether its condition holds.
+    """
+    copy = with_nodes(model, ())
+    names, stands_for = node_names(model), list[int]()
+    existing_names = {name for node in model.graph.node for name in node.output}
+    for position, node in enumerate(model.graph.node):
+        if position in conditions:
+            branch_name = "then_branch" if conditions[position] else "else_branch"
+            branch = next(attribute.g for attribute in node.attribute if attribute.name == branch_name)
+            _insert(copy.graph, node, _free(names[position], existing_names), branch)
+        else:
+            copy.graph.node.add().CopyFrom(node)
+            copy.graph.node[-1].name = names[position]
+        stands_for.extend([position] * (len(copy.graph.node) - len(stands_for)))
+    return copy, list(zip(node_names(copy), stands_for, strict=True))
+
+
+def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose branches capture their large initializers, so that all models made of it share them.
+
+    The same model, where they hold none. Those that a branch gives out stay, since it may give out nothing that it
+    captures; so do those inside of loops.
+    """
+    if not any(map(_large, _branches(model.graph))):
+        return model
+    copy = copied(model)
+    existing_names = _every_name(copy.graph)
+    for graph in list(_branches(copy.graph)):
+        renamed: dict[str, str] = {}
+        for tensor in _large(graph):
+            renamed[tensor.name] = _unused(f"{graph.name}/{tensor.name}", existing_names)
+            existing_names.add(renamed[tensor.name])
+            outside = copy.graph.initializer.add()
+            outside.CopyFrom(tensor)
+            outside.name = renamed[tensor.name]
+        remaining_tensors = [tensor for tensor in graph.initializer if tensor.name not in renamed]
+        del graph.initializer[:]
+        graph.initializer.extend(remaining_tensors)
+        for node in graph.node:
+            _rename(node, renamed)
+    return copy
+
+
+def _every_name(graph: onnx.GraphProto) -> set[str]:
+    """Names of all values of a graph and of those inside of it, read or not."""
+    nodes = list(with_nested(graph.node))
+    inner = (subgraph for node in nodes for attribute in node.attribute for subgraph in graphs_of(attribute))
+    names = {name for node in nodes for name in (*node.input, *node.output)}
+    for graph_proto in (graph, *inner):
+        names.update(value.name for value in (*graph_proto.input, *graph_proto.output, *graph_proto.initializer))
+        names.update(tensor.values.name for tensor in graph_proto.sparse_initializer)
+    return names
+
+
+def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The branches of a graph's `If` nodes, and theirs."""
+    for node in graph.node:
+        if node.op_type == "If" and plain_domain(node.domain) == "":
+            for attribute in node.attribute:
+                for branch in graphs_of(attribute):
+                    yield branch
+                    yield from _branches(branch)
+
+
+def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
+    """Initializers of a branch that are worth it, and that it may capture."""
+    interface_names = {value.name for value in (*branch.output, *branch.input)}
+    return [
+        tensor
+        for tensor in branch.initializer
+        if tensor.name not in interface_names and not is_reference(tensor) and fits(tensor, bytes_of(tensor))
+    ]
+
+
+def _unused(name: str, existing_names: Collection[str]) -> str:
+    while name in existing_names:
+        name += "_"
+    return name
+
+
+def _free(name: str, existing_names: set[str]) -> str:
+    """`name`, or one like it, that no value of the model begins with."""
+    while any(value.startswith(f"{name}/") for value in existing_names):
+        name += "_"
+    return name
+
+
+def _insert(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, branch: onnx.GraphProto) -> None:
+    renamed = _renamed(branch, name)
+    defined_names = {output for inner in branch.node for output in inner.output if output}
+    passed_on: list[tuple[str, str]] = []
+    for result, output_name in zip(branch.output, node.output, strict=False):
+        if result.name in defined_names and renamed[result.name] not in node.output:
+            renamed[result.name] = output_name or renamed[result.name]
+        elif output_name:
+            passed_on.append((result.name, output_name))
+    for inner, inner_name in zip(branch.node, node_names(onnx.ModelProto(graph=branch)), strict=True):
+        added = graph.node.add()
+        added.CopyFrom(inner)
+        added.name = f"{name}/{inner_name}"
+        _rename(added, renamed)
+    graph.node.extend(
+        helper.make_node("Identity", [renamed.get(source, source)], [output_name], f"{name}/{output_name}")
+        for source, output_name in passed_on
+    )
+    for tensor in branch.initializer:
+        graph.initializer.add().CopyFrom(tensor)
+        graph.initializer[-1].name = renamed[tensor.name]
+    for sparse in branch.sparse_initializer:
+        graph.sparse_initializer.add().CopyFrom(sparse)
+        graph.sparse_initializer[-1].values.name = renamed[sparse.values.name]
+    for info in branch.value_info:
+        if info.name in renamed and renamed[info.name] not in node.output:
+            graph.value_info.add().CopyFrom(info)
+            graph.value_info[-1].name = renamed[info.name]
+
+
+def _renamed(branch: onnx.GraphProto, name: str) -> dict[str, str]:
+    """The new name of everything that a branch defines."""
+    local_names = [tensor.name for tensor in branch.initializer]
+    local_names.extend(sparse.values.name for sparse in branch.sparse_initializer)
+    local_names.extend(output for node in branch.node for output in node.output if output)
+    return {value: f"{name}/{value}" for value in local_names}
+
+
+def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+    for names in (node.input, node.output):
+        names[:] = [renamed.get(name, name) for name in names]
+    for attribute in node.attribute:
+        for graph in graphs_of(attribute):
+            _rename_captured(graph, renamed)
+
+
+def _rename_captured(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    local_names = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    local_names.update(output for node in graph.node for output in node.output)
+    outer = {name: replacement for name, replacement in renamed.items() if name not in local_names}
+    for node in graph.node:
+        _rename(node, outer)
+    for info in graph.output:
+        info.name = outer.get(info.name, info.name)

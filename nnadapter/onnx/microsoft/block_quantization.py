@@ -1,0 +1,235 @@
+"""Bodies of ops whose weights are packed in few bits, in blocks with a scale and a zero point each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnadapter.ir.derived import derived
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.body import BodyBuilder, function_op, sliced
+from nnadapter.onnx.refusal import Refusal
+from partition.verdict import Reason
+
+_IN_BYTES = {"int4": "int8", "uint4": "uint8"}
+"""Data types that take a byte for each element in memory, and what that byte is."""
+_BITS = (2, 4, 8)
+_LEAST_BLOCK = 16
+_N_BITS = {"accuracy_level": 0, "bits": 4, "block_size": int, "K": int, "N": int, "weight_prepacked": 0}
+
+_FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_BNB4_NUMBERS = (
+    (*_FP4, *(-number for number in _FP4)),
+    (
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+        *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ),
+)
+"""What 4 bits say, of the largest number of their block: FP4 and NF4, as in bitsandbytes."""
+
+
+@function_op("MatMulNBits", "A B scales zero_points? g_idx? bias?", "Y", _N_BITS, required=["K", "N", "block_size"])
+def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
+    """MatMulNBits: a product with the weight as reals. Source: com.microsoft MatMulNBits-1.
+
+    The adapter IR has an operation for it, so that weights stay packed; this is for devices that take ONNX.
+    """
+    node, dtype = body.node, body.inputs.dtype()
+    units, depth = node.integer("N"), node.integer("K")
+    bits, block_size = node.integer("bits", 4), _block_size(body)
+    if body.input(4) or node.integer("weight_prepacked", 0):
+        raise body.unsupported("weight_prepacked", "or g_idx gives the weight another order; expected neither")
+    _refuse_bits(body, bits)
+    blocks = -(-depth // block_size)
+    reals = body.cast(body.reshape(_integers(body, body.input(1), bits), units, blocks, block_size), dtype)
+    reals = body.add("Sub", reals, _zero_points(body, (units, blocks), bits))
+    reals = body.add("Mul", reals, body.reshape(body.input(2), units, blocks, 1))
+    weight = body.reshape(reals, units, blocks * block_size)
+    if blocks * block_size > depth:
+        weight = sliced(body, weight, 1, 0, depth)
+    product = body.add("MatMul", body.input(0), body.add("Transpose", weight, perm=(1, 0)))
+    return [body.add("Add", product, body.input(5)) if body.input(5) else product]
+
+
+def _block_size(body: BodyBuilder, default: int = 0) -> int:
+    size = body.node.integer("block_size", default)
+    if size < _LEAST_BLOCK or size & (size - 1):
+        raise body.unsupported("block_size", f"is {size}; expected a power of two, {_LEAST_BLOCK} or more")
+    return size
+
+
+def _refuse_bits(body: BodyBuilder, bits: int) -> None:
+    if bits not in _BITS:
+        raise body.unsupported("bits", f"is {bits}; expected 2, 4 or 8")
+
+
+def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
+    """The integers in bytes, lowest bits first, in a further axis."""
+    if bits == 8:
+        return packed
+    parts = []
+    for shift in range(0, 8, bits):
+        above = 8 - bits - shift  # what lies in higher bits is pushed out of the byte
+        left = body.add("BitShift", packed, body.constant(above, "uint8"), direction="LEFT") if above else packed
+        part = body.add("BitShift", left, body.constant(8 - bits, "uint8"), direction="RIGHT")
+        parts.append(body.unsqueeze(part, -1))
+    return body.add("Concat", *parts, axis=-1)
+
+
+def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
+    """Zero points of the blocks of every row, as reals."""
+    units, blocks = shape
+    dtype = body.inputs.dtype()
+    if not body.input(3):
+        return body.constant(1 << (bits - 1), dtype)
+    if body.inputs.dtype(3) != "uint8":
+        return body.reshape(body.cast(body.input(3), dtype), units, blocks, 1)
+    points = body.reshape(_integers(body, body.input(3), bits), units, -1)
+    if blocks * bits % 8:
+        points = sliced(body, points, 1, 0, blocks)
+    return body.reshape(body.cast(points, dtype), units, blocks, 1)
+
+
+@function_op(
+    "MatMulBnb4",
+    "A B absmax",
+    "Y",
+    {"K": int, "N": int, "block_size": int, "quant_type": int, "training_mode": 0, "transB": 1},
+    required=["K", "N", "block_size", "quant_type"],
+)
+def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
+    """MatMulBnb4: a product with the weight as reals, of two elements in a byte. Source: com.microsoft MatMulBnb4-1.
+
+    `training_mode` decides on nothing that is computed here. Refused: weights that are known only in the run, and
+    `transB` 0, of which ONNX Runtime computes something else on the CPU than its schema says.
+    """
+    node = body.node
+    units, depth, kind = (node.integer(name, -1) for name in ("N", "K", "quant_type"))
+    if kind not in range(len(_BNB4_NUMBERS)):
+        raise body.unsupported("quant_type", f"is {kind}; expected 0 for FP4 or 1 for NF4")
+    if not node.integer("transB", 1):
+        raise body.unsupported("transB", "is 0; expected 1")
+    block_size = _block_size(body)
+    packed, most = body.inputs.contents(1), body.inputs.contents(2)
+    count = units * depth
+    if min(units, depth) < 1 or packed.size != -(-count // 2) or most.size != -(-count // block_size):
+        raise body.invalid(f"has {packed.size} bytes and {most.size} scales for a weight of {units} by {depth}")
+    weight = derived(_bnb4_weight, packed, most, units=units, depth=depth, block_size=block_size, kind=kind)
+    return [body.add("MatMul", body.input(0), body.constant(weight, body.inputs.dtype()))]
+
+
+def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_size: int, kind: int) -> Array:
+    """The weight as reals, `[K, N]`; blocks run over all rows of its transpose."""
+    count = units * depth
+    codes = np.stack((packed.reshape(-1) >> 4, packed.reshape(-1) & 15), axis=-1).reshape(-1)[:count]
+    scales = np.repeat(most.reshape(-1).astype(np.float32), block_size)[:count]
+    weight = (np.array(_BNB4_NUMBERS[kind], np.float32)[codes] * scales).reshape(units, depth)
+    return np.ascontiguousarray(weight.T.astype(most.dtype))
+
+
+@function_op(
+    "GatherBlockQuantized",
+    "data indices scales zero_points?",
+    "output",
+    {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1},
+)
+def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
+    """GatherBlockQuantized: rows of a table of few bits, made reals after they are looked up, so that the table stays.
+
+    Without zero points they are 0, and half of what the bits can say in a table of bytes. Refused: tables of
+    floating-point types, and blocks along another axis than the last. Source: com.microsoft GatherBlockQuantized-1.
+    """
+    table = _Table.of(body)
+    reals, scale = table.reals(0), table.rows(body.input(2))
+    if body.input(3):
+        points = sliced(body, table.reals(3), -1, 0, table.blocks)
+        reals = body.add("Sub", reals, table.spread(points))
+    elif table.is_bytes:
+        reals = body.add("Sub", reals, body.constant(1 << (table.bits - 1), table.dtype))
+    return [body.add("Mul", reals, table.spread(scale))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Table:
+    """The table of a node, in which rows are looked up."""
+
+    body: BodyBuilder
+    axis: int
+    """Of the rows."""
+    dtype: str
+    """Of the result."""
+    bits: int
+    is_bytes: bool
+    length: int
+    """Integers of a row."""
+    blocks: int
+    """Of a row."""
+
+    @classmethod
+    def of(cls, body: BodyBuilder) -> _Table:
+        """Raises Refusal where the table is not of integers, or the blocks do not run along its last axis alone."""
+        node, rank, dtype = body.node, body.inputs.rank(0), body.inputs.dtype(0)
+        axes = [node.integer(name, default) for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
+        if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
+            raise body.unsupported(
+                "quantize_axis", f"is {axes[1]} beside gather_axis {axes[0]}; expected the last axis"
+            )
+        if dtype not in (*_IN_BYTES, "uint8"):
+            raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has a table of {dtype}; expected integers")
+        bits = node.integer("bits", 4) if dtype == "uint8" else 8
+        _refuse_bits(body, bits)
+        width, blocks = body.inputs.width(0), body.inputs.width(2)
+        if width is None or blocks is None or blocks != -(-(width * 8 // bits) // _block_size(body, 128)):
+            raise body.invalid(f"has {blocks} scales for a row of {width} elements; expected one for each block")
+        length = width * 8 // bits
+        return cls(
+            body=body,
+            axis=axes[0],
+            dtype=body.inputs.dtype(2),
+            bits=bits,
+            is_bytes=dtype == "uint8",
+            length=length,
+            blocks=blocks,
+        )
+
+    def rows(self, table: str) -> str:
+        """What is looked up."""
+        return self.body.add("Gather", table, self.body.input(1), axis=self.axis)
+
+    def reals(self, position: int) -> str:
+        """What is looked up in the table or in its zero points, one number to an element."""
+        body, dtype = self.body, self.body.inputs.dtype(position)
+        if dtype in _IN_BYTES:  # which Gather takes at any opset
+            known = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
+            return body.cast(self.rows(body.constant(known, _IN_BYTES[dtype])), self.dtype)
+        packed = body.cast(self.rows(body.input(position)), self.dtype)
+        return packed if self.bits == 8 else self._joined(self._parts(packed))
+
+    def _parts(self, packed: str) -> str:
+        """The numbers in bytes, lowest bits first, in a further axis: by division, since few devices shift bits."""
+        body, parts, rest = self.body, list[str](), packed
+        for _ in range(8 // self.bits - 1):
+            above = body.add("Floor", body.add("Mul", rest, body.constant(0.5**self.bits, self.dtype)))
+            scaled = body.add("Mul", above, body.constant(float(1 << self.bits), self.dtype))
+            parts.append(body.unsqueeze(body.add("Sub", rest, scaled), -1))
+            rest = above
+        return body.add("Concat", *parts, body.unsqueeze(rest, -1), axis=-1)
+
+    def spread(self, parameters: str) -> str:
+        """Scales or zero points of rows that were looked up, for each element."""
+        body, block = self.body, _block_size(self.body, 128)
+        many = body.add("Expand", body.unsqueeze(parameters, -1), body.constant((block,)))
+        return sliced(body, self._joined(many), -1, 0, self.length)
+
+    def _joined(self, x: str) -> str:
+        """The last two axes as one."""
+        rank = self.body.inputs.rank(0) - 1 + self.body.inputs.rank(1)
+        return self.body.reshape(x, *(0,) * (rank - 1), -1)
+
+
+def _as_bytes(table: Array, *, dtype: str) -> Array:
+    return table.astype(dtype)

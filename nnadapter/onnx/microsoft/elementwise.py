@@ -1,0 +1,106 @@
+"""Bodies of activations: forms of Gelu, alone and after a bias, and those named by fused ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import pi, sqrt
+
+from nnadapter.onnx.body import BodyBuilder, function_op
+
+_GELU_SINCE = 20
+
+
+def gelu(body: BodyBuilder, x: str, dtype: str, approximate: str = "none") -> str:
+    """Add a Gelu, by the error function or by `tanh`."""
+    if body.opset >= _GELU_SINCE:
+        return body.add("Gelu", x, approximate=approximate)
+    half, one = body.constant(0.5, dtype), body.constant(1.0, dtype)
+    if approximate == "none":
+        inner = body.add("Erf", body.add("Div", x, body.constant(sqrt(2), dtype)))
+    else:
+        square = body.add("Mul", body.add("Mul", x, x), body.constant(0.044715 * sqrt(2 / pi), dtype))
+        factor = body.add("Add", square, body.constant(sqrt(2 / pi), dtype))
+        inner = body.add("Tanh", body.add("Mul", x, factor))
+    return body.add("Mul", body.add("Mul", x, body.add("Add", inner, one)), half)
+
+
+def silu(body: BodyBuilder, x: str) -> str:
+    """Add `x * Sigmoid(x)`."""
+    return body.add("Mul", x, body.add("Sigmoid", x))
+
+
+@function_op("Gelu", "X", "Y")
+def gelu_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Gelu by the error function. Source: com.microsoft Gelu-1."""
+    return (gelu(body, body.input(0), body.inputs.dtype()),)
+
+
+@function_op("FastGelu", "X bias?", "Y")
+def fast_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Gelu by tanh, of a sum where there is a bias. Source: com.microsoft FastGelu-1."""
+    x = body.add("Add", body.input(0), body.input(1)) if body.input(1) else body.input(0)
+    return (gelu(body, x, body.inputs.dtype(), "tanh"),)
+
+
+@function_op("BiasGelu", "A B", "C")
+def bias_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Gelu of a sum. Source: com.microsoft BiasGelu-1."""
+    return (gelu(body, body.add("Add", body.input(0), body.input(1)), body.inputs.dtype()),)
+
+
+@function_op("QuickGelu", "X", "Y", {"alpha": 1.702})
+def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
+    """`x * Sigmoid(alpha * x)`. Source: com.microsoft QuickGelu-1."""
+    x, alpha = body.input(0), body.node.number("alpha", 1.702)
+    scaled = x if alpha == 1 else body.add("Mul", x, body.constant(alpha, body.inputs.dtype()))
+    return (body.add("Mul", x, body.add("Sigmoid", scaled)),)
+
+
+@function_op("BiasSplitGelu", "X bias", "Y")
+def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
+    """The first half of a sum's channels times Gelu of the second. Source: com.microsoft BiasSplitGelu-1."""
+    total = body.add("Add", body.input(0), body.input(1))
+    width = body.inputs.width(1, 0) if body.inputs.rank(1) == 1 else None
+    if width is None or width % 2:
+        raise body.invalid("takes a bias of an even, known number of channels")
+    left, right = body.add_several("Split", (total, body.constant([width // 2, width // 2])), 2, axis=-1)
+    return (body.add("Mul", left, gelu(body, right, body.inputs.dtype())),)
+
+
+@function_op("BiasAdd", "X bias skip", "Y")
+def bias_add_body(body: BodyBuilder) -> tuple[str, ...]:
+    """A sum of three. Source: com.microsoft BiasAdd-1."""
+    return (body.add("Add", body.add("Add", body.input(0), body.input(1)), body.input(2)),)
+
+
+_PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "Elu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "HardSwish": (),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Selu": ("alpha", "gamma"),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
+    "ThresholdedRelu": ("alpha",),
+}
+"""What the parameters of each mean, in their order."""
+_BOUNDS = "Clip"
+
+
+def apply(body: BodyBuilder, x: str, activation: str, parameters: Sequence[float]) -> str:
+    """Add an activation, and return what it makes; `x` itself where none is named.
+
+    Raises:
+        Refusal: there is no such activation.
+    """
+    if activation == _BOUNDS and len(parameters) == 2:
+        return body.add("Clip", x, *(body.constant(bound, body.inputs.dtype()) for bound in parameters))
+    names = _PARAMETERS.get(activation)
+    if names is None:
+        known = ", ".join(sorted({*_PARAMETERS, _BOUNDS} - {""}))
+        raise body.unsupported("activation", f"is {activation!r}; expected one of {known}")
+    return body.add(activation, x, **dict(zip(names, parameters, strict=False))) if activation else x

@@ -1,0 +1,379 @@
+"""Bodies of quantized ops: elementwise, products, attention and recurrent layers of integers.
+
+ONNX Runtime's kernels multiply by quotients of scales, or look results up in tables; they are one step away at most,
+where a real lies in the middle between two integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from nnadapter.ir.derived import derived
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.body import BodyBuilder, channels_first, channels_last, function_op
+from nnadapter.onnx.microsoft.attention import attended
+from nnadapter.onnx.microsoft.normalization import first_rows, layer_normalization, lengths, reduced
+
+_SOFTMAX_ALONG_AXIS = 13
+"""The first opset in which Softmax is along one axis."""
+_ONE_INPUT = "X X_scale X_zero_point? Y_scale Y_zero_point?"
+_TWO_INPUTS = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_point?"
+
+
+def dequantized(body: BodyBuilder, position: int, x: str = "", *, axis: int | None = None) -> str:
+    """The reals of an input, whose scale and zero point follow it; or of `x`, which was made of that input."""
+    inputs = (x or body.input(position), body.input(position + 1), body.input(position + 2))
+    return body.add("DequantizeLinear", *inputs, axis=axis)
+
+
+def quantized(body: BodyBuilder, real: str, position: int, like: int = 0) -> str:
+    """Reals quantized by the scale at a position and the zero point behind it, 0 of the type of input `like`."""
+    zero_point = body.input(position + 1) or body.constant(0, body.inputs.dtype(like))
+    return body.add("QuantizeLinear", real, body.input(position), zero_point)
+
+
+@function_op("QuantizeLinear", "x y_scale y_zero_point?", "y", {"axis": int})
+def quantize_linear(body: BodyBuilder) -> Sequence[str]:
+    """QuantizeLinear, to 16 bits too where the model's opset has no such. Source: com.microsoft QuantizeLinear-1."""
+    return [body.add("QuantizeLinear", *map(body.input, range(3)), axis=body.node.integer("axis", 1))]
+
+
+@function_op("DequantizeLinear", "x x_scale x_zero_point?", "y", {"axis": int})
+def dequantize_linear(body: BodyBuilder) -> Sequence[str]:
+    """DequantizeLinear, of 16 bits too. Source: com.microsoft DequantizeLinear-1."""
+    return [body.add("DequantizeLinear", *map(body.input, range(3)), axis=body.node.integer("axis", 1))]
+
+
+@function_op("QLinearAdd", _TWO_INPUTS, "C")
+def qlinear_add(body: BodyBuilder) -> Sequence[str]:
+    """QLinearAdd. Source: com.microsoft QLinearAdd-1."""
+    return [quantized(body, body.add("Add", dequantized(body, 0), dequantized(body, 3)), 6)]
+
+
+@function_op("QLinearMul", _TWO_INPUTS, "C")
+def qlinear_mul(body: BodyBuilder) -> Sequence[str]:
+    """QLinearMul. Source: com.microsoft QLinearMul-1."""
+    return [quantized(body, body.add("Mul", dequantized(body, 0), dequantized(body, 3)), 6)]
+
+
+@function_op("QLinearSigmoid", _ONE_INPUT, "Y")
+def qlinear_sigmoid(body: BodyBuilder) -> Sequence[str]:
+    """QLinearSigmoid. Source: com.microsoft QLinearSigmoid-1."""
+    return [quantized(body, body.add("Sigmoid", dequantized(body, 0)), 3)]
+
+
+@function_op("QLinearLeakyRelu", _ONE_INPUT, "Y", {"alpha": 0.01})
+def qlinear_leaky_relu(body: BodyBuilder) -> Sequence[str]:
+    """QLinearLeakyRelu. Source: com.microsoft QLinearLeakyRelu-1."""
+    alpha = body.node.number("alpha", 0.01)
+    return [quantized(body, body.add("LeakyRelu", dequantized(body, 0), alpha=alpha), 3)]
+
+
+@function_op("QLinearSoftmax", _ONE_INPUT.removesuffix("?"), "Y", {"axis": -1, "opset": int}, required=["opset"])
+def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
+    """QLinearSoftmax, which means what Softmax means in the opset that it states.
+
+    Before 13 that is over all axes from `axis` on together. Source: com.microsoft QLinearSoftmax-1.
+    """
+    rank, along_axis = body.inputs.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
+    axis = body.node.integer("axis", -1)
+    if along_axis or axis in (-1, rank - 1):
+        return [quantized(body, body.add("Softmax", dequantized(body, 0), axis=axis), 3)]
+    matrix = body.add("Flatten", body.input(0), axis=axis)
+    made = quantized(body, body.add("Softmax", dequantized(body, 0, matrix), axis=-1), 3)
+    sizes = [-1 if size is None else size for size in body.inputs.shape(0)]
+    whole = body.add("Shape", body.input(0)) if sizes.count(-1) > 1 else body.constant(sizes)
+    return [body.add("Reshape", made, whole)]
+
+
+@function_op("QLinearConcat", "Y_scale Y_zero_point inputs...", "Y", {"axis": int}, required=["axis"])
+def qlinear_concat(body: BodyBuilder) -> Sequence[str]:
+    """QLinearConcat, whose scale and zero point stand before its inputs. Source: com.microsoft QLinearConcat-1."""
+    count = len(body.node.inputs)
+    if count % 3 != 2:
+        raise body.invalid(f"has {count} inputs; expected two, and three for each tensor")
+    parts = [dequantized(body, position) for position in range(2, count, 3)]
+    return [quantized(body, body.add("Concat", *parts, axis=body.node.integer("axis")), 0, like=2)]
+
+
+@function_op("QLinearWhere", "condition X x_scale x_zero_point Y y_scale y_zero_point z_scale z_zero_point", "Z")
+def qlinear_where(body: BodyBuilder) -> Sequence[str]:
+    """QLinearWhere, exact. Source: com.microsoft QLinearWhere-1."""
+    chosen = body.add("Where", body.input(0), dequantized(body, 1), dequantized(body, 4))
+    return [quantized(body, chosen, 7, like=1)]
+
+
+_POOLING = {
+    "auto_pad": "NOTSET",
+    "ceil_mode": 0,
+    "channels_last": 0,
+    "count_include_pad": 0,
+    "kernel_shape": list[int],
+    "pads": list[int],
+    "strides": list[int],
+}
+
+
+@function_op("QLinearAveragePool", _ONE_INPUT, "Y", _POOLING, required=["kernel_shape"])
+def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
+    """QLinearAveragePool of either order of axes. Source: com.microsoft QLinearAveragePool-1.
+
+    Refused: averages that count padding where the last window may reach beyond it. ONNX divides those by the places
+    that are within, ONNX Runtime by all.
+    """
+    node = body.node
+    if node.integer("ceil_mode", 0) and node.integer("count_include_pad", 0):
+        raise body.unsupported("count_include_pad", "is 1 beside ceil_mode; expected one of both")
+    attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
+    if not node.integer("channels_last", 0):
+        return [quantized(body, body.add("AveragePool", dequantized(body, 0), **attributes), 3)]
+    first = dequantized(body, 0, channels_first(body, body.input(0), body.inputs.rank(0)))
+    made = quantized(body, body.add("AveragePool", first, **attributes), 3)
+    return [channels_last(body, made, body.inputs.rank(0))]
+
+
+@function_op("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", "Y", {"channels_last": 0})
+def qlinear_global_average_pool(body: BodyBuilder) -> Sequence[str]:
+    """QLinearGlobalAveragePool of either order of axes. Source: com.microsoft QLinearGlobalAveragePool-1."""
+    rank = body.inputs.rank(0)
+    axes = range(1, rank - 1) if body.node.integer("channels_last", 0) else range(2, rank)
+    return [quantized(body, reduced(body, "ReduceMean", dequantized(body, 0), axes), 3)]
+
+
+_WINDOW = {
+    "auto_pad": "NOTSET",
+    "dilations": list[int],
+    "kernel_shape": list[int],
+    "pads": list[int],
+    "strides": list[int],
+}
+
+
+@function_op(
+    "QLinearConv",
+    "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point B?",
+    "y",
+    {**_WINDOW, "channels_last": 0, "group": 1},
+)
+def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
+    """QLinearConv of either order of axes; the filter has its channels second always.
+
+    Source: com.microsoft QLinearConv-1.
+    """
+    attributes = {name: value for name, value in body.node.attributes.items() if name != "channels_last"}
+    x, *others = (body.input(position) for position in range(9))
+    if not body.node.integer("channels_last", 0):
+        return [body.add("QLinearConv", x, *others, **attributes)]
+    rank = body.inputs.rank(0)
+    return [channels_last(body, body.add("QLinearConv", channels_first(body, x, rank), *others, **attributes), rank)]
+
+
+@function_op("NhwcMaxPool", "x", "y", {**_WINDOW, "ceil_mode": 0}, required=["kernel_shape"])
+def nhwc_max_pool(body: BodyBuilder) -> Sequence[str]:
+    """NhwcMaxPool: MaxPool of integers whose channels are the last axis. Source: com.microsoft NhwcMaxPool-1."""
+    rank = body.inputs.rank(0)
+    first = channels_first(body, body.input(0), rank)
+    return [channels_last(body, body.add("MaxPool", first, **body.node.attributes), rank)]
+
+
+@function_op("MatMulIntegerToFloat", "A B a_scale b_scale a_zero_point? b_zero_point? bias?", "Y")
+def mat_mul_integer_to_float(body: BodyBuilder) -> Sequence[str]:
+    """MatMulIntegerToFloat: sums of products times both scales, and a bias.
+
+    Source: com.microsoft MatMulIntegerToFloat-1.
+    """
+    return [product_of_integers(body, *(body.input(position) for position in range(7)))]
+
+
+def product_of_integers(
+    body: BodyBuilder, a: str, b: str, a_scale: str, b_scale: str, a_zero_point: str, b_zero_point: str, bias: str
+) -> str:
+    """A product of integers as reals; zero points and bias may be absent."""
+    return _scaled(body, body.add("MatMulInteger", a, b, a_zero_point, b_zero_point), (a_scale, b_scale), bias)
+
+
+@function_op("DynamicQuantizeMatMul", "A B b_scale b_zero_point? bias?", "Y")
+def dynamic_quantize_mat_mul(body: BodyBuilder) -> Sequence[str]:
+    """DynamicQuantizeMatMul: DynamicQuantizeLinear of A, and MatMulIntegerToFloat.
+
+    Source: com.microsoft DynamicQuantizeMatMul-1.
+    """
+    a, b, b_scale, b_zero_point, bias = (body.input(position) for position in range(5))
+    integers, scale, zero_point = body.add_several("DynamicQuantizeLinear", [a], 3)
+    return [_scaled(body, body.add("MatMulInteger", integers, b, zero_point, b_zero_point), (scale, b_scale), bias)]
+
+
+def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) -> str:
+    """Sums of products in int32 as reals, in ONNX Runtime's order, and the bias if there is one."""
+    factor = body.add("Mul", *scales)
+    product = body.add("Mul", body.add("Cast", sums, to=onnx.TensorProto.FLOAT), factor)
+    return body.add("Add", product, bias) if bias else product
+
+
+@function_op(
+    "QGemm",
+    "A a_scale a_zero_point B b_scale b_zero_point C? y_scale? y_zero_point?",
+    "Y",
+    {"alpha": 1.0, "transA": 0, "transB": 0},
+)
+def qgemm(body: BodyBuilder) -> Sequence[str]:
+    """QGemm: alpha * A' * B' + C of integers, quantized anew or as reals. Source: com.microsoft QGemm-1.
+
+    C has the scale of the sums, so alpha is multiplied with both: as a part of the scale of A.
+    """
+    return [_quantized_gemm(body) if body.input(7) else _real_gemm(body)]
+
+
+def _quantized_gemm(body: BodyBuilder) -> str:
+    transposed = {name: body.node.integer(name, 0) for name in ("transA", "transB")}
+    a_scale = _scaled_by(body, 1, body.constant(body.node.number("alpha", 1.0), "float32"))
+    a = body.add("DequantizeLinear", body.input(0), a_scale, body.input(2))
+    b = dequantized(body, 3, axis=0 if transposed["transB"] else 1)
+    c = _addend(body, _scaled_by(body, 4, a_scale)) if body.input(6) else ""
+    return quantized(body, body.add("Gemm", a, b, c, **transposed), 7)
+
+
+def _real_gemm(body: BodyBuilder) -> str:
+    a, b = (
+        _transposed(body, position) if body.node.integer(name, 0) else body.input(position)
+        for position, name in ((0, "transA"), (3, "transB"))
+    )
+    sums = body.add("MatMulInteger", a, b, body.input(2), body.input(5))
+    if body.input(6):
+        sums = body.add("Add", sums, body.input(6))
+    scale = _scaled_by(body, 1, body.constant(body.node.number("alpha", 1.0), "float32"))
+    return _scaled(body, sums, (scale, body.input(4)), "")
+
+
+def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
+    """A scale times a factor; a constant if both are, as groups of quantized nodes need it."""
+    known = body.constant_of(factor)
+    if known is None or not body.inputs.knows(position):
+        return body.add("Mul", factor, body.input(position))
+    scale = known.reshape(-1) * body.inputs.contents(position).reshape(-1)
+    return body.constant(scale.reshape(()) if scale.size == 1 else scale, "float32")
+
+
+def _addend(body: BodyBuilder, scale: str) -> str:
+    """C as reals; a constant row as a vector, which is what the bias of a quantized layer is."""
+    if body.inputs.knows(3) and body.inputs.knows(6) and body.inputs.contents(6).shape[:-1] in ((), (1,)):
+        units = body.inputs.width(3, 0 if body.node.integer("transB", 0) else 1) or 0
+        if body.inputs.contents(6).size not in (1, units):
+            raise body.invalid(
+                f"has a C of {body.inputs.contents(6).size} elements; expected 1 or {units}, as many as B is wide"
+            )
+        return body.add(
+            "DequantizeLinear",
+            body.constant(np.broadcast_to(body.inputs.contents(6).reshape(-1), units), "int32"),
+            scale,
+            axis=0,
+        )
+    return body.add("Mul", body.add("Cast", body.input(6), to=onnx.TensorProto.FLOAT), scale)
+
+
+def _transposed(body: BodyBuilder, position: int) -> str:
+    if body.inputs.knows(position):
+        return body.constant(body.inputs.contents(position).T, body.inputs.dtype(position))
+    return body.add("Transpose", body.input(position), perm=(1, 0))
+
+
+_ABSENT = 9
+"""A position behind all inputs."""
+
+
+@function_op(
+    "QAttention",
+    "input weight bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?",
+    "output present?",
+    {
+        "do_rotary": int,
+        "mask_filter_value": float,
+        "num_heads": int,
+        "past_present_share_buffer": int,
+        "scale": float,
+        "unidirectional": 0,
+    },
+    required=("num_heads",),
+)
+def qattention_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Attention whose queries, keys and values are a product of integers. Source: com.microsoft QAttention-1."""
+    inputs = map(body.input, (0, 1, 3, 4, 6, 7, 2))
+    return attended(body, product_of_integers(body, *inputs), mask=5, past=8, bias=_ABSENT)
+
+
+@function_op(
+    "QEmbedLayerNormalization",
+    "input_ids segment_ids? word_embedding_quant position_embedding_quant segment_embedding? gamma_quant beta_quant "
+    "mask? word_embedding_scale position_embedding_scale segment_embedding_scale? gamma_scale beta_scale "
+    "word_embedding_zero_point position_embedding_zero_point segment_embedding_zero_point? gamma_zero_point "
+    "beta_zero_point",
+    "layernorm_out mask_index_out",
+    {"epsilon": 1e-12},
+)
+def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
+    """EmbedLayerNormalization of tables of integers: rows are made reals after they are looked up.
+
+    Source: com.microsoft QEmbedLayerNormalization-1.
+    """
+    ids = body.input(0)
+    words = _dequantized_table(body, 0, body.add("Gather", body.input(2), ids))
+    total = body.add("Add", words, _dequantized_table(body, 1, first_rows(body, body.input(3))))
+    if body.input(1):
+        total = body.add("Add", total, _dequantized_table(body, 2, body.add("Gather", body.input(4), body.input(1))))
+    scale, bias = (_dequantized_table(body, table, body.input(2 + table)) for table in (3, 4))
+    (made,) = layer_normalization(body, total, scale, bias, [-1], body.inputs.dtype())
+    return made, lengths(body, body.input(7), ids) if body.wants(1) else ""
+
+
+def _dequantized_table(body: BodyBuilder, table: int, integers: str) -> str:
+    """Integers of a table, by its number, as reals."""
+    return body.add("DequantizeLinear", integers, body.input(8 + table), body.input(13 + table))
+
+
+_ATTRIBUTES = {
+    "activation_alpha": list[float],
+    "activation_beta": list[float],
+    "activations": list[str],
+    "clip": float,
+    "direction": "forward",
+    "hidden_size": int,
+    "input_forget": 0,
+}
+_INPUTS = "X W R B? sequence_lens? initial_h? initial_c? P? W_scale W_zero_point R_scale R_zero_point"
+
+
+@function_op("DynamicQuantizeLSTM", _INPUTS, "Y? Y_h? Y_c?", _ATTRIBUTES)
+def dynamic_quantize_lstm(body: BodyBuilder) -> Sequence[str]:
+    """DynamicQuantizeLSTM: LSTM with its weights as reals, turned as ONNX has them.
+
+    Inputs and states are not rounded to 8 bits before each product, as ONNX Runtime's kernel does to save time: the
+    result is closer to that of the model before it was quantized. Source: com.microsoft DynamicQuantizeLSTM-1.
+    """
+    w, r = (body.constant(_weight(body, *positions), "float32") for positions in ((1, 8), (2, 10)))
+    others = (body.input(position) for position in range(3, 8))
+    return body.add_several("LSTM", [body.input(0), w, r, *others], 3, **body.node.attributes)
+
+
+def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:
+    weight, scale, zero_point = map(body.inputs.contents, (position, scale_position, scale_position + 1))
+    sizes = (1, weight.shape[0], weight.shape[0] * weight.shape[-1]) if weight.ndim == 3 else ()
+    if scale.size not in sizes or zero_point.size not in sizes:
+        raise body.invalid(
+            f"has {scale.size} scales and {zero_point.size} zero points for a weight of dimensions "
+            f"{list(weight.shape)}; expected one for each direction, or for each column of it"
+        )
+    return derived(_dequantized_weight, weight, scale, zero_point)
+
+
+def _dequantized_weight(weight: Array, scale: Array, zero_point: Array) -> Array:
+    """[directions, K, 4 * units] of integers as [directions, 4 * units, K] of reals."""
+    columns = (len(weight), 1, -1)
+    scale, zero_point = (
+        array.reshape(-1, 1, 1) if array.size <= len(weight) else array.reshape(columns)
+        for array in (scale, zero_point)
+    )
+    reals = (weight.astype(np.float32) - zero_point.astype(np.float32)) * scale
+    return np.ascontiguousarray(reals.transpose(0, 2, 1))

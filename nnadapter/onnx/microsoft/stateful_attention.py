@@ -1,0 +1,494 @@
+"""Bodies of attention with a cache or state: grouped queries, linear attention, causal convolution.
+
+ONNX Runtime puts the new keys of every text behind those that it has: `seqlens_k` says how many. Where no text has any,
+which follows from sizes and `total_sequence_length`, keys are the new ones. Else it is in the data, of a single text
+too, whose mask may leave tokens out: keys are scattered, and masks say who sees them. Devices that take ONNX get that
+form where the model's sizes have names, with keys that are gathered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, sliced, steps_along
+from nnadapter.onnx.microsoft.attention import Scores, attention, filtered, lowest, separated, turned
+from nnadapter.onnx.microsoft.elementwise import silu
+from nnadapter.onnx.refusal import Refusal
+from partition.verdict import Reason
+
+_SCATTER_SINCE = 24
+_EXPECTED = {
+    "kv_cache_bit_width": 0,
+    "qk_output": 0,
+    "sliding_window_cache": 0,
+    "k_quant_type": "NONE",
+    "v_quant_type": "NONE",
+}
+"""Attributes of what is refused otherwise."""
+_REFUSED_INPUTS = {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}
+_NO_SINK = -1
+_COUNTS = "float32"
+"""Positions that the data decide, for devices that take ONNX: few compute with integers of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cache:
+    """How new keys and those of the cache come together."""
+
+    steps: int | None
+    """New keys; S. None where sizes are not known, and nothing else is then."""
+    total: int = 0
+    """Keys that the longest text then has."""
+    size: int = 0
+    """Keys for which the cache has room; 0 without one."""
+    is_first: bool = False
+    """No text has keys already; else the data say how many."""
+
+
+@function_op(
+    "GroupQueryAttention",
+    "query key? value? past_key? past_value? seqlens_k total_sequence_length cos_cache? sin_cache? position_ids? "
+    "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?",
+    "output present_key? present_value? output_qk?",
+    {
+        "num_heads": int,
+        "kv_num_heads": int,
+        "scale": float,
+        "softcap": float,
+        "local_window_size": -1,
+        "do_rotary": int,
+        "rotary_interleaved": int,
+        "smooth_softmax": -1,
+        "causal": 1,
+        "kv_cache_bit_width": int,
+        "qk_output": 0,
+        "sliding_window_cache": 0,
+        "k_quant_type": "NONE",
+        "v_quant_type": "NONE",
+        "qk_norm_epsilon": 1e-6,
+        "q_norm_epsilon": float,
+        "k_norm_epsilon": float,
+    },
+    required=("num_heads", "kv_num_heads"),
+)
+def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Attention with a cache, rotary embeddings, a window, a cap, a sink. Source: com.microsoft GroupQueryAttention-1.
+
+    Refused: caches of integers, normalized queries, scores as an output, a total length that only the run knows.
+    """
+    _refuse(body)
+    heads, groups = body.node.integer("num_heads"), body.node.integer("kv_num_heads")
+    if groups < 1 or heads < 1 or heads % groups:
+        raise body.invalid(f"has {heads} heads of queries that share {groups} of keys; expected a divisor")
+    query, key, value, head_size = _parts(body, heads, groups)
+    cache = _cache(body)
+    first = "" if cache.is_first else _first_positions(body, query, cache)
+    if body.node.integer("do_rotary", 0):
+        query, key = _turned(body, (query, key), head_size, cache, first)
+    past = (body.input(3), body.input(4)) if cache.size or (first and body.input(3)) else None
+    if first:
+        both = [key, value]
+        if past is not None:
+            both = [_scattered(body, *pair, first, cache) for pair in zip(past, both, strict=True)]
+        scores = _scores(body, cache, (query, both[0], first), head_size)
+        made, _, _ = attention(body, query, both[0], both[1], scores, None, (heads, groups))
+        return made, *both
+    scores = _scores(body, cache, (query, key, ""), head_size)
+    made, *both = attention(body, query, key, value, scores, None, (heads, groups))
+    if past is not None and cache.size > cache.total:
+        both = [
+            body.add("Concat", new, sliced(body, old, 2, cache.total, 2**31 - 1), axis=2)
+            for new, old in zip(both, past, strict=True)
+        ]
+    return made, *both
+
+
+def _refuse(body: BodyBuilder) -> None:
+    for name, expected in _EXPECTED.items():
+        if body.node.attributes.get(name, expected) != expected:
+            raise body.unsupported(name, f"is {body.node.attributes[name]!r}; expected {expected!r}")
+    if body.node.integer("local_window_size", -1) == 0:
+        raise body.unsupported("local_window_size", "is 0, in which no query sees a key; expected 1 or more, or -1")
+    if not body.node.integer("causal", 1) and body.node.integer("local_window_size", -1) > 0:
+        raise body.unsupported("local_window_size", "is stated beside causal 0; expected one of both")
+    for position, name in _REFUSED_INPUTS.items():
+        if body.input(position):
+            raise body.unsupported(name, "is an input that is not converted")
+    if body.wants(3):
+        raise body.unsupported("output_qk", "is an output that is not converted")
+
+
+def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, int]:
+    """Queries, keys and values, each `[B, N, S, H]`, and H."""
+    width = body.inputs.width(0)
+    packed = not body.input(1)
+    count = heads + 2 * groups if packed else heads
+    if width is None or width % count:
+        raise body.invalid(f"has queries of width {width} for {count} heads")
+    size = width // count
+    names = [body.input(position) for position in range(3)]
+    if packed:
+        names = list(parts_along(body, names[0], -1, (heads * size, groups * size, groups * size)))
+    query, key, value = (
+        separated(body, name, number, head_size=size)
+        for name, number in zip(names, (heads, groups, groups), strict=True)
+    )
+    return query, key, value, size
+
+
+def _cache(body: BodyBuilder) -> _Cache:
+    steps, size = body.inputs.size(0, 1), body.inputs.size(3, 2) if body.input(3) else 0
+    if steps is None or size is None:
+        return _Cache(steps=None)
+    total = _total_length(body, steps, size)
+    return _Cache(steps=steps, total=total, size=size, is_first=steps == total)
+
+
+def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
+    stated = body.inputs.integers(6)
+    if len(stated) != 1:
+        raise body.invalid(f"has {len(stated)} numbers for its total length; expected one")
+    total = stated[0]
+    if total != size + steps and (total > size or total < steps):
+        raise body.invalid(
+            f"has a total length of {total} for {steps} new keys and a cache of {size}; expected their sum, "
+            "or that the cache has room for it"
+        )
+    return total
+
+
+def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
+    """`[B]`: how many keys every text has already."""
+    if cache.steps is not None:
+        lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
+        before = body.add("Add", lengths, body.constant((1 - cache.steps,)))
+        return _within(body, before, body.constant((max(cache.total, cache.size) - cache.steps,)), "int64")
+    steps, lengths = _counted(body, query), body.reshape(body.cast(body.input(5), _COUNTS), -1)
+    before = body.add("Sub", body.add("Add", lengths, body.constant((1,), _COUNTS)), steps)
+    zero = body.constant((0,), _COUNTS)
+    return body.add("Max", body.add("Where", body.add("Equal", steps, _total(body)), zero, before), zero)
+
+
+def _total(body: BodyBuilder) -> str:
+    return body.reshape(body.cast(body.input(6), _COUNTS), -1)
+
+
+def _counted(body: BodyBuilder, x: str) -> str:
+    return body.cast(length_of(body, x, 2), _COUNTS)
+
+
+def _scattered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
+    """All keys: new ones stand behind those that their text has."""
+    if body.opset < _SCATTER_SINCE or cache.steps is None:
+        return _gathered(body, old, new, first, cache)
+    missing = cache.total - cache.size
+    if missing > 0:
+        old = body.add("Pad", old, body.constant((0, 0, 0, 0, 0, 0, missing, 0)))
+    return body.add("TensorScatter", old, new, first, axis=2)
+
+
+def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
+    """The same: of every place it is said where its key stands among the old and the new ones."""
+    begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
+    room, added, one = _counted(body, old), _counted(body, new), body.constant((1,), _COUNTS)
+    most = body.add("Add", room, added)
+    count = body.add("Squeeze", body.add("Min", body.add("Max", _total(body), room), most))
+    steps = body.add("Range", body.constant(0.0, _COUNTS), count, body.constant(1.0, _COUNTS))
+    places = body.unsqueeze(steps, 0)
+    shifted = body.add("Sub", body.add("Add", places, room), begin)
+    is_new = body.add("Less", places, body.add("Add", begin, added))
+    last = body.add("Sub", most, one)
+    behind = body.add("Where", is_new, shifted, body.add("Min", places, last))
+    chosen = body.add("Where", body.add("Less", places, begin), places, behind)
+    texts = body.cast(body.add("Squeeze", length_of(body, old, 0)), _COUNTS)
+    numbers = body.add("Range", body.constant(0.0, _COUNTS), texts, body.constant(1.0, _COUNTS))
+    offsets = body.unsqueeze(body.add("Mul", numbers, most), 1)
+    source = body.cast(body.add("Add", chosen, offsets), "int32")
+    rows = body.add("Transpose", body.add("Concat", old, new, axis=2), perm=[0, 2, 1, 3])
+    flat = body.reshape(rows, -1, body.node.integer("kv_num_heads"), body.inputs.width(3) or 0)
+    source = _within_rows(body, source, flat)
+    return body.add("Transpose", body.add("Gather", flat, source, axis=0), perm=[0, 2, 1, 3])
+
+
+def _within_rows(body: BodyBuilder, indices: str, table: str, rows: int | None = None) -> str:
+    """Cut off indices of int32 at the rows of a table, so that they are proven to be in it whatever the data hold."""
+    if rows is not None:
+        return _within(body, indices, body.constant(rows - 1, "int32"), "int32")
+    last = body.add("Sub", body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
+    return _within(body, indices, last, "int32")
+
+
+def _within(body: BodyBuilder, x: str, most: str, dtype: str) -> str:
+    return body.add("Min", body.add("Max", x, body.constant((0,), dtype)), most)
+
+
+def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _Cache, first: str) -> tuple[str, str]:
+    pairs = body.inputs.width(7)
+    if pairs is None:
+        raise body.invalid("has tables of unknown width")
+    positions = _positions(body, parts[0], cache, first)
+    tables = []
+    for position in (7, 8):
+        if positions:
+            tables.append(body.add("Gather", body.input(position), positions))
+        else:
+            tables.append(body.unsqueeze(sliced(body, body.input(position), 0, 0, cache.steps or 0), 0))
+    interleaved = body.node.integer("rotary_interleaved", 0) != 0
+    query, key = (
+        turned(body, part, (tables[0], tables[1]), pairs, head_size, interleaved=interleaved) for part in parts
+    )
+    return query, key
+
+
+def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
+    """`[B or 1, S]`: where new keys stand; empty if they are those from 0 on.
+
+    Of positions that are stated, a prompt reads the first alone, and counts on from it for every text.
+    """
+    stated = body.input(9)
+    if not stated and not first:
+        return ""
+    if stated and cache.steps is not None and not cache.is_first:
+        return stated
+    counted = _counted_positions(body, query, cache, first)
+    return _within_rows(body, body.cast(counted, "int32"), body.input(7), body.inputs.width(7, 0))
+
+
+def _counted_positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
+    stated, steps = body.input(9), _steps(body, query, cache.steps, cache)
+    if not stated:
+        return body.add("Add", body.unsqueeze(first, 1), steps)
+    if cache.steps is not None:
+        begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
+        return body.unsqueeze(body.add("Add", begin, steps), 0)
+    stated = _read_positions(body, stated)
+    begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
+    counted = body.unsqueeze(body.add("Add", begin, steps), 0)
+    is_prompt = body.add("Equal", _counted(body, query), _total(body))
+    return body.add("Where", is_prompt, counted, stated)
+
+
+def _read_positions(body: BodyBuilder, stated: str) -> str:
+    """Positions that are stated, which are rows of the tables: looked up as such, since few devices cast them."""
+    rows = body.inputs.width(7, 0)
+    if rows is None:
+        return body.cast(stated, _COUNTS)
+    return body.add("Gather", body.constant(np.arange(rows), _COUNTS), stated)
+
+
+def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
+    """How scores come about, by the names of queries, keys and the first positions."""
+    first = names[2]
+    dtype, causal = body.inputs.dtype(), body.node.integer("causal", 1) != 0
+    window = body.node.integer("local_window_size", -1)
+    mask = body.input(10)
+    if first or window >= 0 or not causal:
+        own = _mask(body, cache, names, window, causal=causal)
+        mask = body.add("Add", _as_wide(body, mask, names[1], cache), own) if mask else own
+    sink = ""
+    if body.input(11):
+        sink = body.cast(body.reshape(body.input(11), 1, -1, 1, 1), dtype)
+    elif body.node.integer("smooth_softmax", _NO_SINK) == 1:
+        sink = body.constant(0.0, dtype)
+    return Scores(
+        scale=body.node.number("scale", 0.0) or None,
+        head_size=head_size,
+        causal=causal and not first,
+        softcap=body.node.number("softcap", 0.0),
+        mask=mask,
+        sink=sink,
+        sizes=(cache.steps, None if cache.steps is None else cache.total, 0),
+    )
+
+
+def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window: int, *, causal: bool) -> str:
+    """`[B or 1, 1, S or 1, T]`: what forbids keys behind a query's own or behind all, and those before its window."""
+    query, key, first = names
+    columns = _steps(body, key, None if cache.steps is None else _columns(cache, first), cache)
+    if not causal:
+        dtype = _COUNTS if cache.steps is None else "int64"
+        places = body.reshape(body.cast(body.input(5), dtype), -1, 1, 1, 1)
+    elif first:
+        steps = body.reshape(_steps(body, query, cache.steps, cache), 1, 1, -1, 1)
+        places = body.add("Add", steps, body.reshape(first, -1, 1, 1, 1))
+    else:
+        places = body.reshape(columns, 1, 1, -1, 1)
+    allowed = body.add("LessOrEqual", columns, places)
+    if window >= 0:
+        # Less, not Greater: a device may compute Greater of reals otherwise, and refuse it.
+        width = body.constant(window, _COUNTS if cache.steps is None else "int64")
+        allowed = body.add("And", allowed, body.add("Less", body.add("Sub", places, width), columns))
+    return filtered(body, allowed, lowest(body.inputs.dtype()), body.inputs.dtype())
+
+
+def _columns(cache: _Cache, first: str) -> int:
+    """The number of keys that attention is given: those of the longest text, and what room the cache has behind."""
+    return max(cache.total, cache.size) if first else cache.total
+
+
+def _as_wide(body: BodyBuilder, bias: str, key: str, cache: _Cache) -> str:
+    """What is added to scores, which has a column for each key of the longest text, with columns for room as well."""
+    if cache.steps is None:
+        behind = body.add("Sub", length_of(body, key, 2), length_of(body, bias, 3))
+        return body.add("Pad", bias, body.add("Concat", body.constant((0,) * 7), behind, axis=0))
+    room = cache.size - cache.total
+    if cache.is_first or room <= 0:
+        return bias
+    return body.add("Pad", bias, body.constant((0, 0, 0, 0, 0, 0, 0, room)))
+
+
+def _steps(body: BodyBuilder, x: str, size: int | None, cache: _Cache) -> str:
+    steps = steps_along(body, x, 2, size)
+    return body.cast(steps, _COUNTS) if cache.steps is None else steps
+
+
+_END = 2**31 - 1
+_ELSEWHERE = {
+    "input_channel_offset": 0,
+    "input_channels": 0,
+    "state_channels_last": -1,
+    "state_length": 0,
+    "state_update_capacity": 0,
+}
+"""Attributes with which ONNX Runtime has no kernel on the CPU."""
+
+_STATES_SINCE = 27
+"""The first opset with CausalConvWithState and LinearAttention."""
+
+
+@function_op(
+    "LinearAttention",
+    "query key value past_state? decay? beta?",
+    "output present_state",
+    {
+        "chunk_size": 64,
+        "kv_num_heads": int,
+        "q_num_heads": int,
+        "scale": 0.0,
+        "state_window": 0,
+        "update_rule": "gated_delta",
+    },
+    required=("q_num_heads", "kv_num_heads"),
+    newest=_STATES_SINCE,
+)
+def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
+    """LinearAttention, also with fewer heads of queries than of values. Source: com.microsoft LinearAttention-1.
+
+    1. Every head of queries, and of keys where these are as few, is repeated for the values that share it.
+    2. Refused: several states (`state_window`); opsets without LinearAttention, which have nothing to say it in.
+    """
+    node, heads, groups = body.node, body.node.integer("q_num_heads"), body.node.integer("kv_num_heads")
+    if node.integer("state_window", 0):
+        raise body.unsupported("state_window", f"is {node.integer('state_window')}; expected 0")
+    if body.opset < _STATES_SINCE:
+        raise Refusal(
+            Reason.UNSUPPORTED_VERSION, f"the body of LinearAttention needs opset {_STATES_SINCE}, got {body.opset}"
+        )
+    names = [body.input(position) for position in range(6)]
+    if 0 < heads < groups:
+        names[:2] = [_repeated(body, position, heads, groups) for position in (0, 1)]
+    stated = {name: node.attributes.get(name) for name in ("chunk_size", "scale", "update_rule")}
+    stated |= {"q_num_heads": max(heads, groups), "kv_num_heads": groups}
+    return body.add_several("LinearAttention", names, 2, **stated)
+
+
+def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
+    """[B, T, heads * depth] as [B, T, groups * depth], every head as often as groups share it."""
+    queries, width, name = body.inputs.width(0), body.inputs.width(position), body.input(position)
+    if queries is None or width is None or queries % heads or groups % heads:
+        raise body.invalid(f"has {heads} heads of queries of {queries} features for {groups} heads of values")
+    depth = queries // heads
+    if width == groups * depth:
+        return name
+    apart = body.reshape(name, 0, 0, heads, 1, depth)
+    tiled = body.add("Tile", apart, body.constant((1, 1, 1, groups // heads, 1)))
+    return body.reshape(tiled, 0, 0, groups * depth)
+
+
+@function_op(
+    "CausalConvWithState",
+    "input weight bias? past_state?",
+    "output present_state state_update?",
+    {
+        **_ELSEWHERE,
+        "activation": "none",
+        "channels_last": 0,
+        "dilation": 1,
+        "ndim": 1,
+        "state_window": 0,
+    },
+    newest=_STATES_SINCE,
+)
+def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
+    """A convolution per channel that looks back only, behind what it saw before.
+
+    Source: com.microsoft CausalConvWithState-1. Refused: several axes, several states, what has no kernel on the CPU.
+    """
+    _refuse_forms(body)
+    last, dilation = body.node.integer("channels_last", 0), body.node.integer("dilation", 1)
+    activation = body.node.text("activation", "none")
+    if body.opset >= _STATES_SINCE and not last and dilation == 1:
+        inputs = tuple(body.input(position) for position in range(4))
+        return body.add_several("CausalConvWithState", inputs, 2, activation=activation)
+    channels, taps = body.inputs.width(1, 0), body.inputs.width(1, 2)
+    if channels is None or taps is None:
+        raise body.invalid("has a filter of unknown size")
+    x, past = (_channels_first(body, position) if last else body.input(position) for position in (0, 3))
+    length = (taps - 1) * dilation
+    seen = body.add("Concat", past, x, axis=2) if past else _padded(body, x, length)
+    made = body.add("Conv", seen, body.input(1), body.input(2), group=channels, dilations=[dilation])
+    present = sliced(body, seen, 2, -length, _END) if length else sliced(body, seen, 2, 0, 0)
+    if activation != "none":
+        made = silu(body, made)
+    if last:
+        return _as_given(body, made), _as_given(body, present)
+    return made, present
+
+
+def _refuse_forms(body: BodyBuilder) -> None:
+    for name, usual in {**_ELSEWHERE, "state_window": 0, "ndim": 1}.items():
+        if (stated := body.node.integer(name, usual)) != usual:
+            raise body.unsupported(name, f"is {stated}; expected {usual}")
+    if (activation := body.node.text("activation", "none")) not in ("none", "silu", "swish"):
+        raise body.invalid(f"has attribute 'activation' {activation!r}; expected none, silu or swish")
+
+
+def _padded(body: BodyBuilder, x: str, length: int) -> str:
+    """Zeros in front of a sequence."""
+    zero = body.constant(0.0, body.inputs.dtype())
+    return body.add("Pad", x, body.constant((0, 0, length, 0, 0, 0)), zero) if length else x
+
+
+def _channels_first(body: BodyBuilder, position: int) -> str:
+    """[B, S, d, ...] as [B, C, S]; empty where it is absent."""
+    name = body.input(position)
+    if not name:
+        return ""
+    flat = name if body.inputs.rank(position) == 3 else body.reshape(name, 0, 0, body.inputs.width(1, 0) or -1)
+    return body.add("Transpose", flat, perm=(0, 2, 1))
+
+
+def _as_given(body: BodyBuilder, x: str) -> str:
+    """[B, C, S] as [B, S, d, ...], the last axes those of the input."""
+    turned, rank = body.add("Transpose", x, perm=(0, 2, 1)), body.inputs.rank(0)
+    if rank == 3:
+        return turned
+    sizes = [body.inputs.width(0, axis) for axis in range(2, rank)]
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        return body.reshape(turned, 0, 0, *known)
+    channels = sliced(body, body.add("Shape", body.input(0)), 0, 2, rank)
+    return body.add("Reshape", turned, body.add("Concat", body.constant((0, 0)), channels, axis=0))
+
+
+@function_op("LinearAttentionGate", "a dt_bias decay_scale b?", "decay beta?")
+def linear_attention_gate_body(body: BodyBuilder) -> tuple[str, ...]:
+    """How fast a state fades, and how much of a token it takes. Source: com.microsoft LinearAttentionGate-1."""
+    dtype = body.inputs.dtype(0)
+    shifted = body.add("Add", body.cast(body.input(0), "float32"), body.input(1))
+    decay = body.cast(body.add("Mul", body.add("Softplus", shifted), body.input(2)), dtype)
+    if not body.input(3):
+        return decay, ""
+    return decay, body.cast(body.add("Sigmoid", body.cast(body.input(3), "float32")), dtype)

@@ -1,0 +1,239 @@
+"""Normal form of a model: supported operator sets, sorted nodes, dense constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from math import prod
+
+import numpy as np
+import onnx
+from onnx import FunctionProto, ModelProto, NodeProto, SparseTensorProto, helper, numpy_helper
+
+from nnadapter import limits
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.construction import copied, with_nodes
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.graphs import key_of, needed_functions, opsets_of, read_nodes, with_nested
+from nnadapter.onnx.schemas import MICROSOFT, since_version
+from partition.graph import Node
+from partition.verdict import Reason, Unsupported
+
+
+def check_versions(model: ModelProto) -> None:
+    """Raise InvalidModelError for an opset of ONNX's own, or an IR version, that the installed onnx does not know.
+
+    Nobody can say what a node means in an opset that has no schemas.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    for entry in model.opset_import:
+        if not plain_domain(entry.domain) and entry.version > newest:
+            raise InvalidModelError(
+                f"the model is written in opset {entry.version}, the installed onnx {onnx.__version__} knows up to "
+                f"{newest}; update onnx, or export with an older opset"
+            )
+    if model.ir_version > onnx.IR_VERSION:
+        raise InvalidModelError(
+            f"the model has IR version {model.ir_version}, the installed onnx {onnx.__version__} knows up to "
+            f"{onnx.IR_VERSION}; update onnx, or export again"
+        )
+
+
+def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
+    """Return the model with an import for those domains of ONNX Runtime's own that it names and does not import.
+
+    ONNX Runtime loads such models, which its own tools write, and onnx contradicts them.
+
+    Args:
+        model: the model.
+        domains: of its nodes.
+    """
+    missing = {MICROSOFT}.intersection(domains) - {entry.domain for entry in model.opset_import}
+    if not missing:
+        return model
+    model_copy = copied(model)
+    model_copy.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in sorted(missing))
+    return model_copy
+
+
+def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_limit: int) -> ModelProto | Unsupported:
+    """Return the model with opset imports and IR version lowered to limits, where that changes no node's meaning.
+
+    1. Nothing above a limit: the same object.
+    2. Every node of a domain above its limit, in sub-graphs and in the functions that are called, must have a schema
+       that is no newer than the limit; the copy then imports the limit, and functions that are not called are left out.
+    3. Else the refusal names the first node in the way.
+
+    Args:
+        model: the model.
+        opset_limits: per domain, the newest operator set allowed; domains that are not named are left alone.
+        ir_version_limit: the newest IR version allowed.
+    """
+    limits = {plain_domain(domain): limit for domain, limit in opset_limits.items()}
+    functions = needed_functions(model.graph.node, {key_of(function): function for function in model.functions})
+    scopes = [(model.graph.node, model.opset_import)]
+    scopes.extend((function.node, function.opset_import) for function in functions.values())
+    above = [_above(imports, limits) for _, imports in scopes]
+    if model.ir_version <= ir_version_limit and not any(above):
+        return model
+    for (nodes, _), versions in zip(scopes, above, strict=True):
+        for node in with_nested(nodes):
+            if plain_domain(node.domain) in versions and key_of(node) not in functions:
+                refusal = _newer(node, versions[plain_domain(node.domain)], limits[plain_domain(node.domain)])
+                if refusal is not None:
+                    return refusal
+    return _lowered(model, functions.values(), limits, ir_version_limit)
+
+
+def _above(imports: Iterable[onnx.OperatorSetIdProto], limits: Mapping[str, int]) -> dict[str, int]:
+    versions = opsets_of(imports).items()
+    return {domain: version for domain, version in versions if version > limits.get(domain, version)}
+
+
+def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
+    named = f"node {node.name!r} ({node.op_type})" if node.name else f"a node of type {node.op_type}"
+    since = since_version(node.domain, node.op_type, version)
+    if since is None:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{named} is not known in opset {version}, so it stays there")
+    if since <= limit:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_VERSION, f"{named} is of opset {since}; at most {limit} is accepted")
+
+
+def _lowered(
+    model: ModelProto, functions: Iterable[FunctionProto], limits: Mapping[str, int], ir_version_limit: int
+) -> ModelProto:
+    copy = copied(model)
+    copy.ir_version = min(model.ir_version, ir_version_limit)
+    del copy.functions[:]
+    copy.functions.extend(functions)
+    for imports in (copy.opset_import, *(function.opset_import for function in copy.functions)):
+        for entry in imports:
+            entry.version = min(entry.version, limits.get(plain_domain(entry.domain), entry.version))
+    return copy
+
+
+def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onnx.ModelProto:
+    """Return the model with each node behind those that make what it reads; the same object if that is so already.
+
+    Nodes keep their order as far as they can. Of nodes that read each other in a circle the order stays as it is, for
+    others to complain of. Weights are copied only where something is out of order.
+
+    Args:
+        model: the model.
+        nodes: of its graph, where they have been read already.
+    """
+    nodes = read_nodes(model) if nodes is None else nodes
+    if _is_ordered(nodes):
+        return model
+    maker = {name: position for position, node in enumerate(nodes) for name in node.outputs if name}
+    dependencies = [{maker[name] for name in node.reads if name in maker} - {at} for at, node in enumerate(nodes)]
+    order = _sorted(dependencies)
+    if len(order) < len(nodes) or order == [*range(len(nodes))]:
+        return model
+    return with_nodes(model, (model.graph.node[position] for position in order))
+
+
+def _is_ordered(nodes: Sequence[Node]) -> bool:
+    """Whether no node reads what it or a later one makes: nothing was read before it is made for the first time."""
+    read: set[str] = set()
+    produced_names: set[str] = set()
+    for node in nodes:
+        read.update(node.reads)
+        if not read.isdisjoint(node.outputs) and any(
+            name in read and name not in produced_names for name in node.outputs
+        ):
+            return False
+        produced_names.update(node.outputs)
+    return True
+
+
+def _sorted(dependencies: list[set[int]]) -> list[int]:
+    """The first that can run comes first; those in circles, and behind them, are missing."""
+    readers: list[list[int]] = [[] for _ in dependencies]
+    for position, makers in enumerate(dependencies):
+        for maker in makers:
+            readers[maker].append(position)
+    waiting = [len(makers) for makers in dependencies]
+    ready = [position for position, count in enumerate(waiting) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        position = heappop(ready)
+        order.append(position)
+        for reader in readers[position]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heappush(ready, reader)
+    return order
+
+
+def with_dense(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with what is sparse in its graph as ordinary; the same object if nothing is.
+
+    1. A sparse initializer is an initializer.
+    2. A Constant with a sparse value has an ordinary one, except where the model's output is that sparse tensor.
+
+    Raises:
+        InvalidModelError: one contradicts itself, or they have no room.
+    """
+    outputs = {value.name for value in model.graph.output if value.type.HasField("sparse_tensor_type")}
+    nodes = enumerate(model.graph.node)
+    positions = [at for at, node in nodes if _makes_sparse(node) and node.output[0] not in outputs]
+    if not model.graph.sparse_initializer and not positions:
+        return model
+    dense = copied(model)
+    del dense.graph.sparse_initializer[:]
+    room = limits.SPARSE_BYTES
+    for sparse in model.graph.sparse_initializer:
+        array = _dense(sparse, sparse.values.name, room)
+        room -= array.nbytes
+        dense.graph.initializer.append(numpy_helper.from_array(array, sparse.values.name))
+    for position in positions:
+        node = dense.graph.node[position]
+        array = _dense(node.attribute[0].sparse_tensor, node.output[0], room)
+        room -= array.nbytes
+        node.attribute[0].CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
+    return dense
+
+
+def _makes_sparse(node: NodeProto) -> bool:
+    return (
+        node.op_type == "Constant"
+        and not node.domain
+        and len(node.output) == 1
+        and [attribute.name for attribute in node.attribute] == ["sparse_value"]
+    )
+
+
+def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
+    """Source: onnx.proto, `SparseTensorProto`: indices count elements, or have a row of numbers for each value."""
+    dimensions = tuple(sparse.dims)
+    try:
+        values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    except (TypeError, ValueError, KeyError) as error:
+        raise _wrong(name, f"cannot be read ({error})") from error
+    if min(dimensions, default=0) < 0 or values.ndim != 1 or indices.dtype != np.int64:
+        raise _wrong(name, f"has values of the shape {values.shape} and {indices.dtype} indices for {dimensions}")
+    nbytes = prod(dimensions) * values.itemsize
+    if nbytes > room:
+        raise _wrong(name, f"takes {nbytes} bytes as an ordinary one, and there is room for {room}")
+    flat = np.full(prod(dimensions), "", object) if values.dtype == object else np.zeros(prod(dimensions), values.dtype)
+    flat[_places(name, indices, values.size, dimensions)] = values
+    return flat.reshape(dimensions)
+
+
+def _places(name: str, indices: Array, count: int, dimensions: tuple[int, ...]) -> Array:
+    """The number of each value's element; rows of coordinates, as COO has them, become such numbers."""
+    if indices.shape not in ((count,), (count, len(dimensions))):
+        raise _wrong(name, f"has {count} values, and indices of the shape {indices.shape} for {dimensions}")
+    limits = np.array(dimensions if indices.ndim == 2 else prod(dimensions), np.int64)
+    if (indices < 0).any() or (indices >= limits).any():
+        raise _wrong(name, f"has indices beyond its shape {dimensions}")
+    steps = np.array([prod(dimensions[at + 1 :]) for at in range(len(dimensions))], np.int64)
+    return indices @ steps if indices.ndim == 2 else indices
+
+
+def _wrong(name: str, problem: str) -> InvalidModelError:
+    return InvalidModelError(f"sparse tensor {name!r} {problem}; export the model without sparse tensors")

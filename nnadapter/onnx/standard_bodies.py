@@ -1,0 +1,519 @@
+"""Bodies of ONNX's own ops for devices without a kernel: attention, quantized ops, Softplus.
+
+float32 has all integers up to 2^24. Where sums of products may be larger, what is summed over is cut into parts, whose
+sums are added up in int32.
+
+ONNX Runtime multiplies integers, and sums by a quotient of scales; that is one step away at most, where a real lies in
+the middle between two integers.
+
+The functions that ONNX defines for them say the same, in casts, maxima and comparisons that few devices take. Names of
+sizes: batch B, heads N of queries and G of keys, queries S, keys T of which P are past, features of a head H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, prod, sqrt
+
+import numpy as np
+
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.body import Body, BodyBuilder, length_of, steps_along
+from nnadapter.onnx.construction import array_info
+from nnadapter.onnx.graphs import value_of_type
+from nnadapter.onnx.microsoft.attention import filtered, joined, lowest, separated, turned_plainly
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from partition.graph import Value
+from partition.verdict import Reason
+
+OLDEST_INTEGER_OPSET = 11
+"""The oldest opset in which they can be written down: Clip has its bounds as inputs, and Round is there."""
+_LARGEST = 255
+"""The largest difference of two integers of 8 bits, and as many steps as these have."""
+_EXACT = 2**24
+_OLDEST_QUANTIZED = 13
+"""The oldest opset whose DequantizeLinear is written."""
+_SPLIT_INPUT = 13
+"""The opset since which Split gets its sizes as an input."""
+
+
+def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
+    """The range of the input with 0 in it, in 255 steps; where all is 0 a step is 1, as in ONNX Runtime.
+
+    What rounds is not QuantizeLinear, which devices do in ways of their own.
+
+    Source: ONNX DynamicQuantizeLinear-11.
+    """
+    zero, unit_scale, steps = (body.constant(value, "float32") for value in (0, 1, _LARGEST))
+    x = body.input(0)
+    numbers = body.reshape(x, -1)
+    low = body.add("Min", body.add("ReduceMin", numbers, keepdims=0), zero)
+    high = body.add("Max", body.add("ReduceMax", numbers, keepdims=0), zero)
+    width = body.add("Sub", high, low)
+    scale = body.add("Where", body.add("Equal", width, zero), unit_scale, body.add("Div", width, steps))
+    below = body.add("Sub", zero, body.add("Div", low, scale))
+    point = body.add("Round", body.add("Clip", below, zero, steps))
+    moved = body.add("Add", body.add("Round", body.add("Div", x, scale)), point)
+    clipped = body.add("Clip", moved, zero, steps)
+    # These are integers already: a step of 1 changes none, and shows a device that they are.
+    is_shown = body.opset >= _OLDEST_QUANTIZED and body.inputs.rank(0)
+    y = (
+        body.add("QuantizeLinear", clipped, unit_scale, body.constant(0, "uint8"))
+        if is_shown
+        else body.cast(clipped, "uint8")
+    )
+    return [y, scale, body.cast(point, "uint8")]
+
+
+def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
+    """Zero points of A are one for all or one per row, of B one per column. Source: ONNX MatMulInteger-10."""
+    rank, summed = body.inputs.rank(0), max(body.inputs.rank(1) - 2, 0)
+    if _is_quantized(body):
+        return [_quantized_product(body)]
+    a, b = _centered(body, 0, (-1, 1)), _centered(body, 1, (-1,))
+    if _is_known(body):
+        weights = np.moveaxis(_magnitudes(body, (-1,)), summed, 0)
+    else:
+        weights = _unknown(body, body.inputs.width(1, summed) or body.inputs.width(0), 1)
+    sizes = _parts(body, weights)
+    pairs = zip(_cut(body, a, rank - 1, sizes), _cut(body, b, summed, sizes), strict=True)
+    return [_sum(body, [body.add("MatMul", *pair) for pair in pairs])]
+
+
+def _is_quantized(body: BodyBuilder) -> bool:
+    """Whether it is what quantize_dynamic makes of a Linear: by a known matrix of int8 whose zero point is 0."""
+    if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.inputs.contents(3).any()):
+        return False
+    is_one = not body.input(2) or body.inputs.rank(2) == 0 or (body.inputs.rank(2) == 1 and body.inputs.width(2) == 1)
+    ranks, dtypes = (body.inputs.rank(0), body.inputs.rank(1)), (body.inputs.dtype(0), body.inputs.dtype(1))
+    return is_one and min(ranks) > 1 and ranks[1] == 2 and dtypes == ("uint8", "int8")
+
+
+def _quantized_product(body: BodyBuilder) -> str:
+    """The product of both without the zero point of A, less that times the sums of the columns of B.
+
+    So it reads dequantized values of scale 1, which devices multiply in integers.
+    """
+    weights = body.inputs.contents(1).astype(np.int16)
+    sizes = _parts(body, np.abs(weights))
+    unit_scale, point = body.constant(1, "float32"), body.cast(body.input(2), "float32") if body.input(2) else ""
+    first, second = _cut(body, body.input(0), body.inputs.rank(0) - 1, sizes), _cut(body, body.input(1), 0, sizes)
+    sums = []
+    for a, b, part in zip(first, second, np.split(weights, np.cumsum(sizes)[:-1]), strict=True):
+        product = body.add(
+            "MatMul", body.add("DequantizeLinear", a, unit_scale), body.add("DequantizeLinear", b, unit_scale)
+        )
+        columns = body.constant(part.sum(axis=0, dtype=np.int64), "float32")
+        sums.append(body.add("Sub", product, body.add("Mul", point, columns)) if point else product)
+    return _sum(body, sums)
+
+
+def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
+    """What lies outside of the picture is the zero point of x. Source: ONNX ConvInteger-10."""
+    along = (-1, *(1,) * (body.inputs.rank(1) - 1))
+    pixels = tuple(range(2, len(along)))
+    x, filters = _centered(body, 0, along), _centered(body, 1, along)
+    if _is_known(body):
+        weights = _magnitudes(body, along).sum(axis=pixels, dtype=np.int64).T
+    else:
+        window = [body.inputs.width(1, axis) for axis in pixels]
+        weights = _unknown(body, body.inputs.width(1, 1), None if None in window else prod(filter(None, window)))
+    sizes = _parts(body, weights)
+    if len(sizes) > 1 and body.node.integer("group", 1) > 1:
+        raise body.unsupported("group", "is above 1 where sums of products may be above 2^24")
+    pairs = zip(_cut(body, x, 1, sizes), _cut(body, filters, 1, sizes), strict=True)
+    return [_sum(body, [body.add("Conv", *pair, **body.node.attributes) for pair in pairs])]
+
+
+def _centered(body: BodyBuilder, position: int, along: tuple[int, ...]) -> str:
+    """One of two inputs less its zero point; if that is several numbers in a row, they run along a shape."""
+    numbers, point = body.cast(body.input(position), "float32"), position + 2
+    if not body.input(point) or (body.inputs.knows(point) and not body.inputs.contents(point).any()):
+        return numbers
+    points = body.cast(body.input(point), "float32")
+    if body.inputs.rank(point) == 1 and body.inputs.width(point) != 1 and len(along) > 1:
+        points = body.reshape(points, *along)
+    return body.add("Sub", numbers, points)
+
+
+def _is_known(body: BodyBuilder) -> bool:
+    """Whether the second input and its zero point are known."""
+    return body.inputs.knows(1) and (not body.input(3) or body.inputs.knows(3))
+
+
+def _magnitudes(body: BodyBuilder, along: tuple[int, ...]) -> Array:
+    """The second input less its zero point, without the sign."""
+    weights = body.inputs.contents(1).astype(np.int16)
+    points = body.inputs.contents(3).astype(np.int16) if body.input(3) else np.zeros((), np.int16)
+    magnitudes: Array = np.abs(weights - (points.reshape(along) if points.ndim == 1 and points.size > 1 else points))
+    return magnitudes
+
+
+def _unknown(body: BodyBuilder, summed: int | None, window: int | None) -> Array:
+    """The largest magnitudes that there can be."""
+    if summed is None or window is None:
+        problem = f"how many products {body.node.op_type} sums is not known, nor what it multiplies by"
+        raise Refusal(Reason.NOT_CONSTANT, problem)
+    return np.full((summed, 1), _LARGEST * window)
+
+
+def _parts(body: BodyBuilder, weights: Array) -> list[int]:
+    """The sizes of the parts of what is summed over, the first axis of `weights`, whose sums float32 has exactly."""
+    for count in range(1, len(weights) + 1):
+        parts = np.array_split(weights, count)
+        if all(part.sum(axis=0, dtype=np.int64).max(initial=0) * _LARGEST <= _EXACT for part in parts):
+            return [len(part) for part in parts]
+    raise body.unsupported("kernel_shape", "has so many pixels that sums over one channel may be above 2^24")
+
+
+def _cut(body: BodyBuilder, name: str, axis: int, sizes: list[int]) -> Sequence[str]:
+    if len(sizes) == 1:
+        return [name]
+    if body.opset < _SPLIT_INPUT:
+        return body.add_several("Split", [name], len(sizes), axis=axis, split=sizes)
+    return body.add_several("Split", [name, body.constant(sizes)], len(sizes), axis=axis)
+
+
+def _sum(body: BodyBuilder, parts: Sequence[str]) -> str:
+    total, *addends = (body.cast(part, "int32") for part in parts)
+    for part in addends:
+        total = body.add("Add", total, part)
+    return total
+
+
+def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
+    """Filters may have a scale for each channel. Source: ONNX QLinearConv-10."""
+    x, filters = _dequantized(body, 0), _dequantized(body, 3, axis=0)
+    bias = body.input(8)
+    if bias:
+        scale = body.add("Mul", _number(body, 1), _scale(body, 4))
+        bias = body.add("DequantizeLinear", bias, scale, axis=0)
+    return [_quantized(body, body.add("Conv", x, filters, bias, **body.node.attributes), 6)]
+
+
+def qlinear_mat_mul_body(body: BodyBuilder) -> Sequence[str]:
+    """Both may have a scale for each row or column that the product keeps. Source: ONNX QLinearMatMul-21."""
+    first = _dequantized(body, 0, axis=body.inputs.rank(0) - 2)
+    second = _dequantized(body, 3, axis=body.inputs.rank(3) - 1)
+    return [_quantized(body, body.add("MatMul", first, second), 6)]
+
+
+def _dequantized(body: BodyBuilder, position: int, axis: int | None = None) -> str:
+    """The reals of an input, whose scale and zero point follow it."""
+    if axis is None:
+        return body.add("DequantizeLinear", body.input(position), *_numbers(body, position + 1))
+    steps = (_scale(body, position + 1), _scale(body, position + 2))
+    return body.add("DequantizeLinear", body.input(position), *steps, axis=axis)
+
+
+def _quantized(body: BodyBuilder, real: str, position: int) -> str:
+    return body.add("QuantizeLinear", real, *_numbers(body, position))
+
+
+def _numbers(body: BodyBuilder, position: int) -> tuple[str, str]:
+    return _number(body, position), _number(body, position + 1)
+
+
+def _number(body: BodyBuilder, position: int) -> str:
+    """A scale or zero point of all elements, without dimensions."""
+    if body.inputs.rank(position) == 0:
+        return body.input(position)
+    if body.inputs.rank(position) > 1 or body.inputs.width(position) != 1:
+        raise body.invalid(f"has an input {position} of several numbers; expected one")
+    return body.add("Squeeze", body.input(position))
+
+
+def _scale(body: BodyBuilder, position: int) -> str:
+    """A scale or zero point of all elements, or one for each index of a dimension."""
+    if body.inputs.rank(position) > 1:
+        raise body.invalid(f"has an input {position} of rank {body.inputs.rank(position)}; expected 0 or 1")
+    is_one = body.inputs.rank(position) == 0 or body.inputs.width(position) == 1
+    return _number(body, position) if is_one else body.input(position)
+
+
+OLDEST_STABLE_OPSET = 7
+"""The oldest opset in which they can be written down: Sub broadcasts by itself."""
+
+
+def softplus_body(body: BodyBuilder) -> Sequence[str]:
+    """Relu(x) - log(sigmoid(|x|)).
+
+    ONNX's log(exp(x) + 1) overflows from 89 on, and engines that know that form may compute it roughly: OpenVINO is off
+    by 8e-6 where the result is nothing, which the splines of speech models (VITS) divide by. Source: ONNX Softplus-1.
+    """
+    x = body.input(0)
+    return [body.add("Sub", body.add("Relu", x), body.add("Log", body.add("Sigmoid", body.add("Abs", x))))]
+
+
+_MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 3, 4, 5, 6
+_SCORES = 3
+"""The output of them."""
+_PADDED_SINCE = 24
+"""The first version in which a mask may be shorter than there are keys, and forbids those that it does not reach."""
+_COUNTS = "float32"
+"""Lengths that the data say: few devices compute with integers of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heads:
+    """Which heads there are, and of how many features."""
+
+    queries: int
+    keys: int
+    size: int
+    """Of queries and keys."""
+    wide: int
+    """Of values."""
+
+
+def attention_body(body: BodyBuilder) -> Sequence[str]:
+    """Attention, in which queries that see no key make 0. Source: ONNX Attention-24.
+
+    Refused: scores as an output, windows, heads or features of unknown number, a mask of one column for all keys.
+    """
+    if body.wants(_SCORES):
+        raise body.unsupported("qk_matmul_output_mode", "is of an output that is not written out")
+    for name in ("left_window_size", "right_window_size"):
+        if body.node.integer(name, -1) >= 0:
+            raise body.unsupported(name, "is stated; expected -1")
+    heads, dtype, packed = _heads(body), body.inputs.dtype(0), body.inputs.rank(0) == 3
+    query, key, value = (body.input(position) for position in range(3))
+    if packed:
+        query = separated(body, query, heads.queries, head_size=heads.size)
+        key = separated(body, key, heads.keys, head_size=heads.size)
+        value = separated(body, value, heads.keys, head_size=heads.wide)
+    if body.input(_PAST_KEY):
+        key = body.add("Concat", body.input(_PAST_KEY), key, axis=2)
+        value = body.add("Concat", body.input(_PAST_VALUE), value, axis=2)
+    scale = body.node.number("scale", 1 / sqrt(heads.size))
+    scaled = body.add("Mul", query, body.constant(scale, dtype))
+    bias, sees = _mask(body, query, key)
+    output = _weighted_values(body, (scaled, key, value), bias, heads)
+    if sees:
+        output = body.add("Where", sees, output, body.constant(0.0, dtype))
+    return (joined(body, output, heads.queries * heads.wide) if packed else output), key, value
+
+
+def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
+    """Tables are looked up by positions, or have a row for each. Source: ONNX RotaryEmbedding-23."""
+    packed, heads, width = body.inputs.rank(0) == 3, body.node.integer("num_heads", 0), body.inputs.width(0)
+    pairs = body.inputs.width(1)
+    if width is None or pairs is None or (packed and (heads < 1 or width % heads)):
+        raise body.invalid("has heads or tables of unknown width")
+    size = width // heads if packed else width
+    if 2 * pairs != (body.node.integer("rotary_embedding_dim", 0) or size):
+        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features")
+    x = separated(body, body.input(0), heads, head_size=size) if packed else body.input(0)
+    cosine, sine = (
+        body.add("Gather", body.input(position), body.input(3)) if body.input(3) else body.input(position)
+        for position in (1, 2)
+    )
+    interleaved = body.node.integer("interleaved", 0) != 0
+    rotated = turned_plainly(body, x, (cosine, sine), pairs, size, interleaved=interleaved)
+    return [joined(body, rotated, width) if packed else rotated]
+
+
+def _heads(body: BodyBuilder) -> _Heads:
+    widths = [body.inputs.width(position) for position in range(3)]
+    if body.inputs.rank(0) == 3:
+        queries, keys = (body.node.integer(name, 0) for name in ("q_num_heads", "kv_num_heads"))
+        parts = (queries, keys, keys)
+    else:
+        queries, keys = (body.inputs.width(position, 1) or 0 for position in (0, 1))
+        parts = (1, 1, 1)
+    if queries < 1 or keys < 1 or queries % keys:
+        raise body.invalid(f"has {queries} heads of queries that share {keys} of keys; expected a divisor")
+    if any(not width or width % part for width, part in zip(widths, parts, strict=True)):
+        raise body.invalid(f"has widths {widths}; expected numbers that {queries} and {keys} heads divide")
+    size, _, wide = (int(width or 0) // part for width, part in zip(widths, parts, strict=True))
+    return _Heads(queries=queries, keys=keys, size=size, wide=wide)
+
+
+def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, heads: _Heads) -> str:
+    """`[B, N, S, H]`: values by how much queries see of their keys; heads that share keys lie beside each other."""
+    query, key, value = parts
+    share = heads.queries // heads.keys
+    if share > 1:
+        query = body.reshape(query, 0, heads.keys, share, -1, heads.size)
+        key, value = body.unsqueeze(key, 2), body.unsqueeze(value, 2)
+    order = [0, 1, 2, 4, 3] if share > 1 else [0, 1, 3, 2]
+    scores = body.add("MatMul", query, body.add("Transpose", key, perm=order))
+    softcap = body.node.number("softcap", 0.0)
+    if softcap:
+        cap = body.constant(softcap, body.inputs.dtype(0))
+        scores = body.add("Mul", body.add("Tanh", body.add("Div", scores, cap)), cap)
+    if bias:
+        scores = body.add("Add", scores, _of_shared(body, bias, heads) if share > 1 else bias)
+    output = body.add("MatMul", body.add("Softmax", scores, axis=-1), value)
+    return body.reshape(output, 0, heads.queries, -1, heads.wide) if share > 1 else output
+
+
+def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
+    """A bias of heads in the order in which they share keys."""
+    rank = 4 if body.input(_LENGTHS) else body.inputs.rank(_MASK) if body.input(_MASK) else 2
+    if rank < 3:
+        return bias
+    count = body.inputs.width(_MASK, -3) if body.input(_MASK) and body.inputs.rank(_MASK) > 2 else 1
+    if count not in (1, heads.queries):
+        raise body.invalid(f"has a mask for {count} heads; expected 1 or {heads.queries}")
+    if count == 1:
+        return body.unsqueeze(bias, rank - 2)
+    batched_bias = body.unsqueeze(bias, 0) if rank == 3 else bias
+    shape = body.add(
+        "Concat",
+        length_of(body, batched_bias, 0),
+        body.constant((heads.keys, heads.queries // heads.keys)),
+        length_of(body, batched_bias, 2),
+        length_of(body, batched_bias, 3),
+        axis=0,
+    )
+    return body.add("Reshape", batched_bias, shape)
+
+
+def _mask(body: BodyBuilder, query: str, key: str) -> tuple[str, str]:
+    """What is added to scores, and which queries see a key at all: each broadcasts, and is empty where all is seen."""
+    dtype = body.inputs.dtype(0)
+    allowed = _both(body, _behind(body, query, key), _within(body, key))
+    if not body.input(_MASK):
+        bias = filtered(body, allowed, lowest(dtype), dtype) if allowed else ""
+        return bias, _any(body, allowed) if body.input(_LENGTHS) else ""
+    mask = _as_long(body, key)
+    if body.inputs.dtype(_MASK) == "bool":
+        allowed = _both(body, mask, allowed)
+        return filtered(body, allowed, lowest(dtype), dtype), _any(body, allowed)
+    least = body.constant(lowest(dtype), dtype)
+    bias = body.add("Max", mask, least)
+    allowed = _both(body, body.add("Less", body.constant(-inf, dtype), mask), allowed)
+    return body.add("Where", allowed, bias, least), _any(body, allowed)
+
+
+def _both(body: BodyBuilder, first: str, second: str) -> str:
+    return body.add("And", first, second) if first and second else first or second
+
+
+def _any(body: BodyBuilder, allowed: str) -> str:
+    """Which queries see a key: a column."""
+    count = body.add("ReduceSum", body.cast(allowed, _COUNTS), body.constant((-1,)))
+    return body.add("Less", body.constant(0.0, _COUNTS), count)
+
+
+def _as_long(body: BodyBuilder, key: str) -> str:
+    """The mask with a column for each key."""
+    mask, rank = body.input(_MASK), body.inputs.rank(_MASK)
+    width, total = body.inputs.width(_MASK), _total(body)
+    if width is not None and width == total:
+        return mask
+    if width == 1:
+        raise body.invalid("has a mask of one column; expected one for each key")
+    if body.node.since_version < _PADDED_SINCE:
+        return mask
+    missing = body.add("Sub", length_of(body, key, 2), length_of(body, mask, rank - 1))
+    pads = body.add("Concat", body.constant((0,) * (2 * rank - 1)), missing, axis=0)
+    if body.inputs.dtype(_MASK) != "bool":
+        return body.add("Pad", mask, pads, body.constant(-inf, body.inputs.dtype(_MASK)))
+    # Numbers are padded: few devices do that with truths.
+    padded = body.add("Pad", body.cast(mask, _COUNTS), pads)
+    return body.add("Less", body.constant(0.0, _COUNTS), padded)
+
+
+def _total(body: BodyBuilder) -> int | None:
+    """T, where it is a plain number."""
+    steps = body.inputs.width(1, -2)
+    past = body.inputs.width(_PAST_KEY, 2) if body.input(_PAST_KEY) else 0
+    return None if steps is None or past is None else steps + past
+
+
+def _behind(body: BodyBuilder, query: str, key: str) -> str:
+    """`[S, T]` or `[B, 1, S, T]`: which keys do not stand behind a query's own; empty if all may be seen."""
+    if not body.node.integer("is_causal", 0):
+        return ""
+    places = body.unsqueeze(steps_along(body, query, 2, body.inputs.width(0, -2)), 1)
+    keys = body.unsqueeze(steps_along(body, key, 2, _total(body)), 0)
+    if body.input(_PAST_KEY):
+        places = body.add("Add", places, length_of(body, body.input(_PAST_KEY), 2))
+    if not body.input(_LENGTHS):
+        return body.add("LessOrEqual", keys, places)
+    first = body.add("Sub", _lengths(body, key), body.cast(length_of(body, query, 2), _COUNTS))
+    return body.add("LessOrEqual", body.cast(keys, _COUNTS), body.add("Add", first, body.cast(places, _COUNTS)))
+
+
+def _within(body: BodyBuilder, key: str) -> str:
+    """`[B, 1, 1, T]`: which keys are no padding; empty if none is."""
+    if not body.input(_LENGTHS):
+        return ""
+    return body.add("Less", body.cast(steps_along(body, key, 2, _total(body)), _COUNTS), _lengths(body, key))
+
+
+def _lengths(body: BodyBuilder, key: str) -> str:
+    """`[B, 1, 1, 1]`: how many keys there are, looked up in a table of numbers, since few devices cast them."""
+    count = body.add("Squeeze", body.add("Add", length_of(body, key, 2), body.constant((1,))))
+    numbers = body.cast(body.add("Range", body.constant(0), count, body.constant(1)), _COUNTS)
+    return body.reshape(body.add("Gather", numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
+
+
+Writer = Callable[[OnnxNode, Sequence[Value | None], Mapping[int, Array]], Body | None]
+"""The body of a node, by what is known of its inputs, and the contents of those that are constants; None if none."""
+
+
+def written_through(body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array], write: Writer) -> Body:
+    """Return a body with those of its nodes written down that `write` has a body of.
+
+    Args:
+        body: of one node.
+        inputs: what is known of the node's inputs; None where one is absent.
+        constants: contents of inputs that are known, by position.
+        write: what writes the nodes.
+    """
+    value_facts = _Known.of(body, inputs, constants)
+    inner_bodies = {node: write(node, *value_facts.of_node(node)) for node in body.nodes}
+    nodes = (inner_node for node in body.nodes for inner_node in _in_place(node, inner_bodies[node]))
+    more = {
+        _inside(node, name): contents
+        for node, inner in inner_bodies.items()
+        if inner is not None
+        for name, contents in inner.constants.items()
+    }
+    return replace(body, nodes=tuple(nodes), constants={**body.constants, **more})
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of the values of a body, by their names."""
+
+    values: Mapping[str, Value]
+    contents: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> _Known:
+        contents = {name: array for position, array in constants.items() if (name := body.inputs[position])}
+        contents |= body.plain_constants()
+        types = body.known_types(inputs, constants) | {
+            name: array_info(name, content) for name, content in contents.items()
+        }
+        return cls({name: value_of_type(name, info.type) for name, info in types.items()}, contents)
+
+    def of_node(self, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array]]:
+        contents = {at: self.contents[name] for at, name in enumerate(node.inputs) if name in self.contents}
+        return [self.values.get(name, Value(name)) if name else None for name in node.inputs], contents
+
+
+def _in_place(node: OnnxNode, inner: Body | None) -> Iterator[OnnxNode]:
+    """What stands in the place of a node: itself, or the nodes of its body."""
+    if inner is None:
+        yield node
+        return
+    outer = {"": ""} | dict(zip(inner.inputs, node.inputs, strict=True))
+    outer |= dict(zip(inner.outputs, node.outputs, strict=False))
+    for inner_node in inner.nodes:
+        read, outputs = (
+            tuple(outer[name] if name in outer else _inside(node, name) for name in names)
+            for names in (inner_node.inputs, inner_node.outputs)
+        )
+        yield replace(inner_node, inputs=read, outputs=outputs)
+
+
+def _inside(node: OnnxNode, name: str) -> str:
+    """A name of a node's body, apart from those around it."""
+    return f"{next(filter(None, node.outputs))}/{name}"

@@ -1,0 +1,247 @@
+"""Installed packages: versions, extras with their install commands, entry points and plug-ins.
+
+A name that two distributions bring is used by neither. Whatever is wrong with one name spoils no other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import nnadapter
+from nnadapter.errors import MissingExtraError, describe
+from nnadapter.process.forking import new_re_lock
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+_FORM, _OLDER = "dist-info", ("egg-info", "egg")
+
+
+def own_version() -> str:
+    """Return the version of nnadapter, installed or not."""
+    return nnadapter.__version__
+
+
+def installed_version(distribution: str) -> str:
+    """Return the version of a distribution; empty where it is not installed.
+
+    Source: the specification of PyPA for installed projects, `{name}-{version}.dist-info`.
+    """
+    target_name = _normalized(distribution)
+    for stem, form in _found():
+        name, _, version = stem.partition("-")
+        if _normalized(name) == target_name:
+            if form in _OLDER or not version:
+                break
+            return version
+    from importlib import metadata  # which knows older forms, and takes as long to import as ten of our modules
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def installed_builds(distribution: str) -> str:
+    """Return names and versions of a distribution, and of all whose names go on behind its name: its other builds.
+
+    ONNX Runtime's module comes with `onnxruntime`, or with `onnxruntime-gpu` and others in its place.
+    """
+    target_name, builds = _normalized(distribution), dict[str, str]()
+    for stem, form in _found():
+        name, _, version = stem.partition("-")
+        if _is_build(_normalized(name), target_name):  # the first of a name counts
+            builds.setdefault(_normalized(name), "" if form in _OLDER else version)
+    return ", ".join(f"{name} {version or installed_version(name)}" for name, version in sorted(builds.items()))
+
+
+def _is_build(name: str, target_name: str) -> bool:
+    return name == target_name or name.startswith(f"{target_name}_")
+
+
+def _found() -> Iterator[tuple[str, str]]:
+    """Names and versions of what Python finds, in its order, and in which form it is there."""
+    for folder in (path for path in sys.path if isinstance(path, str)):
+        with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
+            for entry in entries:
+                stem, _, form = entry.name.rpartition(".")
+                if form == _FORM or form in _OLDER:
+                    yield stem, form
+
+
+def _normalized(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+EXTRAS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "demo": ("pillow", "PIL"),
+        "latency": ("scipy", "scipy"),
+        "openvino": ("openvino", "openvino"),
+        "qnn": ("onnxruntime-qnn", "onnxruntime_qnn"),
+        "xla": ("jax", "jax"),
+        "ray": ("ray", "ray"),
+    }
+)
+"""Extra -> the package that code of ours needs from it, and the module that this installs."""
+
+
+def has_extra(extra: str) -> bool:
+    """Whether the package of an extra is there; it is not imported."""
+    return find_spec(EXTRAS[extra][1]) is not None
+
+
+def missing_extra(extra: str, feature: str, kind: type[MissingExtraError] = MissingExtraError) -> MissingExtraError:
+    """The error of `kind` that says that `feature` needs an extra, and how to get it."""
+    package = EXTRAS[extra][0]
+    return kind(
+        f"{feature} needs the package {package}, which is not installed; run: pip install 'nnadapter[{extra}]'",
+        extra=extra,
+        package=package,
+    )
+
+
+def require_extra(extra: str, feature: str) -> None:
+    """Refuse `feature` where the package of an extra is missing.
+
+    Raises:
+        MissingExtraError: it is.
+    """
+    if not has_extra(extra):
+        raise missing_extra(extra, feature)
+
+
+def named(target: str) -> object:
+    """Return what an entry point names: an attribute of a module, or the module; extras behind it say nothing here.
+
+    Source: the entry points specification of PyPA, `module:attribute [extra]`.
+    """
+    from importlib import import_module
+
+    module_name, _, attribute = target.partition("[")[0].strip().partition(":")
+    value: object = import_module(module_name.strip())
+    for name in filter(None, attribute.strip().split(".")):
+        value = getattr(value, name)
+    return value
+
+
+def distribution_of(point: EntryPoint) -> str:
+    """Return name and version of the distribution that brings an entry point."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist and point.dist.name else "an unknown distribution"
+
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class PlugIn:
+    """One entry point."""
+
+    name: str
+    target: str
+    """`module:attribute`."""
+    distribution: str
+    """Name and version of the distribution that brings it."""
+    problem: str = ""
+    """Why it is not used, in a sentence with what to do; empty where nothing is known against it."""
+
+
+class PlugIns(Generic[_Value]):
+    """The entry points of one group, read when first asked for.
+
+    Args:
+        group: of the entry points.
+        check: what is loaded, and its plug-in -> the same; raises ValueError if it is nothing of the kind.
+        problem: what is wrong with a name, before anything is imported; empty if nothing is.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        check: Callable[[object, PlugIn], _Value],
+        problem: Callable[[str], str] = lambda name: "",
+    ) -> None:
+        self._group, self._check, self._problem = group, check, problem
+        self._lock = new_re_lock()
+        self._found: Mapping[str, PlugIn] | None = None
+        self._loaded: dict[str, _Value | str] = {}
+
+    @property
+    def all(self) -> Mapping[str, PlugIn]:
+        """Every plug-in by name, sorted; nothing is imported."""
+        with self._lock:
+            if self._found is None:
+                self._found = self._read()
+            return self._found
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody has asked."""
+        return self._found is not None
+
+    def get(self, name: str) -> _Value | None:
+        """Return what is brought under a name; None where nothing is, or where `problem_of` says what is wrong."""
+        plug_in = self.all.get(name)
+        if plug_in is None or plug_in.problem:
+            return None
+        with self._lock:
+            if name not in self._loaded:
+                self._loaded[name] = self._load(plug_in)
+            loaded = self._loaded[name]
+        return None if isinstance(loaded, str) else loaded
+
+    def problem_of(self, name: str) -> str:
+        """Return why what is brought under a name is not used; empty where it is, or where nothing is brought."""
+        plug_in = self.all.get(name)
+        if plug_in is None or plug_in.problem:
+            return "" if plug_in is None else plug_in.problem
+        self.get(name)
+        loaded = self._loaded[name]
+        return loaded if isinstance(loaded, str) else ""
+
+    def distribution_of(self, name: str) -> str:
+        """Name and version of the distribution that brings a name; empty where none does."""
+        plug_in = self.all.get(name)
+        return "" if plug_in is None else plug_in.distribution
+
+    def _read(self) -> Mapping[str, PlugIn]:
+        from importlib import metadata  # it takes as long as ten of our modules, and most sessions need it not
+
+        plug_ins: dict[str, PlugIn] = {}
+        for point in metadata.entry_points(group=self._group):
+            plug_in = PlugIn(point.name, point.value, distribution_of(point), self._problem(point.name))
+            existing_plug_in = plug_ins.get(point.name)
+            if existing_plug_in is None:
+                plug_ins[point.name] = plug_in
+            elif (existing_plug_in.target, existing_plug_in.distribution) != (plug_in.target, plug_in.distribution):
+                plug_ins[point.name] = _clash(existing_plug_in, plug_in)
+        for name in [name for name, plug_in in plug_ins.items() if plug_in.problem]:
+            plug_in = plug_ins[name]
+            plug_ins[name] = PlugIn(name, plug_in.target, plug_in.distribution, self._told(plug_in, plug_in.problem))
+        return dict(sorted(plug_ins.items()))
+
+    def _load(self, plug_in: PlugIn) -> _Value | str:
+        try:
+            return self._check(named(plug_in.target), plug_in)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
+            advice = "ask its vendor, install what is missing, or uninstall it"
+            return self._told(plug_in, f"{describe(error)}; {advice}")
+
+    def _told(self, plug_in: PlugIn, problem: str) -> str:
+        return f"{plug_in.name!r} of {plug_in.distribution} ({self._group}) is not used: {problem}"
+
+
+def _clash(existing_plug_in: PlugIn, other: PlugIn) -> PlugIn:
+    brought = f"{existing_plug_in.target} of {existing_plug_in.distribution} and {other.target} of {other.distribution}"
+    problem = f"two packages bring it, {brought}; uninstall one of them"
+    return PlugIn(existing_plug_in.name, existing_plug_in.target, existing_plug_in.distribution, problem)

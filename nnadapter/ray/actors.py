@@ -1,0 +1,303 @@
+"""Sessions in Ray actors, and the worker that Ray Data calls with each batch."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from nnadapter.compiled_models.compiled_file import CompiledFile
+from nnadapter.errors import CompiledModelError, NNAdapterError
+from nnadapter.inference.session import InferenceSession
+from nnadapter.process.forking import new_lock
+from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.ray.job import (
+    MOST_SHAPES,
+    OTHERS,
+    Attempts,
+    BatchKey,
+    BatchRecord,
+    Kind,
+    SessionRecord,
+    file_name,
+    local_kind,
+    session_folder,
+    sizes_in,
+    written,
+)
+from nnadapter.ray.request import Request
+from nnadapter.ray.rows import Array, axis_of, batches_of, check_names, checked_columns, no_rows, row_shapes, run_rows
+from nnadapter.running.control import ENTRY
+
+
+def session_options(threads: int) -> Any:
+    """ONNX Runtime's options for CPU steps with so many threads; None where it decides."""
+    if not threads:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return options
+
+
+def run_options(seconds: float | None) -> Any:
+    """Options of a run that may take so long; None where it may take its time."""
+    if seconds is None:
+        return None
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(ENTRY, repr(max(seconds, 1e-6)))
+    return options
+
+
+_SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What an actor has."""
+
+    session: InferenceSession
+    kind: Kind
+    fixed: int | None
+    """Rows of a run, where the compiled file is for one number of them and the model leaves it open."""
+    machine: str
+    """Ray's name of the node."""
+    record: SessionRecord
+
+
+def open_actor_session(job: Any, request: Request, shapes: Any = None) -> Opened:
+    """Make the session of an actor.
+
+    Args:
+        job: the handle of the job's actor.
+        request: what was asked for.
+        shapes: that are compiled for, where the request says none.
+
+    Raises:
+        NNAdapterError: as `nnadapter.compile` and `InferenceSession` do.
+    """
+    import ray
+
+    kind, node = kind_of(request)
+    reference, path = called(job.compiled.remote(kind, node, shapes))
+    opened = open_file(path or local_file(ray.get(reference), kind, request), kind, request)
+    ray.get(job.began.remote(opened.record))
+    return opened
+
+
+def kind_of(request: Request) -> tuple[Kind, str]:
+    """The kind of this machine, and Ray's name of it.
+
+    Raises:
+        DeviceUnavailableError: a device is not here, and the CPU is not allowed.
+    """
+    import ray
+
+    kind = local_kind(request.wanted, allows_cpu=request.allows_cpu, threads=request.threads)
+    return kind, ray.get_runtime_context().get_node_id()
+
+
+def local_file(contents: Any, kind: Kind, request: Request) -> str:
+    """Return the path of a compiled file on this machine, which is written by the first who needs it.
+
+    Raises:
+        CompiledModelError: it cannot be written.
+    """
+    name = request.digest[:_SHOWN] if request.is_compiled else file_name(kind, request)
+    try:
+        return str(written(np.asarray(contents), name, session_folder()))
+    except OSError as error:
+        raise CompiledModelError(
+            f"the compiled file cannot be written on this machine: {error.strerror or error}; give a folder that all "
+            "machines see, by folder=",
+            file=name,
+        ) from error
+
+
+def open_file(path: str, kind: Kind, request: Request) -> Opened:
+    """Make a session of a compiled file.
+
+    Raises:
+        NNAdapterError: as `InferenceSession` does.
+    """
+    import ray
+
+    context, started = ray.get_runtime_context(), perf_counter()
+    node = context.get_node_id()
+    compiled_rows = sizes_in(CompiledFile(path), [value.name for value in request.signature.inputs])
+    session = InferenceSession(path, sess_options=session_options(request.threads), options=request.for_running)
+    record = SessionRecord(
+        actor=str(context.get_actor_id()),
+        machine=node,
+        address=socket.gethostname(),
+        kind=kind.name,
+        devices=session.devices,
+        seconds=perf_counter() - started,
+    )
+    return Opened(session=session, kind=kind, fixed=compiled_rows, machine=node, record=record)
+
+
+def called(reference: Any) -> Any:
+    """The result of a call of an actor; what it raised of ours as it was, without Ray's own trace around it.
+
+    Raises:
+        NNAdapterError: the call did.
+    """
+    import ray
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, NNAdapterError):
+            raise cause from None
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapped:
+    """Columns in, columns out."""
+
+    columns: Mapping[str, str]
+    """Input -> column."""
+    outputs: tuple[str, ...]
+    kept: tuple[str, ...]
+    """Columns that come out as they went in."""
+    batch_size: int
+    """Rows of a run, where the model leaves it open."""
+
+
+class Worker:
+    """One session, fed with batches. Usable from many threads at once."""
+
+    def __init__(self, job: Any, request: Request, mapped: Mapped) -> None:
+        self._job, self._mapped = job, mapped
+        self._signature = request.signature
+        self._attempts, self._request = Attempts(), request
+        self._opening, self._turn = new_lock(), new_lock()
+        self._opened: Opened | NNAdapterError | None = None if request.needs_shapes else self._open(None)
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Array]:
+        """Run a batch; its rows come back in their order."""
+        import ray
+
+        if isinstance(self._opened, NNAdapterError):
+            raise self._opened
+        key, mapped = self._attempts.next(), self._mapped
+        check_names(mapped.columns, mapped.kept, batch)
+        arrays = checked_columns(self._signature, mapped.columns, batch)
+        count = len(next(iter(arrays.values()))) if arrays else 0
+        if not count:
+            return {**{name: batch[name] for name in mapped.kept}, **no_rows(self._signature, mapped.outputs)}
+        is_batch = batches_of(self._signature, mapped.columns, arrays)
+        opened = self._open_for(arrays, is_batch)
+        axis = axis_of(self._signature, mapped.outputs, is_batch, opened.fixed, mapped.batch_size)
+        sums = Sums()
+        # One task computes, while the other one's rows are counted, handed on and followed by new ones: if they took
+        # turns at each run, both would end at once, and nobody would compute meanwhile.
+        with self._turn:
+            run = partial(self._run, opened, sums)
+            output_arrays = run_rows(axis, arrays, mapped.outputs, count, run)
+        acknowledgment = self._job.add.remote(sums.record(key, opened, count))
+        result = {**{name: batch[name] for name in mapped.kept}, **output_arrays}
+        # Before the rows are handed on: else a machine that goes now would have given rows that nobody counted.
+        ray.get(acknowledgment)
+        return result
+
+    def _open(self, shapes: Any) -> Opened | NNAdapterError:
+        """The session, or why there is none: an actor that dies says only that it died; the first batch says why."""
+        try:
+            return open_actor_session(self._job, self._request, shapes)
+        except NNAdapterError as error:
+            return error
+
+    def _open_for(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool]) -> Opened:
+        """The session, compiled for the first rows where nothing else says what it is compiled for."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._open([self._shapes(arrays, is_batch, choose) for choose in (min, max)])
+        if isinstance(self._opened, NNAdapterError):
+            raise self._opened
+        return self._opened
+
+    def _shapes(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool], choose: Any) -> dict[str, Any]:
+        """The shapes of a feed of the smallest or the largest rows of a batch."""
+        chosen = {name: choose(row_shapes(array), key=prod) for name, array in arrays.items()}
+        rows = 1 if choose is min else self._mapped.batch_size  # a last batch may be as short
+        return {name: (rows, *shape) if is_batch[name] else shape for name, shape in chosen.items()}
+
+    def _run(self, opened: Opened, sums: Sums, feed: Mapping[str, Array], rows: int) -> Sequence[Array]:
+        session = opened.session
+        started = perf_counter()
+        results = session.run(self._mapped.outputs, feed)
+        seconds = perf_counter() - started
+        sums.add(session.provenance, feed, rows, seconds)
+        return results
+
+
+Devices = tuple[str, ...]
+"""Of the steps of a run."""
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Of what was fed, by input."""
+
+
+@dataclass(slots=True)
+class Sums:
+    """What runs did, noted of each as cheaply as it goes; it is put into words when somebody asks."""
+
+    runs: int = 0
+    seconds: float = 0.0
+    fallen: int = 0
+    rows: dict[Devices, int] = field(default_factory=dict)
+    incidents: Counter[str] = field(default_factory=Counter)
+    shapes: dict[Shapes, tuple[int, int, float, float]] = field(default_factory=dict)
+    """Runs, rows, seconds of all, of the slowest."""
+
+    def add(self, provenance: Any, feed: Mapping[str, Array], rows: int, seconds: float) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.seconds += seconds
+        devices = tuple([step.device for step in provenance.steps])
+        self.rows[devices] = self.rows.get(devices, 0) + rows
+        if provenance.fell_back:
+            self.fallen += rows
+        for incident in provenance.incidents:
+            self.incidents[f"{incident.device}: {incident.kind}"] += 1
+        shapes = tuple([(name, array.shape) for name, array in feed.items()])
+        if shapes not in self.shapes and len(self.shapes) >= MOST_SHAPES:
+            shapes = ()
+        runs, previous_rows, total, slowest = self.shapes.get(shapes, (0, 0, 0.0, 0.0))
+        self.shapes[shapes] = runs + 1, previous_rows + rows, total + seconds, max(slowest, seconds)
+
+    @property
+    def where(self) -> Counter[str]:
+        """Devices that the results came from, joined by `+`, and how many rows came from them."""
+        rows_by_device: Counter[str] = Counter()
+        for devices, rows in self.rows.items():
+            rows_by_device["+".join(dict.fromkeys(devices))] += rows
+        return rows_by_device
+
+    def record(self, key: BatchKey, opened: Opened, rows: int) -> BatchRecord:
+        """The whole, as it travels."""
+        return BatchRecord(
+            key=key,
+            machine=opened.machine,
+            kind=opened.kind.name,
+            rows=rows,
+            runs=self.runs,
+            seconds=self.seconds,
+            where=tuple(self.where.items()),
+            fallen=self.fallen,
+            incidents=tuple(self.incidents.items()),
+            shapes=tuple((_words(shapes), *numbers) for shapes, numbers in self.shapes.items()),
+        )
+
+
+def _words(shapes: Shapes) -> str:
+    return ", ".join(f"{name}{list(shape)}" for name, shape in shapes) or OTHERS

@@ -1,0 +1,390 @@
+"""Open Inference Protocol v2: routes, request bodies, response bodies, errors and limits.
+
+Source: Open Inference Protocol v2, with its extension for binary tensors: JSON first, as long as a header says, then
+the contents of tensors one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import prod
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from nnadapter.errors import CancelledError, InvalidInputError, NNAdapterError, close_names, describe
+from nnadapter.ir.operand import array_type_of
+from nnadapter.onnx.signature import Signature
+from partition.graph import Value
+
+BODY_BYTES = 64 << 20
+"""Of a whole request, unless the server is told."""
+JSON_BYTES = 8 << 20
+"""Of its JSON: numbers that are written out take some twenty times as much when they are read. More goes as binary."""
+WAITING_BYTES = 1 << 30
+"""Of all requests that a replica has at once."""
+TENSORS = 256
+"""Inputs, and outputs, that a request may name."""
+DIMENSIONS = 64
+"""Of a tensor."""
+NAME_LENGTH = 1024
+"""Of an id, which is given back."""
+ELEMENTS = 1 << 48
+"""That the sizes of a tensor may say, those of 0 left out: no array of numpy has more."""
+BODY_SECONDS = 60.0
+"""For a body to come, where no deadline is shorter: who sends slowly takes a place of those that may wait."""
+
+
+NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "bool": "BOOL",
+        "uint8": "UINT8",
+        "uint16": "UINT16",
+        "uint32": "UINT32",
+        "uint64": "UINT64",
+        "int8": "INT8",
+        "int16": "INT16",
+        "int32": "INT32",
+        "int64": "INT64",
+        "float16": "FP16",
+        "bfloat16": "BF16",
+        "float32": "FP32",
+        "float64": "FP64",
+    }
+)
+"""Ours -> the protocol's. Others (texts, sequences) are not served."""
+DTYPES: Mapping[str, str] = MappingProxyType({name: dtype for dtype, name in NAMES.items()})
+
+
+class HttpError(Exception):
+    """A request that is not answered as it was meant; nobody outside of this room sees it."""
+
+    def __init__(self, status: int, message: str, *, retry_after: int = 0) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after = status, message, retry_after
+
+
+def http_error(error: BaseException) -> HttpError:
+    """The status of what a session raised: the caller's fault, too late, or a device's fault."""
+    if isinstance(error, HttpError):
+        return error
+    table: tuple[tuple[type[BaseException], int], ...] = (
+        (InvalidInputError, 400),
+        (CancelledError, 504),
+        (NNAdapterError, 503),
+    )
+    for kind, status in table:
+        if isinstance(error, kind):
+            return HttpError(status, describe(error))
+    return HttpError(500, f"the server failed: {type(error).__name__}; its log says more")
+
+
+Array = np.ndarray[Any, Any]
+_MICRO = 1e-6
+_TYPES = frozenset({bool, int, float})
+"""Of values of a tensor."""
+_LONGEST_US = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request that was read."""
+
+    id: str
+    feed: Mapping[str, Array]
+    outputs: tuple[str, ...]
+    binary: frozenset[str]
+    """Outputs that go back as bytes."""
+    timeout: float | None
+    """Seconds that it may take."""
+
+
+def read_request(body: bytes, header_length: str | None, signature: Signature) -> Asked:
+    """Return what a request asks for.
+
+    Raises:
+        HttpError: it is none, or does not fit the model (400), or its JSON is too long (413).
+    """
+    text, remaining_bytes = _parts(body, header_length)
+    request = _object(_parsed(text), "the request")
+    parameters = _object(request.get("parameters", {}), "parameters")
+    feed = _feed(_list(request, "inputs"), remaining_bytes, signature)
+    outputs, binary = _outputs(request, parameters, signature)
+    name = request.get("id", "")
+    if not isinstance(name, str) or len(name) > NAME_LENGTH:
+        raise HttpError(400, f"id is a text of at most {NAME_LENGTH} characters")
+    return Asked(id=name, feed=feed, outputs=outputs, binary=binary, timeout=_timeout(parameters))
+
+
+def _parts(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
+    length = len(body)
+    if header_length is not None:
+        if not header_length.isdecimal() or len(header_length) > 12 or int(header_length) > len(body):
+            raise HttpError(
+                400,
+                f"Inference-Header-Content-Length is {header_length[:40]!r}, and the body has {len(body)} bytes",
+            )
+        length = int(header_length)
+    if length > JSON_BYTES:
+        raise HttpError(
+            413, f"the JSON has {length} bytes, and may have {JSON_BYTES}; send large tensors as binary data"
+        )
+    return body[:length], memoryview(body)[length:]
+
+
+def _parsed(text: bytes) -> object:
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, f"the body is no JSON: {' '.join(str(error).split())[:200]}") from error
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON; send it as binary data")
+
+
+def _object(value: object, label: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise HttpError(400, f"{label} is an object, got {type(value).__name__}")
+    return value
+
+
+def _list(request: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = request.get(key)
+    if not isinstance(value, list) or not 0 < len(value) <= TENSORS:
+        raise HttpError(400, f"{key!r} is a list of 1 to {TENSORS} tensors")
+    return value
+
+
+def _feed(rows: Sequence[Any], remaining_bytes: memoryview, signature: Signature) -> dict[str, Array]:
+    feed: dict[str, Array] = {}
+    for row in rows:
+        tensor = _object(row, "an input")
+        name = tensor.get("name")
+        if not isinstance(name, str) or name not in signature.by_name:
+            raise HttpError(400, f"the model has no input {str(name)[:100]!r}; {close_names(name, signature.by_name)}")
+        if name in feed:
+            raise HttpError(400, f"input {name!r} is given twice")
+        feed[name], remaining_bytes = _tensor(name, tensor, remaining_bytes, signature)
+    if len(remaining_bytes):
+        raise HttpError(
+            400, f"{len(remaining_bytes)} bytes stand behind the last tensor; binary_data_size says how long each is"
+        )
+    return feed
+
+
+def _tensor(
+    name: str, tensor: Mapping[str, Any], remaining_bytes: memoryview, signature: Signature
+) -> tuple[Array, memoryview]:
+    expected_dtype = signature.by_name[name].dtype or ""
+    datatype = tensor.get("datatype")
+    if datatype != NAMES.get(expected_dtype):
+        raise HttpError(
+            400,
+            f"input {name!r} takes datatype {NAMES.get(expected_dtype, expected_dtype)!r}, got {str(datatype)[:40]!r}",
+        )
+    shape, dtype = _shape(name, tensor), array_type_of(DTYPES[str(datatype)])
+    parameters = _object(tensor.get("parameters", {}), f"parameters of input {name!r}")
+    if any(key.startswith("shared_memory") for key in parameters):
+        raise HttpError(400, "this server has no shared memory; send tensors in the request")
+    size = parameters.get("binary_data_size")
+    if size is None:
+        return _from_json(name, tensor, shape, dtype), remaining_bytes
+    if "data" in tensor:
+        raise HttpError(400, f"input {name!r} has both data and binary_data_size")
+    expected = prod(shape) * dtype.itemsize
+    if type(size) is not int or size != expected or size > len(remaining_bytes):
+        raise HttpError(
+            400,
+            f"input {name!r} of shape {list(shape)} has {expected} bytes; binary_data_size says {str(size)[:40]}, and "
+            f"{len(remaining_bytes)} are left in the body",
+        )
+    stored = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # a byte that is neither 0 nor 1 is true
+    return np.frombuffer(remaining_bytes[:size], stored).astype(dtype, copy=False).reshape(shape), remaining_bytes[
+        size:
+    ]
+
+
+def _shape(name: str, tensor: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = tensor.get("shape")
+    is_shape = isinstance(shape, list) and len(shape) <= DIMENSIONS
+    if not is_shape or not all(type(size) is int and 0 <= size < 1 << 31 for size in shape or ()):
+        raise HttpError(400, f"the shape of input {name!r} is a list of whole numbers, got {str(shape)[:100]}")
+    sizes = tuple(shape or ())
+    if prod(size or 1 for size in sizes) > ELEMENTS:  # numpy counts so, where one of them is 0 as well
+        raise HttpError(400, f"the shape of input {name!r} is too large, {str(shape)[:100]}")
+    return sizes
+
+
+def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    data = tensor.get("data")
+    if not isinstance(data, list):
+        raise HttpError(400, f"input {name!r} has no data: a list of numbers, or binary_data_size in its parameters")
+    # As objects first: where numpy chooses a type, each of many texts has the length of the longest.
+    values = np.array(data, object).reshape(-1).tolist()
+    kinds = set(map(type, values))
+    if list in kinds:
+        raise HttpError(400, f"the data of input {name!r} is no tensor: its lists differ in length")
+    if len(values) != prod(shape):
+        raise HttpError(400, f"input {name!r} of shape {list(shape)} has {prod(shape)} numbers, and {len(values)} came")
+    array = np.array(values if kinds <= _TYPES else [None])
+    with np.errstate(over="ignore"):
+        cast_array = array.astype(dtype) if not values or _can_hold(array, dtype, kinds) else None
+    if cast_array is None or (dtype.kind not in "biu" and not np.isfinite(cast_array).all()):
+        raise HttpError(400, f"the data of input {name!r} holds what is no {NAMES.get(dtype.name, dtype.name)}")
+    return cast_array.reshape(shape)
+
+
+def _can_hold(array: Array, dtype: np.dtype[Any], kinds: set[type]) -> bool:
+    """Whether what JSON said are values of a data type."""
+    if dtype.kind == "b" or bool in kinds:
+        return dtype.kind == "b" and kinds == {bool}
+    if dtype.kind not in "iu":
+        return str(array.dtype.kind) in "iuf"
+    if array.dtype.kind not in "iu":
+        return False
+    bounds = np.iinfo(dtype)
+    return bool(bounds.min <= int(array.min()) and int(array.max()) <= bounds.max)
+
+
+def _outputs(
+    request: Mapping[str, Any], parameters: Mapping[str, Any], signature: Signature
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    all_binary = _flag(parameters, "binary_data_output", default=False)
+    rows = _list(request, "outputs") if "outputs" in request else [{"name": name} for name in signature.output_names]
+    binary_flags: dict[str, bool] = {}
+    for row in rows:
+        tensor = _object(row, "an output")
+        name, output_parameters = tensor.get("name"), _object(tensor.get("parameters", {}), "parameters of an output")
+        if not isinstance(name, str) or name not in signature.output_names:
+            raise HttpError(
+                400, f"the model has no output {str(name)[:100]!r}; {close_names(name, signature.output_names)}"
+            )
+        if name in binary_flags:
+            raise HttpError(400, f"output {name!r} is asked for twice")
+        if output_parameters.get("classification") or any(key.startswith("shared_memory") for key in output_parameters):
+            raise HttpError(400, f"output {name!r} is asked for in a way that this server has not: tensors alone")
+        binary_flags[name] = _flag(output_parameters, "binary_data", default=all_binary)
+    return tuple(binary_flags), frozenset(name for name, binary in binary_flags.items() if binary)
+
+
+def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise HttpError(400, f"parameter {name!r} is true or false, got {str(value)[:40]!r}")
+    return value
+
+
+def _timeout(parameters: Mapping[str, Any]) -> float | None:
+    """Microseconds, as clients say it; 0 for none."""
+    value = parameters.get("timeout", 0)
+    if type(value) is not int or value < 0:
+        raise HttpError(400, f"parameter 'timeout' is a number of microseconds, got {str(value)[:40]!r}")
+    return min(value, _LONGEST_US) * _MICRO or None
+
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+VERSION = "1"
+"""Of every model: a server has one."""
+Headers = Mapping[str, str]
+
+
+def model_metadata(name: str, signature: Signature) -> dict[str, Any]:
+    """What a client is told of the model."""
+    return {
+        "name": name,
+        "versions": [VERSION],
+        "platform": "onnx_nnadapter",
+        "inputs": [_described(value) for value in signature.inputs],
+        "outputs": [_described(value) for value in signature.outputs],
+    }
+
+
+def _described(value: Value) -> dict[str, Any]:
+    shape = [size if isinstance(size, int) else -1 for size in value.shape or ()]
+    return {"name": value.name, "datatype": NAMES.get(value.dtype or "", "BYTES"), "shape": shape}
+
+
+def written(
+    model: str, request_id: str, results: Mapping[str, Array], binary: frozenset[str], device: str
+) -> tuple[bytes, Headers]:
+    """Return the body of an answer, and its headers.
+
+    Args:
+        model: its name.
+        request_id: which is given back; empty where there was none.
+        results: by output.
+        binary: outputs that go as bytes.
+        device: that the results came from.
+    """
+    blobs: list[bytes] = []
+    outputs = [_output(name, np.ascontiguousarray(array), name in binary, blobs) for name, array in results.items()]
+    response = {"model_name": model, "model_version": VERSION, "parameters": {"devices": device}, "outputs": outputs}
+    text = json.dumps({**({"id": request_id} if request_id else {}), **response}).encode()
+    if not binary:
+        return text, {"content-type": "application/json"}
+    return b"".join((text, *blobs)), {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
+
+
+def _output(name: str, array: Array, is_binary: bool, blobs: list[bytes]) -> dict[str, Any]:
+    shape: Sequence[int] = array.shape
+    metadata = {"name": name, "datatype": NAMES.get(array.dtype.name, "BYTES"), "shape": list(shape)}
+    if not is_binary:
+        wide = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+        return {**metadata, "data": wide.reshape(-1).tolist()}
+    blobs.append(array.tobytes())
+    return {**metadata, "parameters": {"binary_data_size": array.nbytes}}
+
+
+class Route(Enum):
+    """What is asked for."""
+
+    SERVER = auto()
+    LIVE = auto()
+    READY = auto()
+    MODEL = auto()
+    INFER = auto()
+    REPORT = auto()
+    REPORT_PAGE = auto()
+
+
+_OF_SERVER = {"/v2": Route.SERVER, "/v2/health/live": Route.LIVE, "/v2/health/ready": Route.READY}
+_OF_MODEL = {
+    "": ("GET", Route.MODEL),
+    "/ready": ("GET", Route.READY),
+    "/infer": ("POST", Route.INFER),
+    "/report": ("GET", Route.REPORT),
+    "/report.html": ("GET", Route.REPORT_PAGE),
+}
+_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer|/report|/report\.html)?")
+_SHOWN = 100
+
+
+def route_of(method: str, path: str, model: str) -> Route:
+    """Return what an address stands for.
+
+    Raises:
+        HttpError: nothing (404), or it is asked in another way (405).
+    """
+    path = path.rstrip("/")
+    match = _MODEL.fullmatch(path)
+    if match is None:
+        if path not in _OF_SERVER:
+            raise HttpError(404, f"there is nothing at {path[:_SHOWN]!r}; the model is at '/v2/models/{model}'")
+        expected_method, route = "GET", _OF_SERVER[path]
+    else:
+        name, version, subpath = match.groups()
+        if unquote(name) != model:
+            raise HttpError(404, f"there is no model {unquote(name)[:_SHOWN]!r}; this server has {model!r}")
+        if version not in (None, VERSION):
+            raise HttpError(404, f"model {model!r} has version {VERSION!r} alone, not {version[:_SHOWN]!r}")
+        expected_method, route = _OF_MODEL[subpath or ""]
+    if method != expected_method and not (expected_method == "GET" and method == "HEAD"):
+        raise HttpError(405, f"{path[:_SHOWN]!r} is asked by {expected_method}, not {method[:_SHOWN]}")
+    return route

@@ -1,0 +1,570 @@
+"""Application of rules: pins and bans change verdicts, limits drop segments.
+
+Rules never turn a no into a yes. What cannot be kept is an error, and what did nothing is said.
+
+Pure functions over candidates. The caller gives up what is returned, places and cuts again, and asks again, until
+nothing is returned. Every round gives up at least one segment of one device, so this ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property
+
+from nnadapter.errors import RulesError, close_names
+from nnadapter.rules.values import Ban, Limits, Pin, Rule, Rules
+from partition.graph import Graph
+from partition.segments import Segment
+from partition.verdict import Reason, Unsupported, Verdict
+
+_PATTERN = re.compile(r"[*?\[]")
+
+
+class Selector:
+    """Finds the nodes of one model; what several rules need is worked out once.
+
+    A node that stands for one of the model as it was (a node of a function's body) is found by that one's name too.
+    """
+
+    def __init__(self, model_graph: Graph) -> None:
+        self._own = model_graph
+
+    def select(self, rule: Rule) -> frozenset[int]:
+        """Positions of the nodes that match everything which `rule` gives."""
+        return frozenset.intersection(*self._matches(rule))
+
+    def why_nothing(self, rule: Rule) -> str:
+        """Why `select` finds nothing, as a note."""
+        domain, op_type = rule.domain_and_op_type
+        if op_type is not None and not self._by_op_type.get((domain, op_type)):
+            op_types = [name for of_domain, name in self._by_op_type if of_domain == domain]
+            chosen = "; rules find nodes of a chosen branch by the name of their 'If'"
+            branch_note = chosen if op_type == "If" else ""
+            return f"the model has no op type {rule.op_type!r}; {close_names(op_type, op_types)}{branch_note}"
+        for tensor in (name for names in rule.region or () for name in names):
+            if tensor not in self._tensors:
+                return f"the model has no tensor {tensor!r}"
+        if rule.name is not None and not self._named(rule.name):
+            if_name = next(filter(rule.name.startswith, self._before_branches), "")[:-1]
+            reason = f"; {if_name!r} runs as one, so that its branches have no nodes of their own" if if_name else ""
+            return f"no node's name matches {rule.name!r}{reason}"
+        if rule.region is not None and not self._between(*rule.region):
+            return "no path leads from one end of the region to the other"
+        return "no node matches everything that the rule gives"
+
+    def _matches(self, rule: Rule) -> Iterable[frozenset[int]]:
+        domain, op_type = rule.domain_and_op_type
+        if op_type is not None:
+            yield self._by_op_type.get((domain, op_type), frozenset())
+        if rule.name is not None:
+            yield self._named(rule.name)
+        if rule.region is not None:
+            yield self._between(*rule.region)
+
+    @cached_property
+    def _tensors(self) -> frozenset[str]:
+        model_graph = self._own
+        return frozenset((*model_graph.inputs, *model_graph.constants, *model_graph.producer))
+
+    @cached_property
+    def _by_op_type(self) -> Mapping[tuple[str | None, str], frozenset[int]]:
+        positions_by_type: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+        for position, node in enumerate(self._own.nodes):
+            positions_by_type[node.domain, node.op_type].append(position)
+            positions_by_type[None, node.op_type].append(position)
+        return {key: frozenset(positions) for key, positions in positions_by_type.items()}
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, tuple[int, ...]]:
+        positions_by_name: dict[str, list[int]] = defaultdict(list)
+        for position, node in enumerate(self._own.nodes):
+            for name in dict.fromkeys((node.name, *node.origins)):
+                positions_by_name[name].append(position)
+        return {name: tuple(positions) for name, positions in positions_by_name.items()}
+
+    @cached_property
+    def _before_branches(self) -> tuple[str, ...]:
+        """What the names of nodes in branches begin with, of each `If` whose branch was not chosen before."""
+        return tuple(f"{node.name}/" for node in self._own.nodes if node.op_type == "If" and not node.domain)
+
+    def _named(self, pattern: str) -> frozenset[int]:
+        """A node of exactly that name comes before what the pattern may mean: names may hold brackets."""
+        exactly = self._by_name.get(pattern)
+        if exactly is not None or not _PATTERN.search(pattern):
+            return frozenset(exactly or ())
+        matches = re.compile(translate(pattern)).match
+        return frozenset(at for name, positions in self._by_name.items() if matches(name) for at in positions)
+
+    def _between(self, first: Sequence[str], last: Sequence[str]) -> frozenset[int]:
+        nodes, consumers, producer = self._own.nodes, self._own.consumers, self._own.producer
+        downstream = _reached(
+            (node for name in first for node in consumers.get(name, ())),
+            lambda node: (reader for name in nodes[node].outputs for reader in consumers.get(name, ())),
+        )
+        upstream = _reached(
+            (producer[name] for name in last if name in producer),
+            lambda node: (producer[name] for name in nodes[node].reads if name in producer),
+        )
+        return downstream & upstream
+
+
+def _reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> frozenset[int]:
+    waiting = list(start)
+    nodes = set(waiting)
+    while waiting:
+        unvisited = set(onward(waiting.pop())) - nodes
+        nodes |= unvisited
+        waiting.extend(unvisited)
+    return frozenset(nodes)
+
+
+_NAMED = 3
+"""How many nodes a note names before it only counts them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleEffect:
+    """What a rule did, for the report."""
+
+    rule: str
+    """The rule in words."""
+    source: str
+    """Where it stands."""
+    nodes: int
+    """How many of the model's own nodes that run it binds; 0 for a rule that does nothing."""
+    note: str = ""
+    """Why it binds none, or what else is to be known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Applied:
+    """Verdicts after the rules, and what the rules say of devices that are asked later."""
+
+    verdicts: Mapping[str, tuple[Verdict, ...]]
+    """Per device, its verdict on every atom."""
+    effects: tuple[RuleEffect, ...]
+    """One per rule, pins first, in the order of the rules."""
+    pinned: Mapping[int, tuple[str, str]]
+    """Atom -> the device that it is pinned to, and where the rule stands."""
+    banned: Mapping[str, Mapping[int, str]]
+    """Device -> atom -> where the rule that bans it stands."""
+
+    def restricted(self, device: str, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+        """The verdicts of one device without what the rules forbid; a refusal of its own stays what it was."""
+        changed = list(verdicts)
+        for atom, (pinned_to, place) in self.pinned.items():
+            if pinned_to != device and changed[atom]:
+                changed[atom] = Unsupported(Reason.RULE, f"pinned to {pinned_to!r} by {place}")
+        for atom, place in self.banned.get(device, {}).items():
+            if changed[atom]:
+                changed[atom] = Unsupported(Reason.RULE, place)
+        return tuple(changed)
+
+    def broken_pin(self, graph: Graph, atom: int, refusal: Unsupported) -> RulesError | None:
+        """The error to raise where the device that `atom` is pinned to took its yes back; None without a pin."""
+        if atom not in self.pinned:
+            return None
+        device, place = self.pinned[atom]
+        return _refused_pin(place, graph.nodes[graph.atoms[atom][0]].name, device, refusal)
+
+
+def apply_rules(
+    rules: Rules,
+    own: Graph,
+    graph: Graph,
+    positions: Sequence[int],
+    devices: Sequence[str],
+    verdicts: Mapping[str, Sequence[Verdict]],
+) -> Applied:
+    """Return the verdicts without what `rules` forbid, and what each rule did.
+
+    1. A rule means nodes of the model itself. It applies to an atom if it means any of its nodes.
+    2. A ban turns the device's yes into a refusal with `Reason.RULE`, a pin that of every other device.
+    3. A ban from a device that the session does not have does nothing, and so does a rule that finds no node that
+       runs. Effects say so.
+
+    Args:
+        rules: what a person says.
+        own: the model's own nodes.
+        graph: what is left to run, with its atoms.
+        positions: for every node of `graph`, the position in `own` of the node that it stands for.
+        devices: the session's devices in order of preference, without a last resort that nobody named.
+        verdicts: per device, its verdict on every atom; devices beside `devices` are restricted as well.
+
+    Raises:
+        RulesError: an atom is pinned to two devices, to one that refuses it, that is banned there or that the session
+            does not have; or bans leave no device for an atom that had one.
+    """
+    binder = _Binder(rules, own, graph, positions, devices)
+    pinned, banned = binder.pins(), binder.bans()
+    binder.check_pins(pinned, banned, verdicts)
+    effects = tuple(binder.effect(rule) for rule in rules)
+    places = {id(rule): effect.source for rule, effect in zip(rules, effects, strict=True)}
+    applied = Applied(
+        verdicts={},
+        effects=effects,
+        pinned={atom: (pin.device, places[id(pin)]) for atom, pin in pinned.items()},
+        banned={device: {atom: places[id(ban)] for atom, ban in of.items()} for device, of in banned.items()},
+    )
+    restricted_verdicts = {
+        device: applied.restricted(device, device_verdicts) for device, device_verdicts in verdicts.items()
+    }
+    binder.check_homes(banned, verdicts, restricted_verdicts)
+    return Applied(verdicts=restricted_verdicts, effects=applied.effects, pinned=applied.pinned, banned=applied.banned)
+
+
+class _Binder:
+    """The rules of one session, bound to one graph."""
+
+    def __init__(
+        self, rules: Rules, model_graph: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str]
+    ) -> None:
+        self._rules = rules
+        self._own = model_graph
+        self._graph = graph
+        self._devices = devices
+        self._selector = Selector(model_graph)
+        self._selected = {id(rule): self._selector.select(rule) for rule in rules}
+        self._running: dict[int, list[int]] = {}
+        for node, position in enumerate(positions):
+            self._running.setdefault(position, []).append(node)
+        self._positions = positions
+
+    def pins(self) -> dict[int, Pin]:
+        """Atom -> the pin that holds it."""
+        pins_by_atom: dict[int, Pin] = {}
+        for pin in self._rules.pins:
+            atoms = self._atoms(pin)
+            if atoms and pin.device not in self._devices:
+                raise self._error(
+                    f"{self._rules.place(pin)} pins {self._called(atoms[0], pin)} to {pin.device!r}, which is none of "
+                    f"the devices {', '.join(self._devices)}; name it as a device, or leave the rule out",
+                )
+            for atom in atoms:
+                other = pins_by_atom.setdefault(atom, pin)
+                if other.device != pin.device:
+                    raise self._error(self._two_pins(atom, other, pin))
+        return pins_by_atom
+
+    def bans(self) -> dict[str, dict[int, Ban]]:
+        """Device -> atom -> the first ban that holds it."""
+        bans_by_device: dict[str, dict[int, Ban]] = {}
+        for ban in self._rules.bans:
+            of_device = bans_by_device.setdefault(ban.device, {})
+            for atom in self._atoms(ban):
+                of_device.setdefault(atom, ban)
+        return bans_by_device
+
+    def check_pins(
+        self,
+        pinned: Mapping[int, Pin],
+        banned: Mapping[str, Mapping[int, Ban]],
+        verdicts: Mapping[str, Sequence[Verdict]],
+    ) -> None:
+        """Refuse pins to devices that cannot have the atom."""
+        for atom, pin in pinned.items():
+            ban = banned.get(pin.device, {}).get(atom)
+            if ban is not None:
+                raise self._error(
+                    f"{self._rules.place(pin)} and {self._rules.place(ban)} contradict each other: "
+                    f"{self._called(atom, pin)} is pinned to {pin.device!r} and banned from it; change one of them",
+                )
+            verdict = verdicts[pin.device][atom]
+            if isinstance(verdict, Unsupported):
+                place = self._rules.place(pin)
+                raise _refused_pin(place, self._name(atom, pin), pin.device, verdict, self._rules.source)
+
+    def check_homes(
+        self,
+        banned: Mapping[str, Mapping[int, Ban]],
+        original_verdicts: Mapping[str, Sequence[Verdict]],
+        restricted_verdicts: Mapping[str, Sequence[Verdict]],
+    ) -> None:
+        """Refuse bans that leave no device to an atom that had one."""
+        for device, atoms in banned.items():
+            for atom, ban in atoms.items():
+                had = [name for name in self._devices if original_verdicts[name][atom]]
+                if device in had and not any(restricted_verdicts[name][atom] for name in self._devices):
+                    alternatives = "; ".join(
+                        f"{name!r}: {restricted_verdicts[name][atom]}" for name in self._devices if name != device
+                    )
+                    raise self._error(
+                        f"{self._rules.place(ban)} leaves no device to {self._called(atom, ban)}: it is banned from "
+                        f"{device!r}, and no other takes it"
+                        f"{f' ({alternatives})' if alternatives else ''}; narrow the ban",
+                    )
+
+    def effect(self, rule: Pin | Ban) -> RuleEffect:
+        """What the rule did."""
+        selected = self._selected[id(rule)]
+        running = sum(position in self._running for position in selected)
+        away = rule.device not in self._devices
+        return RuleEffect(
+            rule=str(rule),
+            source=self._rules.place(rule),
+            nodes=0 if away else running,
+            note="; ".join(self._notes(rule, len(selected), running)),
+        )
+
+    def _notes(self, rule: Pin | Ban, selected: int, running: int) -> Iterator[str]:
+        if rule.device not in self._devices:
+            yield f"{rule.device!r} is none of the devices {', '.join(self._devices)}"
+        if not selected:
+            yield self._selector.why_nothing(rule)
+        elif not running:
+            yield f"it binds only nodes that are folded before the run or that nobody uses ({selected})"
+        elif running < selected:
+            yield f"{selected - running} more are folded before the run or nobody uses them"
+        along = self._along(rule)
+        if along:
+            named = ", ".join(map(repr, along[:_NAMED]))
+            more = f" and {len(along) - _NAMED} more" if len(along) > _NAMED else ""
+            yield f"it applies to {named}{more} too, placed as one with these"
+
+    def _along(self, rule: Pin | Ban) -> list[str]:
+        """Names of nodes that the rule does not mean, in atoms of nodes that it means."""
+        selected = self._selected[id(rule)]
+        members = (node for atom in self._atoms(rule) for node in self._graph.atoms[atom])
+        return [self._graph.nodes[node].name for node in members if self._positions[node] not in selected]
+
+    def _atoms(self, rule: Pin | Ban) -> list[int]:
+        atom_of = self._graph.atom_of
+        selected = self._selected[id(rule)]
+        return sorted({atom_of[node] for position in selected for node in self._running.get(position, ())})
+
+    def _name(self, atom: int, rule: Pin | Ban) -> str:
+        """The first of the atom's nodes that the rule means."""
+        selected = self._selected[id(rule)]
+        members = self._graph.atoms[atom]
+        return next(self._graph.nodes[node].name for node in members if self._positions[node] in selected)
+
+    def _called(self, atom: int, rule: Pin | Ban) -> str:
+        return f"node {self._name(atom, rule)!r}"
+
+    def _two_pins(self, atom: int, first: Pin, second: Pin) -> str:
+        first_name, other = self._name(atom, first), self._name(atom, second)
+        subject = (
+            f"node {first_name!r} is"
+            if first_name == other
+            else f"nodes {first_name!r} and {other!r}, which are placed as one, are"
+        )
+        return (
+            f"{subject} pinned to two devices: to {first.device!r} by {self._rules.place(first)} and to "
+            f"{second.device!r} by {self._rules.place(second)}; change one of them"
+        )
+
+    def _error(self, message: str) -> RulesError:
+        return RulesError(message, file=self._rules.source)
+
+
+def _refused_pin(place: str, node: str, device: str, refusal: Unsupported, file: str = "") -> RulesError:
+    return RulesError(
+        f"{place} pins node {node!r} to {device!r}, which refuses it: {refusal}; change the rule or what is refused",
+        file=file,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCandidate:
+    """A segment, and what it is worth."""
+
+    segment: Segment
+    accelerated: bool
+    """Its device accelerates; it is not the host's."""
+    nodes: int
+    """How many nodes it holds."""
+    flops: float | None = None
+    """Floating-point operations; None if not known."""
+    benefit: float | None = None
+    """Seconds that are saved by having it on its device; None if costs are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """What one round gives up."""
+
+    segments: Mapping[int, Unsupported]
+    """Position of the candidate -> why its device does not get it; empty where every limit is kept."""
+    effects: tuple[RuleEffect, ...]
+    """What each limit did in this round."""
+
+
+Verdicts = Mapping[str, Sequence[Verdict]]
+
+
+def segments_to_drop(rules: Rules, candidates: Sequence[SegmentCandidate], verdicts: Verdicts) -> GivenUp:
+    """Return the segments that the limits have given up in this round.
+
+    1. `whole_graph`: unless one segment holds everything, segments of devices that refuse some atom go, then those
+       of all devices but the first that takes everything.
+    2. `min_nodes`, `min_flops`, `min_benefit_ms`: segments below go. One whose FLOPs are not known stays.
+    3. `max_segments`: of those that are too many, the half of the smallest benefit goes; the graph is cut again
+       before more does, since what is left may fall together. Without costs FLOPs decide, which the effect says.
+    4. A segment with an atom that no other device takes, because it is pinned or refused everywhere else, stays
+       where a minimum would have it go; the effects of the last round say so.
+
+    Args:
+        rules: what a person says.
+        candidates: all segments, those of the CPU included.
+        verdicts: per device its verdict on every atom, after rules and earlier rounds.
+
+    Raises:
+        RulesError: `min_benefit_ms` is given and costs are not known, or `whole_graph` or `max_segments` cannot be
+            kept because of segments that must stay.
+    """
+    limiter = _Limiter(rules, candidates, verdicts)
+    for step in (limiter.whole_graph, limiter.minima, limiter.at_most):
+        outcome = step()
+        if outcome.segments:
+            return outcome
+    return GivenUp(segments={}, effects=tuple(limiter.staying()))
+
+
+_NOTHING = GivenUp(segments={}, effects=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Limiter:
+    rules: Rules
+    candidates: Sequence[SegmentCandidate]
+    verdicts: Verdicts
+
+    @property
+    def limits(self) -> Limits:
+        """The limits."""
+        return self.rules.limits
+
+    @property
+    def away(self) -> list[int]:
+        """Positions of the segments that are not the CPU's."""
+        return [at for at, candidate in enumerate(self.candidates) if candidate.accelerated]
+
+    def whole_graph(self) -> GivenUp:
+        """See `segments_to_drop`, 1."""
+        away = self.away
+        if not self.limits.whole_graph or not away or len(self.candidates) == 1:
+            return _NOTHING
+        devices = dict.fromkeys(self.candidates[at].segment.device for at in away)
+        capable_devices = [device for device in devices if all(self.verdicts[device])]
+        chosen_device = capable_devices[0] if capable_devices and len(devices) > 1 else None
+        drop = [at for at in away if self.candidates[at].segment.device != chosen_device]
+        self._refuse_stuck("whole_graph", drop)
+        return self._given_up("whole_graph", "whole_graph = true", drop, "asks for one segment of one device or none")
+
+    def minima(self) -> GivenUp:
+        """See `segments_to_drop`, 2."""
+        segments: dict[int, Unsupported] = {}
+        effects: list[RuleEffect] = []
+        for name, rule, below in self._below():
+            drop = [at for at in below if at not in segments and self._stuck(at) is None]
+            if drop:
+                outcome = self._given_up(name, rule, drop, "is not reached")
+                segments.update(outcome.segments)
+                effects.extend(outcome.effects)
+        return GivenUp(segments=segments, effects=tuple(effects))
+
+    def staying(self) -> Iterator[RuleEffect]:
+        """See `segments_to_drop`, 4."""
+        for name, rule, below in self._below():
+            if below:
+                note = f"{_counted(len(below))} below it, no other device taking all of it"
+                yield RuleEffect(rule=rule, source=self.rules.limit_place(name), nodes=0, note=note)
+
+    def at_most(self) -> GivenUp:
+        """See `segments_to_drop`, 3."""
+        most, away = self.limits.max_segments, self.away
+        if most is None or len(away) <= most:
+            return _NOTHING
+        free = [at for at in away if self._stuck(at) is None]
+        excess = len(away) - most
+        if len(free) < excess:
+            self._refuse_stuck("max_segments", away)
+        costs_known = all(self.candidates[at].benefit is not None for at in away)
+        score = _benefit if costs_known else _flops
+        free.sort(key=lambda at: (score(self.candidates[at]) or 0, self.candidates[at].nodes, -at))
+        by = "by benefit" if costs_known else "by FLOPs, since costs are not known"
+        return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
+
+    def _below(self) -> Iterator[tuple[str, str, list[int]]]:
+        """Each minimum that is given: its name, the rule in words, and the segments that do not reach it."""
+        for name, measure, units in _MINIMA:
+            least = getattr(self.limits, name)
+            if least is not None:
+                below = [at for at in self.away if self._is_below(name, measure(self.candidates[at]), least / units)]
+                yield name, f"{name} = {least:g}", below
+
+    def _is_below(self, name: str, value: float | None, least: float) -> bool:
+        if value is None and name == "min_benefit_ms":
+            devices = dict.fromkeys(
+                candidate.segment.device
+                for candidate in self.candidates
+                if candidate.benefit is None and candidate.accelerated
+            )
+            raise RulesError(
+                f"{self.rules.limit_place(name)} needs costs, and those of {', '.join(map(repr, devices))} are not "
+                f"known; run `nnadapter calibrate {next(iter(devices))}`, or leave the limit out",
+                file=self.rules.source,
+                entry="limits",
+                key=name,
+            )
+        return value is not None and value < least
+
+    def _stuck(self, position: int) -> tuple[int, str] | None:
+        """An atom that no other device takes, and what the others say; None where every atom has another."""
+        segment = self.candidates[position].segment
+        other_verdicts = [
+            device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device
+        ]
+        for atom in segment.atoms:
+            if not any(device_verdicts[atom] for device_verdicts in other_verdicts):
+                return atom, "; ".join(dict.fromkeys(str(device_verdicts[atom]) for device_verdicts in other_verdicts))
+        return None
+
+    def _refuse_stuck(self, name: str, positions: Sequence[int]) -> None:
+        """Raise where one of these segments must stay."""
+        for position in positions:
+            stuck = self._stuck(position)
+            if stuck is not None:
+                device = self.candidates[position].segment.device
+                raise RulesError(
+                    f"{self.rules.limit_place(name)} cannot be kept: a segment on {device!r} has to stay there, as "
+                    f"other devices refuse a part of it ({stuck[1]}); change the limit or what keeps it there",
+                    file=self.rules.source,
+                    entry="limits",
+                    key=name,
+                )
+
+    def _given_up(self, name: str, rule: str, drop: Sequence[int], reason: str) -> GivenUp:
+        place = self.rules.limit_place(name)
+        effect = RuleEffect(
+            rule=rule,
+            source=place,
+            nodes=sum(self.candidates[at].nodes for at in drop),
+            note=f"{_counted(len(drop))} given up: the limit {reason}",
+        )
+        refusal = Unsupported(Reason.RULE, f"{place}: {rule} {reason}")
+        return GivenUp(segments=dict.fromkeys(drop, refusal), effects=(effect,))
+
+
+def _counted(segments: int) -> str:
+    return "1 segment" if segments == 1 else f"{segments} segments"
+
+
+def _benefit(candidate: SegmentCandidate) -> float | None:
+    return candidate.benefit
+
+
+def _flops(candidate: SegmentCandidate) -> float | None:
+    return candidate.flops
+
+
+_MINIMA: tuple[tuple[str, Callable[[SegmentCandidate], float | None], float], ...] = (
+    ("min_nodes", lambda candidate: candidate.nodes, 1),
+    ("min_flops", _flops, 1),
+    ("min_benefit_ms", _benefit, 1e3),
+)
+"""Limit, what it limits, and how many of its units one of those is."""

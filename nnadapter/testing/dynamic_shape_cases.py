@@ -1,0 +1,324 @@
+"""Cases for devices with dynamic shapes: models compiled once and run at several sizes.
+
+A model at known sizes is made first. Then one of its sizes becomes a traced number wherever an input has it, and the
+schema's rules say of what size everything else is: what they decide on limits the sizes at which the model holds. So
+each of those is a model of its own that the definition computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from math import prod
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.capability import OpenSizes
+from nnadapter.drivers.isolation.context import IsolatedContext
+from nnadapter.drivers.isolation.isolated_device import number_of
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, Operand, OperandType
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.structure import SymbolicModel
+from nnadapter.ir.symbolic_numbers import Trace, Traced, current
+from nnadapter.ir.verification import inferred
+from nnadapter.planning.bounds import beyond_bounds
+from nnadapter.testing.bench import Bench, Case, CaseFailure, blamed
+from nnadapter.testing.ir_cases import of_many, of_one_operation, operation_types
+from nnadapter.testing.onnx_cases import NODES, DynamicOnnxModel, ops_taken, with_dynamic_dimension
+from nnadapter.testing.random_models.maker import RandomCase, expect_tame
+from nnadapter.testing.random_models.oracle import evaluate
+from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES
+from nnadapter.testing.subjects import FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome, of_ir
+
+Dimensions = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class DynamicCase:
+    """A model with one size left open, and contents for its inputs at one size."""
+
+    model: Model
+    trace: Trace
+    size: int
+    """At which the contents are."""
+    feeds: tuple[Array, ...]
+
+    def at(self, size: int) -> RandomCase | None:
+        """The model at another size, with contents of the same elements; None where the rules decide otherwise."""
+        traced_values = self.trace.replay([size])
+        if traced_values is None:
+            return None
+        pairs = zip(self.model.inputs, self.feeds, strict=True)
+        feeds = tuple(_resized(feed, self.model.type_at(operand).dimensions, size) for operand, feed in pairs)
+        return RandomCase(self._traced.filled(traced_values), feeds)
+
+    @cached_property
+    def _traced(self) -> SymbolicModel:
+        return SymbolicModel(self.model)
+
+
+def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
+    """The model with each of its inputs' sizes left open, in an order by chance."""
+    model = case.model
+    sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
+    for size in random.sample(sizes, len(sizes)):
+        trace = Trace()
+        try:
+            yield DynamicCase(_with_open_size(model, size, trace.variable(size)), trace, size, case.feeds)
+        except (ArithmeticError, InvalidModelError):  # sizes that no longer go together
+            continue
+
+
+def _with_open_size(model: Model, size: int, variable: Traced) -> Model:
+    types = [operand.type for operand in model.operands]
+    for operand in model.inputs:
+        types[operand] = _with(types[operand], _replaced(types[operand].dimensions, size, variable))
+    operations = []
+    for operation in model.operations:
+        read = [None if operand == ABSENT else types[operand] for operand in operation.inputs]
+        attributes = _attributes(operation, read, size, variable)
+        quantized = [types[operand].quantized for operand in operation.outputs]
+        complete, results = inferred(operation.type, read, attributes, quantized)
+        for operand, type_ in zip(operation.outputs, results, strict=True):
+            types[operand] = type_
+        operations.append(Operation(operation.type, operation.inputs, operation.outputs, complete, operation.origins))
+    operands = tuple(
+        Operand(operand.name, type_, operand.lifetime, operand.value)
+        for operand, type_ in zip(model.operands, types, strict=True)
+    )
+    return Model(operands, tuple(operations), model.inputs, model.outputs)
+
+
+def _attributes(
+    operation: Operation, read: Sequence[OperandType | None], size: int, variable: Traced
+) -> Mapping[str, AttributeValue]:
+    """Those of an operation, of which some name sizes of its result."""
+    shaped, first = _SHAPED.get(operation.type), read[0] if read else None
+    if shaped is None:
+        return operation.attributes
+    return {
+        **operation.attributes,
+        **shaped(operation.attributes, () if first is None else first.dimensions, size, variable),
+    }
+
+
+def _filled(attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: Traced) -> dict[str, Any]:
+    """Sizes that are equal to the one that is open are it."""
+    return {"shape": _replaced(attributes["shape"], size, variable)}
+
+
+def _reshaped(attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: Traced) -> dict[str, Any]:
+    """The same, and the largest is what is left of all elements."""
+    named = _replaced(attributes["shape"], size, variable)
+    sizes: Dimensions = current(named)
+    if not sizes or 0 in sizes:
+        return {"shape": named}
+    largest = max(range(len(sizes)), key=sizes.__getitem__)
+    other_elements = prod(named[:largest]) * prod(named[largest + 1 :])
+    return {"shape": (*named[:largest], prod(dimensions) // other_elements, *named[largest + 1 :])}
+
+
+def _resized_by_scales(
+    attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: Traced
+) -> dict[str, Any]:
+    """Axes whose scale is 1 have the size that they had; others are resized at one size alone."""
+    each = zip(attributes["shape"], attributes["scales"], dimensions, strict=True)
+    return {"shape": tuple(read if scale == 1 else named + 0 * int(read) for named, scale, read in each)}
+
+
+_SHAPED: Mapping[str, Callable[[Mapping[str, Any], Dimensions, int, Traced], dict[str, Any]]] = MappingProxyType(
+    {
+        "EXPAND": _filled,
+        "FILL": _filled,
+        "RESHAPE": _reshaped,
+        "RESIZE_NEAREST": _resized_by_scales,
+        "RESIZE_LINEAR": _resized_by_scales,
+    }
+)
+"""By operation, how attributes that name sizes follow from those of its first input."""
+
+
+def _replaced(dimensions: Dimensions, size: int, variable: Traced) -> Dimensions:
+    return tuple(variable if dimension == size else dimension for dimension in dimensions)
+
+
+def _with(type_: OperandType, dimensions: Dimensions) -> OperandType:
+    return OperandType(type_.dtype, dimensions, type_.layout, type_.quantization)
+
+
+def _resized(feed: Array, dimensions: Dimensions, size: int) -> Array:
+    """Contents whose open axes are of a size: the same elements, again from the first where they do not suffice."""
+    for axis, dimension in enumerate(dimensions):
+        if isinstance(dimension, Traced):
+            feed = np.take(feed, np.arange(size) % feed.shape[axis], axis)
+    return feed
+
+
+_SIZES = (12, 1, 2, 5, 3, 33, 0)
+"""At which a program is computed beside that of the model, as far as the model holds there."""
+_WANTED = 3
+_MOST_ELEMENTS = 1 << 13
+"""Of any value: the definition looks at each by itself."""
+_ALONE = 2
+"""How many sizes there are where it is one, in the beginning and again at the end."""
+_NOT_TAKEN = "the device takes no such operation"
+_NO_OTHER = "the model holds at one size alone"
+_DECIDED = "its program holds at one size alone: the driver decides on it, and is asked again for others"
+
+
+def ir_sizes(bench: Bench) -> Iterator[Case]:
+    """Each operation with a size of its inputs left open, and random graphs; for devices that take adapter IR."""
+    if bench.device.told.open_sizes is OpenSizes.NONE:
+        yield Case("sizes/none/0", _fixed)
+        return
+    for type_ in operation_types(bench):
+        for number in range(1 if bench.settings.short else 2):
+            yield Case(f"sizes/{type_}/{number}", partial(_operation, type_=type_))
+    for number in range(10 if bench.settings.short else 60):
+        yield Case(f"sizes/random/{number}", _graph)
+
+
+def onnx_sizes(bench: Bench) -> Iterator[Case]:
+    """The same for devices that take ONNX."""
+    if bench.device.told.open_sizes is OpenSizes.NONE:
+        yield Case("sizes/none/0", _fixed)
+        return
+    for op_type in NODES:
+        for number in range(1 if bench.settings.short else 4):
+            yield Case(f"sizes/{op_type}/{number}", partial(_nodes, op_types=(op_type,)))
+    for number in range(10 if bench.settings.short else 60):
+        yield Case(f"sizes/random/{number}", _many_nodes)
+
+
+def _fixed(bench: Bench, random: Random) -> Outcome:
+    return SkippedOutcome("the device compiles for fixed sizes")
+
+
+def _operation(bench: Bench, random: Random, type_: str) -> Outcome:
+    return _with_each_size(bench, random, of_one_operation(bench, random, type_))
+
+
+def _graph(bench: Bench, random: Random) -> Outcome:
+    return _with_each_size(bench, random, of_many(bench, random, random.randint(2, 8)))
+
+
+def _with_each_size(bench: Bench, random: Random, random_case: RandomCase | None) -> Outcome:
+    """The first of its sizes that can be left open, and at which the device takes it."""
+    outcome: Outcome = SkippedOutcome(_NOT_TAKEN if random_case is None else _NO_OTHER)
+    for case in () if random_case is None else opened(random, random_case):
+        outcome = _examined(bench, case)
+        if not isinstance(outcome, SkippedOutcome):
+            break
+    return outcome
+
+
+def _examined(bench: Bench, case: DynamicCase) -> Outcome:
+    beyond = beyond_bounds(case.model, bench.device.told)
+    if beyond:
+        return SkippedOutcome(beyond)
+    other_sizes = [size for size in _SIZES if size != case.size and _is_defined(case.at(size))][:_WANTED]
+    if not other_sizes:
+        return SkippedOutcome(_NO_OTHER)
+    sizes = (case.size, *other_sizes, case.size)
+    subjects = [
+        of_ir(sized_case, bench.settings.precision) for sized_case in map(case.at, sizes) if sized_case is not None
+    ]
+    dynamic_subject = replace(subjects[0], model=case.model)
+    refusal = bench.refusal(dynamic_subject)
+    if refusal:
+        return SkippedOutcome(refusal)
+    with bench.compiled(dynamic_subject) as program, bench.execution(dynamic_subject, program) as execution:
+        number = number_of(execution)
+        jobs = [(number, (size,), subject.feeds) for size, subject in zip(sizes, subjects, strict=True)]
+        with blamed(OutcomeKind.DOES_NOT_RUN, dynamic_subject, "compute at one size after the other raised"):
+            results, changed, positions = _taking_sizes(bench).compute_at(case.model, jobs)
+    for got, written, position in zip(results, changed, positions, strict=True):
+        failed = subjects[position].judge(got, written)
+        if failed is not None:
+            return _at(failed, sizes[position])
+    return PassedOutcome() if len({sizes[position] for position in positions}) > 1 else SkippedOutcome(_DECIDED)
+
+
+def _taking_sizes(bench: Bench) -> IsolatedContext:
+    context = bench.context
+    assert isinstance(context, IsolatedContext), "a device that takes adapter IR is asked as it is"
+    return context
+
+
+def _is_defined(case: RandomCase | None) -> bool:
+    """Whether there is such a model, and ONNX says what each of its operations makes."""
+    if case is None or any(prod(operand.type.dimensions) > _MOST_ELEMENTS for operand in case.model.operands):
+        return False
+    try:
+        values = evaluate(case.model, case.feeds)
+        expect_tame(list(values.values()))
+    except (ArithmeticError, LookupError, ValueError, InvalidModelError):
+        return False
+    return all(
+        RECIPES.get(operation.type, FROM_SCHEMA).sound(
+            [None if operand == ABSENT else values[operand] for operand in operation.inputs], operation.attributes
+        )
+        for operation in case.model.operations
+    )
+
+
+def _nodes(bench: Bench, random: Random, op_types: Sequence[str]) -> Outcome:
+    dynamic_model = with_dynamic_dimension(bench, random, op_types)
+    return (
+        SkippedOutcome("the op does not go with these dimensions")
+        if dynamic_model is None
+        else _computed(bench, dynamic_model)
+    )
+
+
+def _many_nodes(bench: Bench, random: Random) -> Outcome:
+    op_types = ops_taken(bench)
+    dynamic_model = (
+        with_dynamic_dimension(bench, random, random.choices(op_types, k=random.randint(2, 8))) if op_types else None
+    )
+    return (
+        SkippedOutcome("the device takes no op that graphs are made of")
+        if dynamic_model is None
+        else _computed(bench, dynamic_model)
+    )
+
+
+def _computed(bench: Bench, dynamic_model: DynamicOnnxModel) -> Outcome:
+    original_size = dynamic_model.dimensions[dynamic_model.axis]
+    candidate_sizes = [
+        original_size,
+        *(size for size in _SIZES if size not in (0, original_size)),
+    ]  # no elements are another matter in ONNX
+    subjects = {
+        size: subject
+        for size, subject in zip(candidate_sizes, map(dynamic_model.at, candidate_sizes), strict=True)
+        if subject
+    }
+    sizes = [*list(subjects)[: 1 + _WANTED], original_size]
+    if original_size not in subjects or len(sizes) == _ALONE:
+        return SkippedOutcome(_NO_OTHER)
+    if not bench.takes(dynamic_model.closed):
+        return SkippedOutcome(_NOT_TAKEN)
+    refusal = bench.not_admitted(subjects[original_size])
+    if refusal:
+        return SkippedOutcome(refusal)
+    with (
+        bench.compiled(subjects[original_size]) as program,
+        bench.execution(subjects[original_size], program) as execution,
+    ):
+        for size in sizes:
+            try:
+                bench.run(subjects[size], execution)
+            except CaseFailure as broken:
+                return _at(broken.failed, size)
+    return PassedOutcome()
+
+
+def _at(failed: FailedOutcome, size: int) -> FailedOutcome:
+    return replace(failed, detail=f"at size {size} of a program that leaves sizes open: {failed.detail}")

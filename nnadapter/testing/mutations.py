@@ -1,0 +1,410 @@
+"""Invalid models with a wrong operation or attribute, and the table of all kinds of invalid models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from nnadapter.ir import (
+    ABSENT,
+    AttributeKind,
+    DataType,
+    Layout,
+    Lifetime,
+    Model,
+    Operand,
+    OperandType,
+    Operation,
+    schema_of,
+)
+from nnadapter.ir.schema import Attribute, OperationSchema
+from nnadapter.testing.operand_mutations import (
+    OPERAND_MUTATIONS,
+    QUANTIZATION_MUTATIONS,
+    SIGNATURE_MUTATIONS,
+    Mutated,
+    Mutation,
+    at,
+    made_by,
+    named,
+    operands_of,
+    positions,
+    with_input,
+    with_operation,
+    with_type,
+)
+
+
+def _reading(random: Random, model: Model) -> tuple[int, Operation]:
+    position = random.choice(positions(model, lambda operation, schema: bool(operation.inputs)))
+    return position, model.operations[position]
+
+
+def unknown_operation(random: Random, model: Model) -> Mutated:
+    """An operation type that is not in the schema table."""
+    position = random.randrange(len(model.operations))
+    type_ = random.choice((model.operations[position].type + "S_", "", model.operations[position].type.lower()))
+    return with_operation(model, position, type=type_), f"operation {position}, .*unknown operation {type_!r}; "
+
+
+def no_operation_type(random: Random, model: Model) -> Mutated:
+    """An operation without a type."""
+    position = random.randrange(len(model.operations))
+    return with_operation(model, position, type=None), f"operation {position} is of type None, expected"
+
+
+def reads_beyond_the_model(random: Random, model: Model) -> Mutated:
+    """An operation that reads an operand that is not there."""
+    position, operation = _reading(random, model)
+    index = random.choice((len(model.operands), -2, 10**6))
+    changed = with_operation(model, position, inputs=(index, *operation.inputs[1:]))
+    return changed, f"{at(model, position)}reads operand {index}, expected one that exists"
+
+
+def reads_no_number(random: Random, model: Model) -> Mutated:
+    """An operation that reads something that is no position."""
+    position, operation = _reading(random, model)
+    changed = with_operation(model, position, inputs=(random.choice((None, "x")), *operation.inputs[1:]))
+    return changed, f"{at(model, position)}reads operand .*expected a whole number"
+
+
+def reads_its_own_result(random: Random, model: Model) -> Mutated:
+    """A cycle of one operation."""
+    position, operation = _reading(random, model)
+    changed = with_operation(model, position, inputs=(operation.outputs[0], *operation.inputs[1:]))
+    return changed, f"{at(model, position)}reads operand {operation.outputs[0]}, expected one that exists by then"
+
+
+def cycle(random: Random, model: Model) -> Mutated:
+    """Two operations that wait for each other."""
+    pairs = [(model.producer[operand], reader) for reader, operand in _read_of_made(model)]
+    if not pairs:
+        return None
+    first, second = random.choice(pairs)
+    inputs = (model.operations[second].outputs[0], *model.operations[first].inputs[1:])
+    return with_operation(model, first, inputs=inputs), f"{at(model, first)}reads operand {inputs[0]}"
+
+
+def _read_of_made(model: Model) -> Iterator[tuple[int, int]]:
+    for position, operation in enumerate(model.operations):
+        yield from ((position, operand) for operand in operation.inputs if operand in model.producer)
+
+
+def operation_before_its_input(random: Random, model: Model) -> Mutated:
+    """Operations in an order in which they cannot run."""
+    reads = list(_read_of_made(model))
+    if not reads:
+        return None
+    reader, operand = random.choice(reads)
+    order = list(model.operations)
+    order.insert(model.producer[operand], order.pop(reader))
+    return replace(model, operations=tuple(order)), ": reads operand .*expected one that exists by then"
+
+
+def required_input_absent(random: Random, model: Model) -> Mutated:
+    """A required input that is left out."""
+    position, operation = _reading(random, model)
+    roles = schema_of(operation.type).inputs
+    place = random.choice([index for index, role in enumerate(roles) if not role.optional])
+    inputs = (*operation.inputs[:place], ABSENT, *operation.inputs[place + 1 :])
+    changed = with_operation(model, position, inputs=inputs)
+    return changed, f"{at(model, position)}input {roles[place].name!r} is absent, expected an operand"
+
+
+def too_few_inputs(random: Random, model: Model) -> Mutated:
+    """An operation without its inputs."""
+    position, _ = _reading(random, model)
+    return with_operation(model, position, inputs=()), f"{at(model, position)}0 inputs, expected "
+
+
+def too_many_inputs(random: Random, model: Model) -> Mutated:
+    """More inputs than the schema has roles."""
+    position = random.choice(positions(model, lambda operation, schema: not any(r.variadic for r in schema.inputs)))
+    operation = model.operations[position]
+    count = len(schema_of(operation.type).inputs) + random.choice((1, 2))
+    inputs = (*operation.inputs, *[operands_of(model, Lifetime.MODEL_INPUT)[0]] * count)[:count]
+    return with_operation(model, position, inputs=inputs), f"{at(model, position)}{count} inputs, expected "
+
+
+def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
+    """A data type that the operation is not defined for."""
+    position = random.choice(positions(model, lambda operation, schema: len(schema.inputs[0].dtypes) < len(DataType)))
+    wrong = random.choice(sorted(frozenset(DataType) - schema_of(model.operations[position].type).inputs[0].dtypes))
+    changed, index = with_input(
+        model, OperandType(wrong, model.operands[model.operations[position].inputs[0]].type.dimensions)
+    )
+    return _first_replaced(changed, position, index), f"{at(model, position)}input .* is {wrong.value}, expected one of"
+
+
+def inputs_of_different_data_types(random: Random, model: Model) -> Mutated:
+    """Inputs of different data types where they must be the same."""
+    candidates = positions(model, lambda operation, schema: len(operation.inputs) > 1 and _paired(schema))
+    position = random.choice(candidates)
+    operation = model.operations[position]
+    role = schema_of(operation.type).inputs[1]
+    first = model.operands[operation.inputs[0]].type.dtype
+    other_dtypes = sorted(role.dtypes - {first})
+    changed, index = with_input(model, OperandType(random.choice(other_dtypes), (1,)))
+    inputs = (operation.inputs[0], index, *operation.inputs[2:])
+    changed = with_operation(changed, position, inputs=inputs)
+    return changed, f"{at(model, position)}input {role.name!r} is .*expected {first.value} as {role.same!r}"
+
+
+def _paired(schema: OperationSchema) -> bool:
+    return (
+        len(schema.inputs) > 1 and schema.inputs[1].same == schema.inputs[0].name and len(schema.inputs[1].dtypes) > 1
+    )
+
+
+def input_of_wrong_rank(random: Random, model: Model) -> Mutated:
+    """An input of a rank that the operation is not defined for."""
+    position = random.choice(positions(model, lambda operation, schema: schema.ranks[0] > 0))
+    operation = model.operations[position]
+    smallest, largest = schema_of(operation.type).ranks
+    rank = random.choice([invalid_rank for invalid_rank in (0, smallest - 1, largest + 1) if invalid_rank < 64])
+    changed, index = with_input(model, OperandType(model.operands[operation.inputs[0]].type.dtype, (1,) * rank))
+    return _first_replaced(changed, position, index), f"{at(model, position)}input .* has rank {rank}, expected"
+
+
+def _first_replaced(model: Model, position: int, operand: int) -> Model:
+    return with_operation(model, position, inputs=(operand, *model.operations[position].inputs[1:]))
+
+
+def made_twice(random: Random, model: Model) -> Mutated:
+    """An operand that two operations make."""
+    first, other = sorted(random.sample(range(len(model.operations)), 2))
+    index = model.operations[first].outputs[0]
+    changed = with_operation(model, other, outputs=(index, *model.operations[other].outputs[1:]))
+    return changed, f"operation {other}, .*"
+
+
+def makes_what_is_given(random: Random, model: Model) -> Mutated:
+    """An operation that makes a model input or a constant."""
+    position = random.choice(positions(model, lambda operation, schema: _is_plain(model, operation.outputs[0])))
+    index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.CONSTANT))
+    outputs = (index, *model.operations[position].outputs[1:])
+    return with_operation(
+        model, position, outputs=outputs
+    ), f"{at(model, position)}makes operand {index} {named(model, index)}"
+
+
+def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
+    """An operation that makes one operand twice."""
+    candidates = positions(model, lambda operation, schema: len(operation.outputs) > 1)
+    position = random.choice(candidates)
+    outputs = model.operations[position].outputs
+    changed = with_operation(model, position, outputs=(outputs[0],) * len(outputs))
+    return changed, f"{at(model, position)}outputs are .*expected none twice"
+
+
+def makes_too_few(random: Random, model: Model) -> Mutated:
+    """An operation that makes nothing."""
+    position = random.randrange(len(model.operations))
+    return with_operation(model, position, outputs=()), f"{at(model, position)}0 outputs, expected"
+
+
+def makes_too_many(random: Random, model: Model) -> Mutated:
+    """An operation that makes more than its schema says."""
+    position = random.randrange(len(model.operations))
+    outputs = (*model.operations[position].outputs, len(model.operands))
+    operand = Operand("too many", OperandType(DataType.FLOAT32, (2,)), Lifetime.TEMPORARY)
+    changed = with_operation(replace(model, operands=(*model.operands, operand)), position, outputs=outputs)
+    return changed, f"{at(model, position)}{len(outputs)} outputs, expected {len(outputs) - 1}"
+
+
+def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
+    """An operation that makes an operand that is not there."""
+    position = random.randrange(len(model.operations))
+    index = random.choice((len(model.operands), -1, -2))
+    outputs = (index, *model.operations[position].outputs[1:])
+    return with_operation(
+        model, position, outputs=outputs
+    ), f"{at(model, position)}makes operand {index}, expected one of"
+
+
+def _is_plain(model: Model, index: int) -> bool:
+    """Whether an operand is not quantized: what a quantized result may be is for the model to say, within rules."""
+    return model.operands[index].type.quantization is None
+
+
+def _spoilt_result(random: Random, model: Model, **changes: Any) -> Mutated:
+    index = random.choice([operand for operand in made_by(model) if _is_plain(model, operand)])
+    if any(getattr(model.operands[index].type, name) == value for name, value in changes.items()):
+        return None
+    position = model.producer[index]
+    return with_type(model, index, **changes), f"{at(model, position)}output {named(model, index)} is .*expected "
+
+
+def result_of_wrong_shape(random: Random, model: Model) -> Mutated:
+    """A result of other dimensions than the shape rule gives."""
+    index = random.choice(made_by(model))
+    dimensions = model.operands[index].type.dimensions
+    wrong = random.choice(((*dimensions, 1), tuple(size + 1 for size in dimensions) or (2,), (*dimensions[:-1], 97)))
+    changed = with_type(model, index, dimensions=wrong, layout=Layout.NCHW)
+    return changed, f"{at(model, model.producer[index])}output {named(model, index)} is .*expected "
+
+
+def result_of_wrong_data_type(random: Random, model: Model) -> Mutated:
+    """A result of another data type than the shape rule gives."""
+    return _spoilt_result(random, model, dtype=random.choice((DataType.UINT64, DataType.FLOAT64, DataType.INT4)))
+
+
+def result_of_wrong_layout(random: Random, model: Model) -> Mutated:
+    """A result of another layout than the shape rule gives."""
+    indices = [index for index in made_by(model) if model.operands[index].type.rank == 4]
+    index = random.choice(indices)
+    other = Layout.NCHW if model.operands[index].type.layout is Layout.NHWC else Layout.NHWC
+    changed = with_type(model, index, layout=other)
+    return changed, f"{at(model, model.producer[index])}output {named(model, index)} is .*expected "
+
+
+def operation_left_out(random: Random, model: Model) -> Mutated:
+    """A model that lacks an operation."""
+    position = random.randrange(len(model.operations))
+    operations = (*model.operations[:position], *model.operations[position + 1 :])
+    return replace(
+        model, operations=operations
+    ), "reads operand .*expected one that exists|expected an operation that makes"
+
+
+OPERATION_MUTATIONS: tuple[Mutation, ...] = (
+    unknown_operation,
+    no_operation_type,
+    reads_beyond_the_model,
+    reads_no_number,
+    reads_its_own_result,
+    cycle,
+    operation_before_its_input,
+    required_input_absent,
+    too_few_inputs,
+    too_many_inputs,
+    input_of_wrong_data_type,
+    inputs_of_different_data_types,
+    input_of_wrong_rank,
+    made_twice,
+    makes_what_is_given,
+    makes_one_operand_twice,
+    makes_too_few,
+    makes_too_many,
+    makes_beyond_the_model,
+    result_of_wrong_shape,
+    result_of_wrong_data_type,
+    result_of_wrong_layout,
+    operation_left_out,
+)
+"""Every family of this file."""
+
+
+def _attribute(random: Random, model: Model, fits: Callable[[Attribute], bool]) -> tuple[int, str]:
+    candidates = [
+        (position, attribute.name)
+        for position, operation in enumerate(model.operations)
+        for attribute in schema_of(operation.type).attributes
+        if fits(attribute)
+    ]
+    return random.choice(candidates)
+
+
+def _set(model: Model, position: int, name: str, value: Any) -> Model:
+    return with_operation(model, position, attributes={**model.operations[position].attributes, name: value})
+
+
+def unknown_attribute(random: Random, model: Model) -> Mutated:
+    """An attribute that the schema does not have."""
+    position = random.randrange(len(model.operations))
+    changed = _set(model, position, "axsi", 1)
+    return changed, f"{at(model, position)}unknown attribute 'axsi'; "
+
+
+def missing_attribute(random: Random, model: Model) -> Mutated:
+    """An attribute of the schema that is not there."""
+    position, name = _attribute(random, model, lambda attribute: True)
+    attributes = {key: value for key, value in model.operations[position].attributes.items() if key != name}
+    changed = with_operation(model, position, attributes=attributes)
+    return changed, rf"{at(model, position)}attributes \['{name}'\] are missing, expected"
+
+
+_WRONG: Mapping[AttributeKind, tuple[Any, ...]] = MappingProxyType(
+    {
+        AttributeKind.BOOL: (1, "true", None),
+        AttributeKind.INT: (True, 1.5, "1", (1,)),
+        AttributeKind.FLOAT: (True, "0.5", None, (0.5,)),
+        AttributeKind.STRING: (3, None, b"none", ("none",)),
+        AttributeKind.INTS: (1, (1.5,), ("1",), (True,), None),
+        AttributeKind.FLOATS: (0.5, ("a",), None),
+    }
+)
+
+
+def attribute_of_wrong_kind(random: Random, model: Model) -> Mutated:
+    """A value of another kind than the schema says."""
+    position, name = _attribute(random, model, lambda attribute: True)
+    kind = {
+        attribute_schema.name: attribute_schema.kind
+        for attribute_schema in schema_of(model.operations[position].type).attributes
+    }[name]
+    changed = _set(model, position, name, random.choice(_WRONG[kind]))
+    return changed, f"{at(model, position)}attribute {name!r} is .*expected a value of kind {kind.value}"
+
+
+def attribute_beyond_its_choices(random: Random, model: Model) -> Mutated:
+    """A text that is none of the choices."""
+    position, name = _attribute(random, model, lambda attribute: bool(attribute.choices))
+    return _set(
+        model, position, name, "no choice"
+    ), f"{at(model, position)}attribute {name!r} is 'no choice', expected one of"
+
+
+def attribute_of_wrong_length(random: Random, model: Model) -> Mutated:
+    """A list that is longer or shorter than the schema says."""
+    position, name = _attribute(random, model, lambda attribute: attribute.length is not None)
+    attribute_value: Any = model.operations[position].attributes[name]
+    wrong = random.choice((attribute_value[1:], (*attribute_value, 1), ()))
+    return _set(
+        model, position, name, wrong
+    ), f"{at(model, position)}attribute {name!r} is .*expected {len(attribute_value)} values"
+
+
+def axis_out_of_range(random: Random, model: Model) -> Mutated:
+    """An axis that the input does not have."""
+    position, name = _attribute(
+        random, model, lambda attribute: (attribute.name, attribute.kind) == ("axis", AttributeKind.INT)
+    )
+    return _set(model, position, name, random.choice((-1, 64))), f"{at(model, position)}.*axis .*expected"
+
+
+def fuse_parameters_that_do_not_fit(random: Random, model: Model) -> Mutated:
+    """A parameter more than the fused function takes."""
+    position, name = _attribute(random, model, lambda attribute: attribute.name == "fuse_parameters")
+    parameters: Any = model.operations[position].attributes[name]
+    return _set(model, position, name, (*parameters, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"
+
+
+ATTRIBUTE_MUTATIONS: tuple[Mutation, ...] = (
+    unknown_attribute,
+    missing_attribute,
+    attribute_of_wrong_kind,
+    attribute_beyond_its_choices,
+    attribute_of_wrong_length,
+    axis_out_of_range,
+    fuse_parameters_that_do_not_fit,
+)
+"""Every family of this file."""
+
+
+MUTATIONS: Mapping[str, Mutation] = MappingProxyType(
+    {
+        family.__name__: family
+        for family in (
+            *OPERAND_MUTATIONS,
+            *QUANTIZATION_MUTATIONS,
+            *SIGNATURE_MUTATIONS,
+            *OPERATION_MUTATIONS,
+            *ATTRIBUTE_MUTATIONS,
+        )
+    }
+)
+"""What makes a valid model invalid, each in one way."""

@@ -1,1 +1,0 @@
-"""Families of invalid models: a valid model spoilt in one way, which must be refused."""

@@ -1,0 +1,402 @@
+"""Variable elimination: the exact minimum of pairwise costs over binary variables of a sparse graph.
+
+To eliminate a vertex is to join its neighbors with each other and to take it away. A chain, blocks in a row with
+shortcuts, branches that meet again: such graphs are eliminated vertex by vertex with at most a few neighbors each, and
+whatever is a sum over edges is minimized over all vertices on the way (`partition.by_cost.elimination`).
+
+Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming, Academic Press (1972). Vertices that are not joined are
+eliminated at once, chosen at random as M. Luby, A Simple Parallel Algorithm for the Maximal Independent Set Problem,
+SIAM Journal on Computing 15 (1986), says; so a chain takes a number of rounds that grows with its logarithm.
+
+To eliminate a vertex is to write down, for all values of its neighbors, what it and everything that was eliminated
+into it costs at least: a table of 2 ** neighbors entries, which the neighbor that is eliminated next takes over. The
+values follow in the reverse order. This is exact, whatever the costs are. A vertex that is left stays with costs of its
+own and of its edges, the tables of one and of two neighbors that were left over among them.
+
+A minimum cut is such a sum. How long a maximum flow takes depends on how far it has to go; this does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partition.by_cost.pricing import Flags, Indices, Seconds
+
+_WIDTH = 8
+"""Neighbors that a vertex may have when it is eliminated."""
+_NARROW = 2
+"""Neighbors of which a function is a sum over edges again, so that a minimum cut can go on with it."""
+_DENSE = 8
+"""Edges per vertex that is left at which it is given up: too many neighbors are to be expected."""
+_FEW = 16
+"""A round eliminates one in so many of the vertices left, or the next one allows more neighbors."""
+_SMALL = 64
+"""Vertices that are eliminated even if every round takes but a few."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EliminatedGroup:
+    """Vertices eliminated at once: no two are joined, and all have equally many neighbors."""
+
+    vertices: Indices
+    """[k]"""
+    neighbors: Indices
+    """[k, n] of each when it is eliminated, ascending."""
+
+
+def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[EliminatedGroup, ...]:
+    """Return which vertices are eliminated, in order; those that are left would have too many neighbors.
+
+    Whatever is eliminated together with others, joined to them, has at most two neighbors that are left in the end. So
+    what is eliminated acts on what is left as edges do. The work is bounded by a multiple of the edges.
+
+    Args:
+        count: number of vertices.
+        first: [edges] the one end of every edge.
+        second: [edges] the other one, larger; every edge is given once.
+    """
+    groups: list[EliminatedGroup] = []
+    rank = np.random.default_rng(0).permutation(count)
+    edges = np.sort(first * count + second)
+    is_remaining, alive, width = np.ones(count, np.bool_), count, _NARROW
+    while alive and len(edges) <= _DENSE * alive:
+        ends = np.divmod(edges, count)
+        degree = np.bincount(ends[0], minlength=count) + np.bincount(ends[1], minlength=count)
+        chosen = _independent(is_remaining & (degree <= width), degree * count + rank, ends)
+        number = int(np.count_nonzero(chosen))
+        few = number * _FEW < alive and alive > _SMALL
+        if (few or not number) and width == _WIDTH:
+            break
+        width += few or not number
+        new_groups, edges = _eliminated(chosen, degree, edges, ends)
+        groups += new_groups
+        is_remaining &= ~chosen
+        alive -= number
+    return tuple(_acting_as_edges(groups, count))
+
+
+def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Flags:
+    """Those of the vertices that are `able` whose key is less than that of each able neighbor."""
+    both = able[ends[0]] & able[ends[1]]
+    first, second = ends[0][both], ends[1][both]
+    chosen = able.copy()
+    chosen[np.where(key[first] < key[second], second, first)] = False
+    return chosen
+
+
+def _eliminated(
+    chosen: Flags, degree: Indices, edges: Indices, ends: tuple[Indices, Indices]
+) -> tuple[list[EliminatedGroup], Indices]:
+    """Return the groups of the chosen vertices, and the edges that are left with those that are new."""
+    count = len(chosen)
+    is_removed = chosen[ends[0]] | chosen[ends[1]]
+    first, second = ends[0][is_removed], ends[1][is_removed]
+    forward = chosen[first]
+    other = np.sort(np.where(forward, first * count + second, second * count + first)) % count
+    vertices = np.flatnonzero(chosen)
+    number = degree[vertices]
+    start = np.cumsum(number) - number
+    groups, parts = [], [edges[~is_removed]]
+    for size in np.unique(number).tolist():
+        members = number == size
+        neighbors = other[start[members][:, None] + np.arange(size)]
+        groups.append(EliminatedGroup(vertices[members], neighbors))
+        row_index, two = np.triu_indices(size, 1)
+        parts.append((neighbors[:, row_index] * count + neighbors[:, two]).ravel())
+    together = np.sort(np.concatenate(parts))  # numpy.unique hashes, which takes longer
+    return groups, together[np.diff(together, prepend=-1) > 0]
+
+
+def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[EliminatedGroup]:
+    """Leave out vertices that make a function of more neighbors than two which are left in the end.
+
+    The neighbor that is eliminated next takes the function over. So a vertex of many neighbors stays eliminated if
+    that one does.
+    """
+    turn = turns(groups, count)
+    stays = turn < len(groups)
+    for group in reversed(groups):
+        if group.neighbors.shape[1] > _NARROW:
+            heir = next_neighbors(group, turn)
+            stays[group.vertices] = stays[heir]
+    for group in groups:
+        is_eliminated = stays[group.vertices]
+        if is_eliminated.any():
+            yield EliminatedGroup(group.vertices[is_eliminated], group.neighbors[is_eliminated])
+
+
+def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: int) -> Indices:
+    """Return when each vertex is eliminated: the position of its group, or the number of groups if it is left."""
+    turn = np.full(count, len(groups), np.int64)
+    for at, group in enumerate(groups):
+        turn[group.vertices] = at
+    return turn
+
+
+def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
+    """Return the neighbor of every vertex that is eliminated next; one that is left if all are. They have some."""
+    nearest = turn[group.neighbors].argmin(axis=1)
+    heir: Indices = np.take_along_axis(group.neighbors, nearest[:, None], axis=1)[:, 0]
+    return heir
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairwiseCosts:
+    """A sum of costs; all are finite. A vertex has the value 0 or 1."""
+
+    vertex: Seconds
+    """[2, vertices] What a vertex costs at either value."""
+    first: Indices
+    """[edges] The one end of every edge."""
+    second: Indices
+    """[edges] The other one, larger; no edge is given twice."""
+    edge: Seconds
+    """[2, edges] What it costs that the first end is 0 and the second one 1, and the other way round."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Elimination:
+    """A group, and what comes together in its tables.
+
+    In entry s of a table bit 0 is the value of the vertex, bit i + 1 that of its neighbor i.
+    """
+
+    group: EliminatedGroup
+    edge: Indices
+    """[e] Edges to neighbors."""
+    forward: Flags
+    """[e] The vertex is the first end."""
+    row: Indices
+    """[e] Position of the vertex."""
+    slot: Indices
+    """[e] Position of the neighbor."""
+    begin: int
+    """Where the tables that the group makes begin among all."""
+    taken: Indices
+    """[t] Where the tables begin that are taken over."""
+    taker: Indices
+    """[t] Position of the vertex that does."""
+    weights: NDArray[np.int32]
+    """[t, neighbors + 1] By how much the place in the table grows with every bit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elimination:
+    """How the vertices of a graph are eliminated, whatever the costs are."""
+
+    count: int
+    """Vertices."""
+    steps: tuple[_Elimination, ...]
+    size: int
+    """Entries of all tables."""
+    left: Indices
+    """[vertices left]"""
+    edges_left: Indices
+    """[edges] Positions of the edges between them."""
+    over: tuple[tuple[Indices, Indices], ...]
+    """For one and for two neighbors: where tables that nothing takes over begin [t], and their neighbors [t, n]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduced:
+    """What is left to be minimized."""
+
+    costs: PairwiseCosts
+    """Of the vertices left, which are numbered anew."""
+    least: float
+    """What is to be added: what has been minimized already."""
+    choices: tuple[Flags, ...]
+    """Per step [k, 2 ** n] the better value of the vertex by the values of its neighbors."""
+
+
+def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:
+    """Return how a graph is eliminated; see `PairwiseCosts` for the arguments."""
+    groups = elimination_groups(count, first, second)
+    turn = turns(groups, count)
+    row = np.zeros(count, np.int64)
+    for group in groups:
+        row[group.vertices] = np.arange(len(group.vertices))
+    slots = _Slots(groups, count)
+    sooner = np.where(turn[first] < turn[second], first, second)
+    edges = _by_turn(turn[sooner], len(groups))
+    begins = np.cumsum([0, *(len(group.vertices) << group.neighbors.shape[1] for group in groups)])
+    heirs = [next_neighbors(group, turn) if group.neighbors.shape[1] else group.vertices[:0] for group in groups]
+    tables = _by_turn(turn[np.concatenate([*heirs, row[:0]])], len(groups))
+    sizes = [len(heir) for heir in heirs]
+    owner = np.repeat(np.arange(len(groups)), sizes)
+    place = np.concatenate([*(np.arange(size) for size in sizes), row[:0]])
+    steps = []
+    for at, group in enumerate(groups):
+        group_edges = edges[at]
+        members = sooner[group_edges]
+        neighbors = first[group_edges] + second[group_edges] - members
+        offsets, taker, weights = _takes(group, groups, heirs, begins, owner[tables[at]], place[tables[at]], row, slots)
+        steps.append(
+            _Elimination(
+                group,
+                group_edges,
+                first[group_edges] == members,
+                row[members],
+                slots(members, neighbors),
+                int(begins[at]),
+                offsets,
+                taker,
+                weights,
+            )
+        )
+    remaining_vertices = np.flatnonzero(turn == len(groups))
+    return Elimination(
+        count, tuple(steps), int(begins[-1]), remaining_vertices, edges[len(groups)], _left_over(groups, turn, begins)
+    )
+
+
+class _Slots:
+    """Where a neighbor stands among the neighbors of an eliminated vertex."""
+
+    def __init__(self, groups: tuple[EliminatedGroup, ...], count: int) -> None:
+        none = np.zeros(0, np.int64)
+        keys = [none, *((group.vertices[:, None] * count + group.neighbors).ravel() for group in groups)]
+        slots = [none, *(np.tile(np.arange(n.shape[1]), len(n)) for n in (group.neighbors for group in groups))]
+        key, slot = np.concatenate(keys), np.concatenate(slots)
+        order = np.argsort(key)
+        self._count, self._key, self._slot = count, key[order], slot[order]
+
+    def __call__(self, vertex: Indices, neighbor: Indices) -> Indices:
+        slots: Indices = self._slot[np.searchsorted(self._key, vertex * self._count + neighbor)]
+        return slots
+
+
+def _by_turn(turn: Indices, count: int) -> list[Indices]:
+    """Positions in `turn` by what stands there, 0 to `count`."""
+    order = np.argsort(turn, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(turn, minlength=count + 1))[:-1])
+
+
+def _takes(
+    group: EliminatedGroup,
+    groups: tuple[EliminatedGroup, ...],
+    heirs: list[Indices],
+    begins: Indices,
+    owner: Indices,
+    place: Indices,
+    row: Indices,
+    slots: _Slots,
+) -> tuple[Indices, Indices, NDArray[np.int32]]:
+    """Return which tables a group takes over, by the groups and places of the vertices that made them."""
+    parts = []
+    for number in np.unique(owner).tolist():
+        at = place[owner == number]
+        neighbors, heir = groups[number].neighbors[at], heirs[number][at]
+        size = neighbors.shape[1]
+        weights = np.zeros((len(at), group.neighbors.shape[1] + 1), np.int32)
+        is_other_neighbor = neighbors != heir[:, None]
+        rows, bits = np.nonzero(is_other_neighbor)
+        weights[rows, slots(heir[rows], neighbors[is_other_neighbor]) + 1] = 1 << bits
+        rows, bits = np.nonzero(~is_other_neighbor)
+        weights[rows, 0] = 1 << bits
+        parts.append((begins[number] + (at << size), row[heir], weights))
+    if not parts:
+        none = np.zeros(0, np.int64)
+        return none, none, np.zeros((0, group.neighbors.shape[1] + 1), np.int32)
+    offsets, taker, weights = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return offsets, taker, weights
+
+
+def _left_over(
+    groups: tuple[EliminatedGroup, ...], turn: Indices, begins: Indices
+) -> tuple[tuple[Indices, Indices], ...]:
+    over = []
+    for size in (1, 2):
+        begin, neighbors = [np.zeros(0, np.int64)], [np.zeros((0, size), np.int64)]
+        for at, group in enumerate(groups):
+            if group.neighbors.shape[1] == size:
+                last = np.flatnonzero((turn[group.neighbors] == len(groups)).all(axis=1))
+                begin.append(begins[at] + (last << size))
+                neighbors.append(group.neighbors[last])
+        over.append((np.concatenate(begin), np.concatenate(neighbors)))
+    return tuple(over)
+
+
+def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
+    """Minimize over the vertices that are eliminated."""
+    tables = np.zeros(plan.size)
+    least, choices = 0.0, []
+    for step in plan.steps:
+        table = _table(step, costs, tables)
+        zero, one = table[:, 0::2], table[:, 1::2]
+        choices.append(one < zero)
+        minima = np.minimum(zero, one)
+        base = minima.min(axis=1)
+        least += float(base.sum())
+        tables[step.begin : step.begin + minima.size] = (minima - base[:, None]).ravel()
+    return Reduced(_remaining_costs(plan, costs, tables), least, tuple(choices))
+
+
+def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds:
+    """[k, 2 ** (n + 1)] What the vertices of a step cost."""
+    number, size = step.group.neighbors.shape
+    bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1
+    coefficients = np.zeros((number, 2 * size + 2))
+    coefficients[:, :2] = costs.vertex[:, step.group.vertices].T
+    coefficients[step.row, 2 + step.slot] = np.where(step.forward, costs.edge[0, step.edge], costs.edge[1, step.edge])
+    coefficients[step.row, 2 + size + step.slot] = np.where(
+        step.forward, costs.edge[1, step.edge], costs.edge[0, step.edge]
+    )
+    vertex_bit, neighbor_bits = bits[0], bits[1:]
+    table: Seconds = coefficients @ np.concatenate(
+        [[1 - vertex_bit, vertex_bit], (1 - vertex_bit) * neighbor_bits, vertex_bit * (1 - neighbor_bits)]
+    ).astype(np.float64)
+    if len(step.taken):
+        place = step.taken[:, None] + step.weights @ bits
+        entry = (step.taker[:, None] << (size + 1)) + np.arange(2 << size)
+        table += np.bincount(entry.ravel(), tables[place].ravel(), table.size).reshape(table.shape)
+    return table
+
+
+def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -> PairwiseCosts:
+    """What is left, with the tables that nothing took over.
+
+    A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]
+    + (m(0, 1) - m(0, 0)) [a = 0, b = 1]. Of the last two factors one may be negative; as [a = 1, b = 0] is
+    a - b + [a = 0, b = 1], it goes to the other one. Their sum is not negative if no edge's cost is: then m is
+    submodular.
+    """
+    name = np.full(plan.count, -1, np.int64)
+    name[plan.left] = np.arange(len(plan.left))
+    vertex = costs.vertex[:, plan.left].copy()
+    (lone, of_one), (pair, of_two) = plan.over
+    lone_neighbor = name[of_one[:, 0]] if len(lone) else lone
+    first, second = name[of_two[:, 0]], name[of_two[:, 1]]
+    none, first_only, two, both = (tables[pair + state] for state in range(4))
+    down, up = first_only - both, two - none
+    low_down, low_up = np.minimum(down, 0.0), np.minimum(up, 0.0)
+    for vertices, state, seconds in (
+        (lone_neighbor, 0, tables[lone]),
+        (lone_neighbor, 1, tables[lone + 1]),
+        (first, 0, none),
+        (first, 1, both + low_down - low_up),
+        (second, 1, low_up - low_down),
+    ):
+        vertex[state] += np.bincount(vertices, seconds, len(plan.left))
+    edge = np.stack([np.maximum(up, 0.0) + low_down, np.maximum(down, 0.0) + low_up])
+    remaining_edges = plan.edges_left
+    ends = (
+        np.concatenate([name[costs.first[remaining_edges]], first]),
+        np.concatenate([name[costs.second[remaining_edges]], second]),
+    )
+    return PairwiseCosts(vertex, *ends, np.maximum(np.concatenate([costs.edge[:, remaining_edges], edge], axis=1), 0.0))
+
+
+def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
+    """Return the values of all vertices by those [vertices left] of the ones that are left."""
+    vertex_values = np.zeros(plan.count, np.bool_)
+    vertex_values[plan.left] = remaining_values
+    for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):
+        neighbors = step.group.neighbors
+        state = vertex_values[neighbors] @ (1 << np.arange(neighbors.shape[1]))
+        vertex_values[step.group.vertices] = choices[np.arange(len(neighbors)), state]
+    return vertex_values

@@ -1,0 +1,533 @@
+"""Minimum s-t cuts: optimal placements on two devices when launches cost nothing.
+
+How long a maximum flow takes depends on how far it has to go. Where costs decide locally, as they do if atoms and
+transfers cost about the same, that is not far, and the flow of the whole is taken. Where atoms are cheap and transfers
+dear, it is as far as the graph is long; then the graph is cut into windows:
+
+1. A window is solved twice, once with everything around it at 0, once at 1. Costs of cuts being submodular, what is 1
+   in the first case is 1 in a cheapest cut, and what is 0 in the second case is 0. What this leaves open turns with its
+   surroundings.
+2. What is left open and joined in a window is made one vertex, and the cut of these is found. It is not always a
+   cheapest one, as such a part could be divided.
+3. The bound: edges that join windows are left out, so that every window has a cheapest cut of its own. No cut costs
+   less than all of these together.
+
+A maximum flow alone will not do. Where much has to flow far, as along a chain of cheap atoms, every augmenting path is
+about as long as the graph, and time grows with the square of its size; elimination (`pairwise`) takes the
+same time whatever flows. It solves what looks like a chain from far away, as networks do. What is left is joined to and
+fro, and paths through it are short.
+
+Source: H. S. Stone, Multiprocessor Scheduling with the Aid of Network Flow Algorithms, IEEE TSE 3 (1977).
+
+The source's side of the cut is the second device, the sink's side the first one. An atom is one vertex, joined to the
+sink with what it costs on the second device more than on the first, or to the source with what it costs less. A value
+crosses once per direction, whatever the number of its readers, so a value with several readers has one more vertex per
+direction: it falls to the other side as soon as one reader does, and that cuts one edge.
+
+Along a path every atom reads from the one before it. Where the label changes, the later atom stands in a later
+segment; segments have one label each; so the segments of a label are at least as many as its runs along the path. The
+runs of a path cost one launch for its first atom and one for every edge at which the label changes. This is a sum over
+edges, which a minimum cut can carry (`cuts.Surcharge`): a cut with the surcharge of one path is a lower bound
+of the true cost. So is one with an average of such surcharges, the average of lower bounds being one.
+
+Which paths? A cut answers with a placement, and the placement with the path that costs it most launches; the average of
+all paths found so far goes into the next cut. In this game both averages tend to the best that either side can do.
+Source: J. Robinson, An Iterative Method of Solving a Game, Annals of Mathematics 54 (1951).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partition.by_cost.elimination import Elimination, PairwiseCosts, eliminate, plan_elimination, values
+from partition.by_cost.pricing import Flags, Indices, Prices, Seconds, Topology
+from partition.graph import Graph, GraphError
+
+_INFINITE = 1 << 30
+"""Stands for a capacity without bound. Flows are at most half of it, so a residual capacity stays within 31 bits."""
+_WHOLE = 1 << 29
+"""What all edges at the source, or all at the sink, may carry together: no flow is larger."""
+_LEAST = 1e-100
+"""Seconds below which a flow is left out: zero, and what does not scale."""
+
+
+def flow_module() -> ModuleType:
+    """Return scipy's module of graph algorithms.
+
+    Raises:
+        GraphError: scipy is not installed.
+    """
+    try:
+        from scipy.sparse import csgraph
+    except ImportError:
+        raise GraphError(
+            "placement by latency needs scipy, which is not installed; install it: pip install 'nnadapter[latency]'"
+        ) from None
+    module: ModuleType = csgraph
+    return module
+
+
+def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) -> Any:
+    """Return scipy's sparse matrix of `count` rows and columns; values of the same place are added up.
+
+    Places are of 32 bits: before 1.15 its graph algorithms take no others, and some only print that they failed.
+    """
+    from scipy import sparse
+
+    return sparse.csr_array((values, (rows.astype(np.int32), columns.astype(np.int32))), (count, count))
+
+
+def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
+    """Return which vertices have the value 1 where `costs` are least, and a lower bound of them, in seconds.
+
+    Of several cheapest cuts, the one with fewest vertices of value 1 is found.
+
+    The bound: capacities are rounded down, so no cut of the rounded network is worth more than the same cut of the real
+    one, and the least of the former is at most the least of the latter. An edge of `above` and more is one without
+    bound: it leads from a vertex that is not forced to another, and the cut with all of those on one side does not cut
+    it, so a minimum cut never does.
+
+    Args:
+        costs: none is negative; edges may be given several times.
+        above: what costs as much or more is not paid in a minimum cut.
+    """
+    count = costs.vertex.shape[1]
+    if not count:
+        return np.zeros(0, np.bool_), 0.0
+    csgraph = flow_module()
+    least = costs.vertex.min(axis=0)
+    more = costs.vertex - least
+    ends, ones, zeros = np.arange(count) + 2, np.ones(count, np.int64), np.zeros(count, np.int64)
+    tail = np.concatenate([costs.second + 2, costs.first + 2, ends, ones])
+    head = np.concatenate([costs.first + 2, costs.second + 2, zeros, ends])
+    capacity = np.concatenate([*costs.edge, more[1], more[0]])
+    is_positive = capacity > 0
+    key, inverse = np.unique(tail[is_positive] * (count + 2) + head[is_positive], return_inverse=True)
+    summed = np.bincount(inverse, capacity[is_positive], len(key)).astype(np.float64)
+    summed[summed >= above] = np.inf
+    rounded, scale = _whole(summed, min(float(more[0].sum()), float(more[1].sum())))
+    network = square(rounded, *np.divmod(key, count + 2), count + 2)
+    value = 0.0
+    if np.isfinite(scale):
+        result = csgraph.maximum_flow(network, 1, 0, method="dinic")
+        value = float(result.flow_value) / scale
+        network = network - result.flow
+        network.data[network.data < 0] = 0
+        network.eliminate_zeros()
+    reached = csgraph.breadth_first_order(network, 1, return_predecessors=False)
+    side = np.zeros(count + 2, np.bool_)
+    side[reached] = True
+    return side[2:], float(least.sum()) + value
+
+
+def _whole(capacity: Seconds, most: float) -> tuple[NDArray[np.int32], float]:
+    """Return capacities as whole numbers, and how many of them a second has; infinitely many where nothing can flow."""
+    if most < _LEAST:
+        return np.ones(len(capacity), np.int32), float("inf")
+    scale = _WHOLE / most
+    rounded = np.floor(np.minimum(capacity, 2 * most) * scale)  # more than can flow, so such an edge is never full
+    rounded[np.isinf(capacity)] = _INFINITE
+    return rounded.astype(np.int32), scale
+
+
+_NEAR = 20_000
+"""Vertices up to which a flow goes as far as it likes."""
+_WINDOW = 1_000
+"""Vertices of a window."""
+_SAMPLED = 8
+"""Windows that tell whether flows go far."""
+_SETTLED = 16
+"""They do not if one in so many vertices is settled within its window."""
+
+
+def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
+    """Return values of the vertices with which costs are least, or nearly so, and a lower bound of them.
+
+    Args:
+        costs: none is negative; edges may be given several times.
+        above: what costs as much or more is not paid in a minimum cut.
+    """
+    if costs.vertex.shape[1] <= _NEAR:
+        return flow_cut(costs, above)
+    window = _windows(costs)
+    number = int(window.max()) + 1
+    sample = np.isin(window, np.linspace(0, number - 1, _SAMPLED).astype(np.int64))
+    low, high = _settled(costs, window, sample, above)
+    if _SETTLED * np.count_nonzero(low == high) >= len(low):
+        return flow_cut(costs, above)
+    every = np.ones(len(window), np.bool_)
+    low, high = _settled(costs, window, every, above)
+    _, bound = flow_cut(_inside(costs, window, every), above)
+    return _joined(costs, window, low, high, above), bound
+
+
+def _windows(costs: PairwiseCosts) -> Indices:
+    """Return the window of every vertex: neighbors are near each other."""
+    count = costs.vertex.shape[1]
+    ends = np.concatenate([costs.first, costs.second]), np.concatenate([costs.second, costs.first])
+    joined = square(np.ones(len(ends[0]), np.int8), *ends, count)
+    window = np.empty(count, np.int64)
+    window[flow_module().reverse_cuthill_mckee(joined, symmetric_mode=True)] = np.arange(count) // _WINDOW
+    return window
+
+
+def _inside(costs: PairwiseCosts, window: Indices, chosen: Flags, vertex: Seconds | None = None) -> PairwiseCosts:
+    """The costs of the chosen vertices, whole windows, without edges that join windows."""
+    name = np.cumsum(chosen) - 1
+    is_inner = (window[costs.first] == window[costs.second]) & chosen[costs.first]
+    vertex_costs = costs.vertex if vertex is None else vertex
+    return PairwiseCosts(
+        vertex_costs[:, chosen], name[costs.first[is_inner]], name[costs.second[is_inner]], costs.edge[:, is_inner]
+    )
+
+
+def _settled(costs: PairwiseCosts, window: Indices, chosen: Flags, above: float) -> tuple[Flags, Flags]:
+    """Return the values of the chosen vertices with all other windows at 0, and at 1."""
+    across = window[costs.first] != window[costs.second]
+    first, second, edge = costs.first[across], costs.second[across], costs.edge[:, across]
+    values_by_state = []
+    for state in (0, 1):
+        vertex = costs.vertex.copy()
+        for end, seconds in ((first, edge[1 - state]), (second, edge[state])):
+            vertex[1 - state] += np.bincount(end, seconds, len(window))
+        values_by_state.append(flow_cut(_inside(costs, window, chosen, vertex), above)[0])
+    return values_by_state[0], values_by_state[0] | values_by_state[1]
+
+
+def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
+    """Return the values of all vertices, those with one value in a window that are joined and left open being equal."""
+    count, still = len(window), low != high
+    inner = (window[costs.first] == window[costs.second]) & still[costs.first] & still[costs.second]
+    ends = costs.first[inner], costs.second[inner]
+    joined = square(np.ones(len(ends[0]), np.int8), *ends, count)
+    _, part = flow_module().connected_components(joined, directed=False)
+    parts, name = np.unique(part[still], return_inverse=True)
+    number = np.full(count, -1, np.int64)
+    number[still] = name
+    vertex: Seconds = np.stack([np.bincount(name, state_costs[still], len(parts)) for state_costs in costs.vertex])
+    for near_end, other, seconds in (
+        (costs.first, costs.second, costs.edge),
+        (costs.second, costs.first, costs.edge[::-1]),
+    ):
+        is_adjacent = still[near_end] & ~still[other]
+        for state in (0, 1):  # the one is at `state` and the other one is not
+            paid = is_adjacent & (low[other] != bool(state))
+            vertex[state] += np.bincount(number[near_end[paid]], seconds[state, paid], len(parts))
+    between = still[costs.first] & still[costs.second] & (number[costs.first] != number[costs.second])
+    chosen = _least(number[costs.first[between]], number[costs.second[between]], costs.edge[:, between], vertex, above)
+    vertex_values = low.copy()
+    vertex_values[still] = chosen[name]
+    return vertex_values
+
+
+def _least(first: Indices, second: Indices, edge: Seconds, vertex: Seconds, above: float) -> Flags:
+    """Eliminate what can be eliminated, and cut the rest."""
+    count = vertex.shape[1]
+    rising = first < second
+    key, inverse = np.unique(np.minimum(first, second) * count + np.maximum(first, second), return_inverse=True)
+    paid = [np.bincount(inverse, np.where(rising, forward, two), len(key)) for forward, two in (edge, edge[::-1])]
+    low, high = np.divmod(key, max(1, count))
+    plan = plan_elimination(count, low, high)
+    reduced = eliminate(plan, PairwiseCosts(vertex, low, high, np.stack(paid)))
+    return values(plan, reduced, flow_cut(reduced.costs, above)[0])
+
+
+_KEPT = 8
+"""Plans that are remembered."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """Vertices 0 (the sink), 1 (the source) and further ones; directed edges with capacities in seconds.
+
+    An edge is paid if its tail is on the source's side and its head is not.
+    """
+
+    tail: Indices
+    head: Indices
+    capacity: Seconds
+    vertices: int
+
+
+class Plans:
+    """How the networks are eliminated that were cut last: networks of equal edges share it, whatever they cost."""
+
+    def __init__(self) -> None:
+        self._eliminations: dict[bytes, Elimination] = {}
+
+    def of(self, count: int, first: Indices, second: Indices) -> Elimination:
+        """See `partition.by_cost.elimination.plan_elimination`."""
+        key = np.concatenate([[count], first, second]).tobytes()
+        plan = self._eliminations.pop(key, None) or plan_elimination(count, first, second)
+        if len(self._eliminations) == _KEPT:
+            del self._eliminations[next(iter(self._eliminations))]
+        self._eliminations[key] = plan
+        return plan
+
+
+def minimum_cut(network: Network, plans: Plans) -> tuple[Flags, float]:
+    """Return the vertices on the source's side [vertices], and a lower bound of every cut in seconds.
+
+    Of several cheapest cuts, the one with fewest vertices on the source's side is found, but for rounding. The bound is
+    the cut itself if elimination solves it, and otherwise less by what the rounding of capacities takes.
+
+    Args:
+        network: edges lead neither into the source nor out of the sink, nor from the one to the other. Those without
+            bound do not make all cuts infinite. Edges that cost nothing are as good as none, but that networks with
+            equal edges share a plan.
+        plans: remembers how networks are eliminated.
+    """
+    inner = (network.tail > 1) & (network.head > 1)
+    named = np.zeros(network.vertices, np.bool_)
+    named[network.tail] = named[network.head] = True
+    named[:2] = False
+    vertices, number = np.flatnonzero(named), np.cumsum(named) - 1
+    tail, head = number[network.tail], number[network.head]
+    bounded = np.isfinite(network.capacity)
+    above = 2.0 * float(network.capacity[bounded].sum()) or 1.0
+    capacity = np.where(bounded, network.capacity, above)
+    vertex = np.zeros((2, len(vertices)))
+    for state, at, end in ((0, network.tail == 1, head), (1, network.head == 0, tail)):
+        vertex[state] = np.bincount(end[at], capacity[at], len(vertices))
+    low, high = np.minimum(tail, head)[inner], np.maximum(tail, head)[inner]
+    key, inverse = np.unique(low * len(vertices) + high, return_inverse=True)
+    rising = tail[inner] < head[inner]
+    paid = [np.bincount(inverse[mask], capacity[inner][mask], len(key)) for mask in (~rising, rising)]
+    first, second = np.divmod(key, max(1, len(vertices)))
+    plan = plans.of(len(vertices), first, second)
+    reduced = eliminate(plan, PairwiseCosts(vertex, first, second, np.stack(paid)))
+    remaining_values, value = cut_of(reduced.costs, above)
+    side = np.zeros(network.vertices, np.bool_)
+    side[1] = True
+    side[vertices[values(plan, reduced, remaining_values)]] = True
+    return side, reduced.least + value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surcharge:
+    """What is added to edges so that a cut knows something of launches."""
+
+    value: Seconds
+    """[2] For every value that passes to a device from the other one."""
+    before: Indices
+    """[edges] Atoms that others read from."""
+    after: Indices
+    """[edges] Those others."""
+    edge: Seconds
+    """[2, edges] Where the later atom is on this device and the earlier one is on the other."""
+    atom: Seconds
+    """[2, atoms] For an atom on this device."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TwoWay:
+    """A minimum cut."""
+
+    second: Flags
+    """[atoms] On the second device; false for atoms that take no part."""
+    bound: float
+    """Seconds: no placement of the atoms that take part costs less, launches left out."""
+
+
+def two_way(
+    topology: Topology,
+    prices: Prices,
+    pair: tuple[int, int],
+    active: Flags | None = None,
+    surcharge: Surcharge | None = None,
+    plans: Plans | None = None,
+) -> TwoWay | None:
+    """Return a cheapest placement of atoms on a pair of devices, launches left out; None where nothing is feasible.
+
+    Atoms that take no part stand on third devices: what they make comes from the host's memory and what they read
+    goes there. Of several cheapest cuts, the one with fewest atoms on the second device is found.
+
+    Args:
+        topology: the graph's.
+        prices: columns in the topology's order.
+        pair: rows of the first and the second device.
+        active: [atoms] which atoms are placed; all of them if not given.
+        surcharge: what else is paid.
+        plans: what is known of the same graph's cuts; remembers more.
+    """
+    taking_part = np.ones(topology.atoms, np.bool_) if active is None else active
+    network, unary = _network(topology, prices, pair, taking_part, surcharge)
+    forced = _forced(network, unary, taking_part)
+    return None if forced is None else _solve(network, unary, forced, taking_part, plans or Plans())
+
+
+def _network(
+    topology: Topology, prices: Prices, pair: tuple[int, int], active: Flags, surcharge: Surcharge | None
+) -> tuple[Network, Seconds]:
+    """Return the edges between atoms and values, and what every atom costs on either device [2, atoms]."""
+    rows = list(pair)
+    unary = np.where(active, prices.run[rows], 0.0)
+    inner = (topology.producer >= 0) & active[topology.producer] if topology.atoms else topology.producer >= 0
+    is_active = active[topology.reader]
+    leaves = topology.output.copy()
+    leaves[topology.read_value[~is_active]] = True
+    leaves &= inner
+    _add(unary, topology.producer[leaves], prices.out[rows][:, leaves])
+    value, reader = topology.read_value[is_active], topology.reader[is_active]
+    through = prices.into[rows] + np.where(leaves, 0.0, prices.out[rows[::-1]])
+    price = np.where(inner, through + (surcharge.value[:, None] if surcharge else 0.0), prices.into[rows])
+    edges = _edges(topology, np.where(inner, topology.producer + 2, -1), value, reader + 2, price, unary)
+    if surcharge is not None:
+        unary += np.where(active, surcharge.atom, 0.0)
+        both_active = active[surcharge.before] & active[surcharge.after]
+        predecessor, successor = surcharge.before[both_active] + 2, surcharge.after[both_active] + 2
+        edges += [
+            (successor, predecessor, surcharge.edge[1, both_active]),
+            (predecessor, successor, surcharge.edge[0, both_active]),
+        ]
+    tail, head, capacity = (np.concatenate(parts) for parts in zip(*edges, strict=True))
+    return Network(tail, head, capacity, topology.atoms + 2 + 2 * len(topology.values)), unary
+
+
+def _add(unary: Seconds, atoms: Indices, seconds: Seconds) -> None:
+    for row, more in zip(unary, seconds, strict=True):
+        np.add.at(row, atoms, more)
+
+
+def _edges(
+    topology: Topology, maker: Indices, value: Indices, reader: Indices, price: Seconds, unary: Seconds
+) -> list[tuple[Indices, Indices, Seconds]]:
+    """Edges of values: what it costs that a value comes to a device, once for all of its readers there.
+
+    Args:
+        topology: the graph's.
+        maker: [values] vertex of the producer, -1 where it takes no part and its value is brought in any case.
+        value: [reads] values read by atoms that take part.
+        reader: [reads] vertices of these atoms.
+        price: [2, values] what it costs that the value comes to this device from elsewhere.
+        unary: [2, atoms] gets what a single reader pays for a value in any case.
+    """
+    readers = np.bincount(value, minlength=len(topology.values))
+    lone = readers[value] == 1
+    brought = lone & (maker[value] < 0)
+    _add(unary, reader[brought] - 2, price[:, value[brought]])
+    direct = lone & (maker[value] >= 0)
+    lone_value, its = value[direct], reader[direct]
+    edges = [(its, maker[lone_value], price[1, lone_value]), (maker[lone_value], its, price[0, lone_value])]
+    many, their = value[~lone], reader[~lone]
+    shared = np.flatnonzero(readers > 1)
+    for device, offset in ((1, topology.atoms + 2), (0, topology.atoms + 2 + len(topology.values))):
+        free = np.full(len(many), np.inf)
+        payer = np.where(maker[shared] < 0, 1 - device, maker[shared])
+        if device:
+            edges += [(their, offset + many, free), (offset + shared, payer, price[1, shared])]
+        else:
+            edges += [(offset + many, their, free), (payer, offset + shared, price[0, shared])]
+    is_produced = maker[many] >= 0
+    edges.append(
+        (their[is_produced], maker[many[is_produced]], np.zeros(int(is_produced.sum())))
+    )  # a path may lead there
+    return edges
+
+
+def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8] | None:
+    """Return for every vertex 1 or 0 where it must be on the source's or the sink's side, else -1; None if on both.
+
+    An edge without bound says: if the tail is on the source's side, then so is the head.
+    """
+    csgraph = flow_module()
+    banned = np.isinf(unary) & active
+    if banned.all(axis=0).any():
+        return None
+    bound = np.isinf(network.capacity)
+    tail = np.concatenate([network.tail[bound], np.ones(int(banned[0].sum()), np.int64)])
+    head = np.concatenate([network.head[bound], np.flatnonzero(banned[0]) + 2])
+    tail = np.concatenate([tail, np.flatnonzero(banned[1]) + 2])
+    head = np.concatenate([head, np.zeros(int(banned[1].sum()), np.int64)])
+    implied = square(np.ones(len(tail), np.int8), tail, head, network.vertices)
+    side = np.full(network.vertices, -1, np.int8)
+    side[csgraph.breadth_first_order(implied, 1, return_predecessors=False)] = 1
+    if side[0] == 1:
+        return None
+    side[csgraph.breadth_first_order(implied.T.tocsr(), 0, return_predecessors=False)] = 0
+    return side
+
+
+def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Flags, plans: Plans) -> TwoWay:
+    """Cut what is left after forced vertices are merged with the source and the sink."""
+    places = np.where(side >= 0, side, np.arange(network.vertices))
+    atoms = places[2 : len(active) + 2]
+    settled = active & (atoms < 2)
+    base_cost = float(unary[atoms[settled], np.flatnonzero(settled)].sum())
+    free = np.flatnonzero(active & (atoms >= 2))
+    least = unary[:, free].min(axis=0)
+    more = unary[:, free] - least
+    ones, zeros = np.ones(len(free), np.int64), np.zeros(len(free), np.int64)
+    tail = np.concatenate([places[network.tail], free + 2, ones])
+    head = np.concatenate([places[network.head], zeros, free + 2])
+    capacity = np.concatenate([network.capacity, more[1], more[0]])
+    paid = (tail == 1) & (head == 0)
+    base_cost += float(least.sum()) + float(capacity[paid].sum())
+    edge_mask = (tail != head) & (tail != 0) & (head != 1) & ~paid
+    side_of, value = minimum_cut(
+        Network(tail[edge_mask], head[edge_mask], capacity[edge_mask], network.vertices), plans
+    )
+    second = active & np.where(atoms < 2, atoms == 1, side_of[2 : len(active) + 2])
+    return TwoWay(second, base_cost + value)
+
+
+def costliest_path(graph: Graph, rows: Indices, launch: Seconds) -> Indices:
+    """Return the atoms of a path whose runs cost most launches; of several, one with many atoms.
+
+    Args:
+        graph: the graph; it has an atom.
+        rows: [atoms] the row of every atom's device.
+        launch: [devices] seconds per launch.
+    """
+    labels, price = rows.tolist(), launch.tolist()
+    seconds: list[float] = []
+    lengths: list[int] = []
+    earlier: list[int] = []
+    for label, predecessors in zip(labels, graph.atom_predecessors, strict=True):
+        launch_seconds = price[label]
+        best, length, last = launch_seconds, 0, -1
+        for predecessor in predecessors:
+            reached = seconds[predecessor] + launch_seconds if labels[predecessor] != label else seconds[predecessor]
+            if reached > best or (reached == best and lengths[predecessor] >= length):
+                best, length, last = reached, lengths[predecessor] + 1, predecessor
+        seconds.append(best)
+        lengths.append(length)
+        earlier.append(last)
+    atom = max(range(len(labels)), key=lambda index: (seconds[index], lengths[index]))
+    path = [atom]
+    while earlier[path[-1]] >= 0:
+        path.append(earlier[path[-1]])
+    return np.array(path[::-1], np.int64)
+
+
+def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcharge:
+    """Return the average of what launches cost along `paths`.
+
+    Args:
+        paths: at least one.
+        launch: [2] seconds per launch on the first and the second device.
+        atoms: how many atoms the graph has.
+    """
+    share = launch / len(paths)
+    predecessors = np.concatenate([path[:-1] for path in paths])
+    successors = np.concatenate([path[1:] for path in paths])
+    starts = np.bincount([path[0] for path in paths], minlength=atoms).astype(np.float64)
+    edge = np.repeat(share[:, None], len(predecessors), axis=1)
+    return Surcharge(np.zeros(2), predecessors, successors, edge, share[:, None] * starts)
+
+
+def everywhere(share: Seconds, atoms: int) -> Surcharge:
+    """Return a surcharge on every value that passes to a device from the other one; no lower bound.
+
+    Args:
+        share: [2] seconds per value that comes to the first and to the second device.
+        atoms: how many atoms the graph has.
+    """
+    none = np.zeros(0, np.int64)
+    return Surcharge(share, none, none, np.zeros((2, 0)), np.zeros((2, atoms)))
