@@ -12,6 +12,7 @@ from nnadapter.process.lazily import lazily
 if TYPE_CHECKING:
     from nnadapter import backend, errors, ort, paddle, ray, torch
     from nnadapter.drivers.capability import DeviceInfo
+    from nnadapter.drivers.kernel import Kernel, KernelType
     from nnadapter.eager.execution import set_eager_fallback
     from nnadapter.eager.place import Place
     from nnadapter.eager.tensor import Tensor, tensor
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from nnadapter.inference.partition_report import partition_report
     from nnadapter.inference.session import InferenceSession
     from nnadapter.ir.builder import ModelBuilder
-    from nnadapter.kernels.kernel import Kernel, KernelType
     from nnadapter.kernels.registry import kernel, register_kernel, unregister_kernel
     from nnadapter.options import Options
     from nnadapter.reports.report import PartitionReport
@@ -47,8 +47,8 @@ _HOMES = {
     "DeviceValue": "nnadapter.running.device_value",
     "Execution": "nnadapter.runtime.compilation",
     "InferenceSession": "nnadapter.inference.session",
-    "Kernel": "nnadapter.kernels.kernel",
-    "KernelType": "nnadapter.kernels.kernel",
+    "Kernel": "nnadapter.drivers.kernel",
+    "KernelType": "nnadapter.drivers.kernel",
     "Limits": "nnadapter.rules",
     "ModelBuilder": "nnadapter.ir.builder",
     "Options": "nnadapter.options",

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
         SegmentModel,
         Stream,
     )
+    from nnadapter.drivers.kernel import Kernel, KernelType, Target
     from nnadapter.drivers.table_driver import TableDriver
     from nnadapter.drivers.table_lowering import lowers
-    from nnadapter.kernels.kernel import Kernel, KernelType, Target
     from nnadapter.traces.trace import Trace
     from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
@@ -60,8 +60,8 @@ _HOMES = {
     "Event": "nnadapter.drivers.interface",
     "Execution": "nnadapter.drivers.interface",
     "INTERFACE_VERSION": "nnadapter.drivers.interface",
-    "Kernel": "nnadapter.kernels.kernel",
-    "KernelType": "nnadapter.kernels.kernel",
+    "Kernel": "nnadapter.drivers.kernel",
+    "KernelType": "nnadapter.drivers.kernel",
     "Memory": "nnadapter.drivers.interface",
     "MemoryStatistics": "nnadapter.drivers.capability",
     "ModelForm": "nnadapter.drivers.capability",
@@ -80,7 +80,7 @@ _HOMES = {
     "Stream": "nnadapter.drivers.interface",
     "Supported": "partition.verdict",
     "TableDriver": "nnadapter.drivers.table_driver",
-    "Target": "nnadapter.kernels.kernel",
+    "Target": "nnadapter.drivers.kernel",
     "Threading": "nnadapter.drivers.capability",
     "Trace": "nnadapter.traces.trace",
     "Unsupported": "partition.verdict",

@@ -49,7 +49,7 @@ from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Verdict
 
 if TYPE_CHECKING:
-    from nnadapter.kernels.kernel import Kernel
+    from nnadapter.drivers.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ import numpy as np
 from nnadapter.drivers.boundary import use_memory
 from nnadapter.drivers.interface import Device as DriverDevice
 from nnadapter.drivers.interface import DeviceTensor, Memory
+from nnadapter.drivers.kernel import Kernel, registered_kernels
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.tensor_copies import OwnerBoundMemory
 from nnadapter.eager.place import Dtype, Place
@@ -43,7 +44,6 @@ from nnadapter.ir.operand import PACKED, Array, DataType, OperandType, freeze
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.kernels.context import KernelContext
-from nnadapter.kernels.kernel import Kernel, registered_kernels
 from nnadapter.kernels.registry import Choice, KernelTable, Request, warn_of_infer
 from nnadapter.options import FALLBACKS
 from nnadapter.process.forking import new_lock, new_re_lock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nnadapter.drivers.kernel import registered_kernels
 from nnadapter.drivers.selection import DeviceRequest, accelerates_first
-from nnadapter.kernels.kernel import registered_kernels
 from nnadapter.options import Options
 from nnadapter.policies import POLICIES
 

@@ -14,6 +14,7 @@ from nnadapter.caching.folder import folder_of
 from nnadapter.caching.key import Key
 from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.compiled_models.engine import CompiledEngine
+from nnadapter.drivers.kernel import registered_kernels
 from nnadapter.drivers.registry import require_driver
 from nnadapter.drivers.selection import HOSTS, DeviceRequest, Isolate, Selected, named_requests, select_one
 from nnadapter.errors import (
@@ -30,7 +31,6 @@ from nnadapter.errors import (
 )
 from nnadapter.kept_plans.entries import Place, facts_of
 from nnadapter.kept_plans.key import Source, UnkeyedError, begun_source, key_of, source_of
-from nnadapter.kernels.kernel import registered_kernels
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.process.forking import new_lock

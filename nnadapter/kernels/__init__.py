@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Context
-from nnadapter.kernels.kernel import registered_kernels
+from nnadapter.drivers.kernel import registered_kernels
 
 
 def calling_kernels(device: str, capability: Capability, context: Context) -> Context:

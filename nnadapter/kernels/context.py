@@ -36,6 +36,7 @@ from nnadapter.drivers.interface import (
     Program,
     SegmentModel,
 )
+from nnadapter.drivers.kernel import Kernel, KernelType
 from nnadapter.errors import (
     FAILURES,
     CancelledError,
@@ -47,7 +48,6 @@ from nnadapter.errors import (
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Layout, Operand, OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.kernels.kernel import Kernel, KernelType
 from nnadapter.kernels.registry import Choice, KernelTable, Request, complete, kernel_table, turns
 from nnadapter.kernels.segments import (
     MAGIC,

@@ -27,12 +27,7 @@ from typing import Any
 
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Context
-from nnadapter.drivers.registry import inside, sources
-from nnadapter.drivers.selection import HOSTS, canonical
-from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
-from nnadapter.ir.operand import Layout, OperandType
-from nnadapter.ir.operations.custom import CustomCall
-from nnadapter.kernels.kernel import (
+from nnadapter.drivers.kernel import (
     InferRule,
     Kernel,
     KernelFunction,
@@ -43,6 +38,11 @@ from nnadapter.kernels.kernel import (
     registered_kernels,
     remove_kernel,
 )
+from nnadapter.drivers.registry import inside, sources
+from nnadapter.drivers.selection import HOSTS, canonical
+from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
+from nnadapter.ir.operand import Layout, OperandType
+from nnadapter.ir.operations.custom import CustomCall
 from partition.verdict import Reason, Unsupported
 
 _IMAGE_RANK = 4

@@ -20,8 +20,8 @@ from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Supported, Unsupported, Verdict
 
 if TYPE_CHECKING:
+    from nnadapter.drivers.kernel import Kernel
     from nnadapter.exporting.export import Export
-    from nnadapter.kernels.kernel import Kernel
 
 
 class ExportingContext(Context):

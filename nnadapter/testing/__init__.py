@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
     from nnadapter.testing.bench import Settings
@@ -12,22 +13,16 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundCase", "Precision", "ScoreCard", "Settings", "conformance_cases", "run_conformance"]
 
-_MODULES = {
-    "BoundCase": "bound",
-    "Precision": "tolerances",
-    "ScoreCard": "score",
-    "Settings": "bench",
-    "conformance_cases": "bound",
-    "run_conformance": "kit",
+_HOMES = {
+    "BoundCase": "nnadapter.testing.kit",
+    "Precision": "nnadapter.testing.subjects",
+    "ScoreCard": "nnadapter.testing.kit",
+    "Settings": "nnadapter.testing.bench",
+    "conformance_cases": "nnadapter.testing.kit",
+    "run_conformance": "nnadapter.testing.kit",
 }
-"""Public name -> module, which is imported on first use."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

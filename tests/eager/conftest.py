@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nnadapter as nna
-from nnadapter.kernels.kernel import registered_kernels
+from nnadapter.drivers.kernel import registered_kernels
 from nnadapter.kernels.registry import unregister_kernel
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.kernels.kernel import registered_kernels
+from nnadapter.drivers.kernel import registered_kernels
 from nnadapter.kernels.registry import unregister_kernel
 
 

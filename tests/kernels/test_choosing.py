@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.drivers import Kernel, KernelType, Target, Unsupported
+from nnadapter.drivers.kernel import KernelOrigin
 from nnadapter.errors import DriverWarning, InvalidOptionError
 from nnadapter.ir import DataType, OperandType
-from nnadapter.kernels.kernel import KernelOrigin
 from nnadapter.kernels.registry import KernelTable, Request
 
 IMAGE = OperandType(DataType.FLOAT32, (1, 2, 3, 4))

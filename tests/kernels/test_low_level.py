@@ -7,12 +7,12 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Context, Kernel
+from nnadapter.drivers.kernel import KernelOrigin
 from nnadapter.errors import DriverWarning, IncompatibleProgramError, InvalidModelError, NotDelegatedError
 from nnadapter.ir import DataType, OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.protobuf import from_bytes, to_bytes
 from nnadapter.ir.text import to_text
-from nnadapter.kernels.kernel import KernelOrigin
 from nnadapter.kernels.registry import kernel_table
 
 TYPE = OperandType(DataType.FLOAT32, (2,))

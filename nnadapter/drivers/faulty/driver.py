@@ -55,10 +55,10 @@ from nnadapter.drivers.interface import (
     SegmentModel,
     Stream,
 )
+from nnadapter.drivers.kernel import Kernel
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FaultScriptError
 from nnadapter.ir.operand import Array
-from nnadapter.kernels.kernel import Kernel
 from nnadapter.traces.trace import Trace
 from partition.verdict import Verdict
 

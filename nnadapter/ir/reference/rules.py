@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from nnadapter.ir.operand import FLOATING
 from nnadapter.ir.operations.layouts import IMAGES
@@ -62,10 +65,25 @@ def flops_in_words(rule: FlopsRule) -> str:
 @cache
 def _texts_of_passes() -> dict[str, tuple[str, str]]:
     """By pass, its rules and its code."""
-    return {
-        name: (inspect.getdoc(function) or "", inspect.getsource(sys.modules[function.__module__]))
-        for name, function in PASSES.items()
-    }
+    return {name: (inspect.getdoc(function) or "", _text_of_pass(function)) for name, function in PASSES.items()}
+
+
+def _text_of_pass(function: Callable[..., Any]) -> str:
+    """Return the source of a pass and of every definition of its module that it reaches."""
+    source = inspect.getsource(sys.modules[function.__module__])
+    definitions = {}
+    for node in ast.parse(source).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node]
+        for target in targets:
+            name = target.id if isinstance(target, ast.Name) else getattr(target, "name", "")
+            definitions[name] = node
+    texts, pending = {}, [function.__name__]
+    while pending:
+        name = pending.pop()
+        if name in definitions and name not in texts:
+            texts[name] = ast.get_source_segment(source, definitions[name]) or ""
+            pending += [node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)]
+    return "\n".join(texts.values())
 
 
 def passes_that_name(type_: str) -> tuple[str, ...]:
