@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.ir.operations.fusion import FUSE_CODES
+from nnadapter.ir.operations.windows import FUSE_CODES
 from nnadapter.ir.reference.entry import Entry, entry_of
 from nnadapter.ir.reference.families import FAMILIES
 from nnadapter.ir.reference.plain import example_text, facts, formula_text, signature_text

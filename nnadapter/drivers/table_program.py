@@ -29,7 +29,7 @@ from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import INTEGER, Array, DataType, Operand
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.operations.fusion import FUSE_CODES
+from nnadapter.ir.operations.windows import FUSE_CODES
 from nnadapter.ir.schema import Role
 from nnadapter.ir.structure import SymbolicModel
 from partition.verdict import Reason, Unsupported

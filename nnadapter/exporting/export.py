@@ -21,7 +21,7 @@ from nnadapter.exporting.writer import Exporter, GraphWriter, NodeWriter, export
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
-from nnadapter.ir.operations.layouts import IMAGES
+from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.symbolic_numbers import Traced
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.written_nodes import WrittenNode, written_model

@@ -7,31 +7,62 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
-from nnadapter.drivers.fake_npu.footprint import packed_bytes
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
-from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu.limits import Arithmetic
+from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
-from nnadapter.drivers.fake_npu.observing import observer
-from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram
+from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram, InstructionEvents
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
-from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
-from nnadapter.drivers.fake_npu.program import FakeNpuProgram, weight_bytes
+from nnadapter.drivers.fake_npu.program import FakeNpuProgram, packed_bytes, weight_bytes
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir.model import Model
+from nnadapter.ir.operand import DataType
+from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dump_to
 from nnadapter.ir.verification import verify
 from nnadapter.process.forking import new_lock
 from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+_HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
+"""With half precision, folded constants are rounded to it."""
+
+
+def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | None:
+    """Return what watches the passes over one model, None if nobody asked.
+
+    Args:
+        folder: where the models go, each with its steps in a folder of its own, numbered; empty for nowhere.
+        check: run the model before and after each pass, lowered without passes, in full precision, and compare.
+        arithmetic: that of the context.
+    """
+    observers = [dump_to(_next(Path(folder)))] if folder else []
+    if check:
+        observers.append(check_numbers(evaluate, tolerances=_HALF if arithmetic.half_precision else TOLERANCES))
+    return all_of(*observers) if observers else None
+
+
+def _next(folder: Path) -> Path:
+    """A new folder in `folder`, made now, so that nobody else takes it."""
+    for number in count(sum(1 for _ in folder.iterdir()) if folder.exists() else 0):
+        place = folder / f"model-{number:04}"
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return place
+    raise AssertionError("there is a next number")
+
 
 _REMEMBERED = 64
 """How many admitted models are kept, lowered, until they are compiled."""

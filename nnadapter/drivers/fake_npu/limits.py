@@ -1,8 +1,28 @@
-"""What holds for every operation of the device: data types by kind, ranks, and that nothing is empty."""
+"""Limits of the device: data types, ranks, and modes of arithmetic."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from nnadapter.ir.operand import DataType
+
+
+class Arithmetic(NamedTuple):
+    """What decides how results are rounded."""
+
+    half_precision: bool = False
+    """Weights and the result of every instruction are rounded to half precision."""
+    exact: bool = False
+    """No sum is made in another way than its definition says: no convolution by transformed tiles."""
+
+    def __str__(self) -> str:
+        """The options that say so, in words."""
+        return f"precision {'float16' if self.half_precision else 'float32'}" + (", exact" if self.exact else "")
+
+
+USUAL = Arithmetic()
+"""What a context computes with where nobody says otherwise."""
+
 
 Types = frozenset[DataType]
 

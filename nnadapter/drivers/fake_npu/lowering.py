@@ -1,4 +1,4 @@
-"""From the adapter IR to the device's graph: the passes by name, then every operation's own lowering."""
+"""Lowering of a model: passes, evaluation of constants, and instructions for each operation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,65 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
-from nnadapter.drivers.fake_npu.emission import emit
-from nnadapter.drivers.fake_npu.evaluation import evaluator
+import numpy as np
+
+from nnadapter.drivers.arenas import Arenas
+from nnadapter.drivers.fake_npu.binding import Binding, Frame
+from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
+from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
+from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
+from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory, with_scratch
+from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.fake_npu.program import weight_bytes
+from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.passes import Observer, Pass, fold_constants, run_passes
+from nnadapter.ir.operand import Array
+from nnadapter.ir.passes import Evaluator, Observer, Pass, fold_constants, run_passes
 from nnadapter.process.cache import remembered
+
+
+def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:
+    """Return the graph of a model whose operations were all taken, and the instructions of each operation.
+
+    What is computed of constants meanwhile may overflow, as kernels may: the limit is the right result.
+    """
+    with np.errstate(all="ignore"):
+        emitter = Emitter(model, arithmetic)
+        instructions = [_lower_operation(emitter, operation) for operation in model.operations]
+        return emitter.finish(), instructions
+
+
+def _lower_operation(emitter: Emitter, operation: Operation) -> Sequence[Instruction]:
+    """Write one operation's instructions and return them."""
+    row, start = OPERATIONS[operation.type], emitter.instruction_count
+    row.lower(emitter, operation)
+    if not row.moves:
+        emitter.round_results(operation.outputs)
+    return emitter.instructions(start, emitter.instruction_count)
+
+
+def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USUAL) -> Sequence[Array] | None:
+    """Run a model; None if the device does not take an operation of it.
+
+    Args:
+        model: any adapter IR model.
+        inputs: contiguous arrays of the types of the model's inputs.
+        arithmetic: how to round.
+    """
+    if not all(judge(model, operation, ()) for operation in model.operations):
+        return None
+    graph = with_scratch(emit(model, arithmetic)[0])
+    return FakeNpuExecution(Binding(Frame.of(graph, plan_memory(graph))), Arenas(), DeviceMemory(0), 0).compute(inputs)
+
+
+@remembered(256)
+def evaluator(arithmetic: Arithmetic) -> Evaluator:
+    """`evaluate` in that arithmetic; always the same object, since folded constants are remembered by it."""
+    return partial(evaluate, arithmetic=arithmetic)
+
 
 PASSES = (
     "remove_dead",
@@ -123,3 +174,22 @@ def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Se
 def _name(model: Model, position: int) -> str:
     operation = model.operations[position]
     return operation.origins[0] if operation.origins else model.operands[operation.outputs[0]].name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredModel:
+    """What `admit` works out and `compile` needs again."""
+
+    graph: NpuGraph
+    """With scratch memory."""
+    memory: MemoryPlan
+    weight_bytes: int
+    """Of all constants."""
+    runs_as: tuple[str, ...]
+    """For every operation of the IR model, what it runs as; the same text for operations that run as one."""
+
+
+def prepared(lowered: Lowered, model: Model) -> LoweredModel:
+    """Place a lowered model in memory."""
+    graph = with_scratch(lowered.graph)
+    return LoweredModel(graph, plan_memory(graph), weight_bytes(graph), lowered.roles.runs_as(model))

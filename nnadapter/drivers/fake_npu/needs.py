@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
+from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.errors import IncompatibleProgramError
 

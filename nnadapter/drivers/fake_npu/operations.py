@@ -20,20 +20,8 @@ from nnadapter.drivers.fake_npu.limits import (
     NUMBERS,
     Types,
 )
-from nnadapter.drivers.fake_npu.lowerings import (
-    elementwise,
-    generation,
-    images,
-    linear_algebra,
-    losses,
-    movement,
-    normalization,
-    quantized,
-    sequences,
-    tables,
-)
-from nnadapter.drivers.fake_npu.lowerings.computed_filters import with_filter
-from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
+from nnadapter.drivers.fake_npu.lowerings import elementwise, images, linear_algebra, movement, normalization, quantized
+from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary, with_filter
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
 
@@ -204,9 +192,9 @@ _FURTHER_FUNCTIONS = {
         for name in ("bitwise_and", "bitwise_or", "bitwise_xor")
     },
     "BITWISE_NOT": OperationRow(lower=unary("bitwise_not"), dtypes=_INTEGERS),
-    "BIT_SHIFT": OperationRow(lower=generation.lower_bit_shift, dtypes=_INTEGERS),
+    "BIT_SHIFT": OperationRow(lower=movement.lower_bit_shift, dtypes=_INTEGERS),
     "BIT_CAST": OperationRow(
-        lower=generation.lower_bit_cast, dtypes=HELD, limits="bytes that become bool are true unless 0", moves=True
+        lower=movement.lower_bit_cast, dtypes=HELD, limits="bytes that become bool are true unless 0", moves=True
     ),
     "CUM_PROD": OperationRow(lower=direct("running_product", "axis", "exclusive", "reverse"), dtypes=ALL_NUMBERS),
     "HARDMAX": OperationRow(lower=direct("hardmax", "axis"), dtypes=ALL_FLOATS),
@@ -215,7 +203,7 @@ _FURTHER_FUNCTIONS = {
     "EINSUM": OperationRow(lower=linear_algebra.lower_einsum, dtypes=ALL_NUMBERS),
     "FILL": _moving(movement.lower_expand),
     "RANGE": OperationRow(lower=direct("range"), dtypes=ALL_NUMBERS),
-    "EYE_LIKE": _moving(generation.lower_eye),
+    "EYE_LIKE": _moving(movement.lower_eye),
 }
 
 _POSITIONS = {
@@ -275,13 +263,16 @@ _SAMPLING = {
 
 _SEQUENCES = {
     "LSTM": OperationRow(
-        lower=sequences.recurrent("lstm", "input_forget"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)
+        lower=elementwise.recurrent("lstm", "input_forget"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)
     ),
     "GRU": OperationRow(
-        lower=sequences.recurrent("gru", "linear_before_reset"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)
+        lower=elementwise.recurrent("gru", "linear_before_reset"),
+        dtypes=FLOATS,
+        other_dtypes={4: INDICES},
+        ranks=(3, 3),
     ),
     "ATTENTION": OperationRow(
-        lower=sequences.by_role(
+        lower=elementwise.by_role(
             "attention",
             "scale",
             "softcap",
@@ -298,14 +289,14 @@ _SEQUENCES = {
     ),
     "ROTARY_EMBEDDING": OperationRow(lower=direct("rotary_embedding", "interleaved"), dtypes=FLOATS, ranks=(4, 4)),
     "LINEAR_ATTENTION": OperationRow(
-        lower=sequences.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule"),
+        lower=elementwise.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule"),
         dtypes=FLOATS,
         ranks=(3, 3),
     ),
     "CAUSAL_CONV": OperationRow(
-        lower=sequences.by_role("causal_convolution", "activation"), dtypes=FLOATS, ranks=(3, 3)
+        lower=elementwise.by_role("causal_convolution", "activation"), dtypes=FLOATS, ranks=(3, 3)
     ),
-    "RNN": OperationRow(lower=sequences.recurrent("rnn"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)),
+    "RNN": OperationRow(lower=elementwise.recurrent("rnn"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)),
 }
 
 _NORMS_LOSSES_AND_SPECTRA = {
@@ -315,10 +306,10 @@ _NORMS_LOSSES_AND_SPECTRA = {
         lower=direct("mean_variance_normalization", "axes", "epsilon"), dtypes=FLOATS
     ),
     "NEGATIVE_LOG_LIKELIHOOD_LOSS": OperationRow(
-        lower=losses.lower_likelihood_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
+        lower=normalization.lower_likelihood_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
     ),
     "SOFTMAX_CROSS_ENTROPY_LOSS": OperationRow(
-        lower=losses.lower_cross_entropy_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
+        lower=normalization.lower_cross_entropy_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
     ),
     "DFT": OperationRow(lower=direct("fourier_transform", "axis", "length", "inverse", "onesided"), dtypes=FLOATS),
     "STFT": OperationRow(
@@ -346,7 +337,7 @@ def _with_quantized(type_: str, row: OperationRow) -> OperationRow:
     if type_ in _QUANTIZED_PRODUCTS:
         return replace(row, lower=quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[type_]), quantized=_STORED)
     if type_ in TABULATED:
-        return replace(row, lower=tables.by_table(row.lower), quantized=EIGHT_BITS)
+        return replace(row, lower=quantized.by_table(row.lower), quantized=EIGHT_BITS)
     if type_ in MOVERS and row.moves:
         return replace(row, quantized=EIGHT_BITS | _SIXTEEN_BITS, results=row.results | _SIXTEEN_BITS)
     return replace(row, quantized=EIGHT_BITS) if type_ in REALS else row

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nnadapter.drivers.capability import Option, OptionValues, Profile
-from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
+from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.errors import InvalidOptionError
 
 DEFAULT_MEMORY_BYTES = 4 << 30

@@ -1,4 +1,4 @@
-"""One lowering for many models: what was decided for a model is used again for others of its structure.
+"""Reuse of programs at other sizes: lowered graphs and converted constants.
 
 They may differ in sizes, as a model does from shape to shape, and in what constants hold, as the layers of one model
 do.
@@ -13,18 +13,16 @@ do.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
-from nnadapter.drivers.fake_npu.bound_constants import BoundConstants
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor
-from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
-from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
+from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
+from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
+from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory, with_scratch
 from nnadapter.drivers.fake_npu.program import weight_bytes
-from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
 from nnadapter.ir.derived import ArrayTrace, TracedArray
 from nnadapter.ir.model import Model
@@ -34,6 +32,38 @@ from nnadapter.ir.symbolic_numbers import Trace
 from nnadapter.ir.verification import verify
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
+
+_KEPT = 64
+"""Sets of constants; the one that was used longest ago goes."""
+_References = tuple[weakref.ref[Array], ...]
+
+
+class BoundConstants:
+    """Arrays by the arrays that they were made of, which are known by identity; safe to use from many threads.
+
+    It keeps nothing alive: what is made of constants is held by the programs that use it.
+    """
+
+    def __init__(self) -> None:
+        self._made: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _KEPT)
+
+    def keep(self, constant_arrays: Sequence[Array], made: Sequence[Array]) -> None:
+        """Note what was made of `constant_arrays`."""
+        key = tuple(map(id, constant_arrays))
+        self._made.drop(key)  # what stood there was made of arrays that are gone
+        self._made.keep(key, (tuple(map(weakref.ref, constant_arrays)), tuple(map(weakref.ref, made))))
+
+    def look_up(self, constant_arrays: Sequence[Array]) -> Sequence[Array] | None:
+        """What was made of `constant_arrays`; None if that is not known, or has gone meanwhile."""
+        known = self._made.get(tuple(map(id, constant_arrays)))
+        if known is None:
+            return None
+        sources, results = known
+        if any(source() is not array for source, array in zip(sources, constant_arrays, strict=True)):
+            return None
+        made = [array for result in results if (array := result()) is not None]
+        return made if len(made) == len(results) else None
+
 
 _STRUCTURES = 64
 """Models that are remembered; the one used longest ago goes first."""

@@ -11,8 +11,7 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.binding import Binding, Bound, Frame
 from nnadapter.drivers.fake_npu.graph import NpuGraph, Parameters, TensorType
-from nnadapter.drivers.fake_npu.memory import Home, plan_memory
-from nnadapter.drivers.fake_npu.scratch import may_want_scratch, wanted_scratch, with_scratch
+from nnadapter.drivers.fake_npu.memory import Home, may_want_scratch, plan_memory, wanted_scratch, with_scratch
 from nnadapter.drivers.fake_npu.traced_graph import Changes, TracedGraph
 from nnadapter.errors import OutOfMemoryError
 from nnadapter.ir.operand import Array

@@ -31,7 +31,7 @@ from nnadapter.ir.definition.windows import WINDOWS
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout, dtype_name
 from nnadapter.ir.operations import BROUGHT, SCHEMAS, schema_of
-from nnadapter.ir.operations.layouts import IMAGES
+from nnadapter.ir.operations.windows import IMAGES
 
 
 def by_definition(model: Model, inputs: Sequence[Array]) -> list[Array]:

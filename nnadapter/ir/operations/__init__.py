@@ -33,7 +33,7 @@ from nnadapter.ir.operations import (
     volumes,
     window_pooling,
 )
-from nnadapter.ir.operations.brought import brought_operations
+from nnadapter.ir.operations.external import brought_operations
 from nnadapter.ir.schema import OperationSchema
 
 __all__ = ["BROUGHT", "SCHEMAS", "schema_of"]

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, DataType, OperandType
-from nnadapter.ir.operations.access import integer, string
-from nnadapter.ir.operations.broadcasting import check_broadcasts_to
-from nnadapter.ir.operations.checks import check_at_least, check_vector
-from nnadapter.ir.operations.row import Types, per_output, present, row
+from nnadapter.ir.operations.row import Types, integer, per_output, present, row, string
+from nnadapter.ir.operations.shape_rules import check_at_least, check_broadcasts_to, check_vector
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INDICES = frozenset({DataType.INT32, DataType.INT64})

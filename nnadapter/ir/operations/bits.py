@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import INTEGER, DataType, OperandType
-from nnadapter.ir.operations.access import string
-from nnadapter.ir.operations.layouts import like
-from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
+from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row, string
 from nnadapter.ir.operations.shape_rules import as_first, spread_pair
+from nnadapter.ir.operations.windows import like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _PAIR = (Role("x", INTEGER), Role("y", INTEGER, same="x"))

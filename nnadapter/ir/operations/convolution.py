@@ -6,12 +6,9 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, OperandType
-from nnadapter.ir.operations.access import integer, integers
-from nnadapter.ir.operations.checks import check_at_least, check_vector
-from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
-from nnadapter.ir.operations.layouts import image_like, image_size
-from nnadapter.ir.operations.row import Types, present, row
-from nnadapter.ir.operations.windows import window_count
+from nnadapter.ir.operations.row import Types, integer, integers, present, row
+from nnadapter.ir.operations.shape_rules import check_at_least, check_vector
+from nnadapter.ir.operations.windows import FUSE_ATTRIBUTES, fusable, fused, image_like, image_size, window_count
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ROLES = (

@@ -10,12 +10,9 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import ANY, FLOATING, NUMERIC, DataType, OperandType
-from nnadapter.ir.operations.access import string
-from nnadapter.ir.operations.broadcasting import broadcast, check_broadcasts_to
-from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
-from nnadapter.ir.operations.layouts import layout_of, like
-from nnadapter.ir.operations.row import Types, no_flops, pair, per_output, present, row
-from nnadapter.ir.operations.shape_rules import as_first
+from nnadapter.ir.operations.row import Types, no_flops, pair, per_output, present, row, string
+from nnadapter.ir.operations.shape_rules import as_first, broadcast, check_broadcasts_to
+from nnadapter.ir.operations.windows import FUSE_ATTRIBUTES, fusable, fused, layout_of, like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role, ShapeRule
 
 _BOOLEAN = frozenset({DataType.BOOL})

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import ANY, FLOATING, NUMERIC, DataType, OperandType
-from nnadapter.ir.operations.access import number
-from nnadapter.ir.operations.layouts import like
-from nnadapter.ir.operations.row import Types, pair, per_output, present, row
+from nnadapter.ir.operations.row import Types, number, pair, per_output, present, row
 from nnadapter.ir.operations.shape_rules import as_first, spread_pair
+from nnadapter.ir.operations.windows import like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = (Role("input", FLOATING),)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import NUMERIC, DataType, OperandType
-from nnadapter.ir.operations.access import integer, integers, string
-from nnadapter.ir.operations.checks import check_at_least
-from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
+from nnadapter.ir.operations.row import Types, integer, integers, no_flops, per_output, present, row, string
+from nnadapter.ir.operations.shape_rules import check_at_least
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _DATA_TYPES = tuple(data_type.value for data_type in DataType)

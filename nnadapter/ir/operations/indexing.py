@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.ir.operations.access import integer, integers, string
-from nnadapter.ir.operations.checks import check_axis, check_indices, check_length
-from nnadapter.ir.operations.layouts import like
-from nnadapter.ir.operations.row import Types, no_flops, present, row
+from nnadapter.ir.operations.row import Types, integer, integers, no_flops, present, row, string
+from nnadapter.ir.operations.shape_rules import check_axis, check_indices, check_length
+from nnadapter.ir.operations.windows import like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 from nnadapter.ir.symbolic_numbers import greatest, least
 

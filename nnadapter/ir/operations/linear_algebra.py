@@ -7,9 +7,8 @@ from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, NUMERIC, OperandType
-from nnadapter.ir.operations.access import string
 from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
-from nnadapter.ir.operations.row import Types, no_flops, present, row
+from nnadapter.ir.operations.row import Types, no_flops, present, row, string
 from nnadapter.ir.operations.shape_rules import as_first
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, DataType, OperandType
-from nnadapter.ir.operations.checks import check_vector
 from nnadapter.ir.operations.row import Types, per_input, present, row
+from nnadapter.ir.operations.shape_rules import check_vector
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ROLES = (

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, NUMERIC, DataType, OperandType
-from nnadapter.ir.operations.access import integer
-from nnadapter.ir.operations.broadcasting import Dimensions, broadcast
-from nnadapter.ir.operations.checks import check_dimensions, check_vector
-from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
-from nnadapter.ir.operations.row import Types, present, row
+from nnadapter.ir.operations.row import Types, integer, present, row
+from nnadapter.ir.operations.shape_rules import Dimensions, broadcast, check_dimensions, check_vector
+from nnadapter.ir.operations.windows import FUSE_ATTRIBUTES, fusable, fused
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 

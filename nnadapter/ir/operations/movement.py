@@ -6,11 +6,9 @@ from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Layout, OperandType
-from nnadapter.ir.operations.access import integer, integers, string
-from nnadapter.ir.operations.broadcasting import broadcast
-from nnadapter.ir.operations.checks import check_at_least, check_axis, check_length
-from nnadapter.ir.operations.layouts import image_like, image_size, like
-from nnadapter.ir.operations.row import Types, no_flops, present, row
+from nnadapter.ir.operations.row import Types, integer, integers, no_flops, present, row, string
+from nnadapter.ir.operations.shape_rules import broadcast, check_at_least, check_axis, check_length
+from nnadapter.ir.operations.windows import image_like, image_size, like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = (Role("input"),)

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.ir.operand import FLOATING, OperandType
-from nnadapter.ir.operations.access import integer
-from nnadapter.ir.operations.broadcasting import check_broadcasts_to
-from nnadapter.ir.operations.checks import check_at_least, check_axis, check_vector
-from nnadapter.ir.operations.layouts import channel_axis, like
-from nnadapter.ir.operations.row import Types, per_output, present, row
-from nnadapter.ir.operations.shape_rules import along_axis
+from nnadapter.ir.operations.row import Types, integer, per_output, present, row
+from nnadapter.ir.operations.shape_rules import (
+    along_axis,
+    check_at_least,
+    check_axis,
+    check_broadcasts_to,
+    check_vector,
+)
+from nnadapter.ir.operations.windows import channel_axis, like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _EPSILON = Attribute("epsilon", AttributeKind.FLOAT, 1e-5)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, NUMERIC, OperandType
-from nnadapter.ir.operations.access import integers
-from nnadapter.ir.operations.checks import check_at_least
-from nnadapter.ir.operations.layouts import image_like, image_size
-from nnadapter.ir.operations.row import Types, present, row
-from nnadapter.ir.operations.windows import window_count, window_count_ceil
+from nnadapter.ir.operations.row import Types, integers, present, row
+from nnadapter.ir.operations.shape_rules import check_at_least
+from nnadapter.ir.operations.windows import image_like, image_size, window_count, window_count_ceil
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ATTRIBUTES = (

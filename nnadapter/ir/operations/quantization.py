@@ -19,10 +19,9 @@ from math import isclose
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, INTEGER, DataType, OperandType, Quantization
-from nnadapter.ir.operations.access import string
-from nnadapter.ir.operations.layouts import like
-from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
+from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row, string
 from nnadapter.ir.operations.shape_rules import as_first
+from nnadapter.ir.operations.windows import like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, QuantizationRule, Role, ShapeRule
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})

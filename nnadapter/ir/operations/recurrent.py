@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, DataType, OperandType
-from nnadapter.ir.operations.access import floats, string
-from nnadapter.ir.operations.row import Types, present, row
+from nnadapter.ir.operations.row import Types, floats, present, row, string
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, FlopsRule, OperationSchema, Role, ShapeRule
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -7,11 +7,9 @@ from itertools import pairwise
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import NUMERIC, DataType, OperandType
-from nnadapter.ir.operations.access import integer, integers
-from nnadapter.ir.operations.checks import check_axis
-from nnadapter.ir.operations.layouts import like
-from nnadapter.ir.operations.row import Types, per_input, present, row
-from nnadapter.ir.operations.shape_rules import along_axis
+from nnadapter.ir.operations.row import Types, integer, integers, per_input, present, row
+from nnadapter.ir.operations.shape_rules import along_axis, check_axis
+from nnadapter.ir.operations.windows import like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = (Role("input", NUMERIC),)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, NUMERIC, OperandType
-from nnadapter.ir.operations.access import floats, integers
-from nnadapter.ir.operations.checks import check_at_least, check_length
-from nnadapter.ir.operations.layouts import like
-from nnadapter.ir.operations.row import Types, no_flops, present, row
+from nnadapter.ir.operations.row import Types, floats, integers, no_flops, present, row
+from nnadapter.ir.operations.shape_rules import check_at_least, check_length
+from nnadapter.ir.operations.windows import like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ROUNDING = 1e-3

@@ -1,12 +1,39 @@
-"""How a row of the schema table is written down, and the FLOP formulas that many rows share."""
+"""Schema rows of operations, and access to their attributes and operands in shape rules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, OperationSchema, Role, ShapeRule
+
+
+def integer(attributes: Attributes, name: str) -> int:
+    """An attribute of kind INT."""
+    return cast("int", attributes[name])
+
+
+def integers(attributes: Attributes, name: str) -> tuple[int, ...]:
+    """An attribute of kind INTS."""
+    return cast("tuple[int, ...]", attributes[name])
+
+
+def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
+    """An attribute of kind FLOATS."""
+    return cast("tuple[float, ...]", attributes[name])
+
+
+def string(attributes: Attributes, name: str) -> str:
+    """An attribute of kind STRING."""
+    return cast("str", attributes[name])
+
+
+def number(attributes: Attributes, name: str) -> float:
+    """An attribute of kind FLOAT."""
+    return cast("float", attributes[name])
+
 
 Types = Sequence[OperandType | None]
 """Types of an operation's inputs by role, None where an optional one is absent."""

@@ -10,9 +10,8 @@ from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, DataType, OperandType
-from nnadapter.ir.operations.access import integer, integers
-from nnadapter.ir.operations.checks import check_at_least, check_dimensions, check_onnx_order, check_vector
-from nnadapter.ir.operations.row import Types, per_output, present, row
+from nnadapter.ir.operations.row import Types, integer, integers, per_output, present, row
+from nnadapter.ir.operations.shape_rules import check_at_least, check_dimensions, check_onnx_order, check_vector
 from nnadapter.ir.operations.windows import window_count
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import NUMERIC, DataType, OperandType
-from nnadapter.ir.operations.access import integer
-from nnadapter.ir.operations.checks import check_axis, check_dimensions, check_indices, check_vector
-from nnadapter.ir.operations.row import Types, no_flops, present, row
+from nnadapter.ir.operations.row import Types, integer, no_flops, present, row
+from nnadapter.ir.operations.shape_rules import check_axis, check_dimensions, check_indices, check_vector
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = Role("input")

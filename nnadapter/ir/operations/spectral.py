@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, OperandType
-from nnadapter.ir.operations.access import integer
-from nnadapter.ir.operations.checks import check_at_least, check_axis, check_vector
-from nnadapter.ir.operations.row import Types, present, row
+from nnadapter.ir.operations.row import Types, integer, present, row
+from nnadapter.ir.operations.shape_rules import check_at_least, check_axis, check_vector
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ONE_SIDED = Attribute("onesided", AttributeKind.BOOL, False)

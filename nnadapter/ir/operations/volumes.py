@@ -7,9 +7,8 @@ from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, OperandType
-from nnadapter.ir.operations.access import integer, integers
-from nnadapter.ir.operations.checks import check_at_least, check_vector
-from nnadapter.ir.operations.row import Types, present, row
+from nnadapter.ir.operations.row import Types, integer, integers, present, row
+from nnadapter.ir.operations.shape_rules import check_at_least, check_vector
 from nnadapter.ir.operations.windows import window_count
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, FlopsRule, OperationSchema, Role
 

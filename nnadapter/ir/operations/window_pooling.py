@@ -11,9 +11,8 @@ from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, NUMERIC, DataType, OperandType
-from nnadapter.ir.operations.access import integer, integers
-from nnadapter.ir.operations.checks import check_at_least, check_length, check_onnx_order
-from nnadapter.ir.operations.row import Types, no_flops, per_input, present, row
+from nnadapter.ir.operations.row import Types, integer, integers, no_flops, per_input, present, row
+from nnadapter.ir.operations.shape_rules import check_at_least, check_length, check_onnx_order
 from nnadapter.ir.operations.windows import window_count, window_count_ceil
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 

@@ -8,7 +8,7 @@ from math import pi, sqrt
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, Operand
-from nnadapter.ir.operations.access import integer
+from nnadapter.ir.operations.row import integer
 from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
 from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules, editing
 from nnadapter.ir.schema import AttributeValue

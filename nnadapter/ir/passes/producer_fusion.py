@@ -12,7 +12,7 @@ from nnadapter.ir.derived import derived
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, DataType, Layout, OperandType
-from nnadapter.ir.operations import layouts
+from nnadapter.ir.operations import windows
 from nnadapter.ir.pattern import Match, OperationPattern, constant, operand, operation
 from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules, editing
 
@@ -356,7 +356,7 @@ def fuse_batch_normalization(editor: ModelEditor) -> None:
 def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     host = editor.operation(match.named["host"])
     type_ = editor.type_of(host.outputs[0])
-    if channel_axis(host, type_) != layouts.channel_axis(type_):
+    if channel_axis(host, type_) != windows.channel_axis(type_):
         return None
     scale, shift = _scale_and_shift(editor, editor.operation(match.anchor))
     return fold(editor, match.named["host"], scale, shift, match.operations)
@@ -365,7 +365,7 @@ def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     normalization = editor.operation(match.anchor)
     type_ = editor.type_of(normalization.inputs[0])
-    shape = (-1, *[1] * (type_.rank - 1 - layouts.channel_axis(type_)))
+    shape = (-1, *[1] * (type_.rank - 1 - windows.channel_axis(type_)))
     values = (editor.value_of(index) for index in normalization.inputs[1:])
     coefficients = derived(
         _broadcast_parameters,

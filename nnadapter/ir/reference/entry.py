@@ -1,23 +1,283 @@
-"""One entry of the reference: the row, what is said of it, its definition and its example."""
+"""Entries of the operation reference: row, documentation, definition source, and a computed example."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from inspect import unwrap
+from types import CodeType, FunctionType
+from typing import Any
 
-from nnadapter.errors import InvalidModelError
-from nnadapter.ir.definition import FUNCTIONS
+import numpy as np
+
+from nnadapter.errors import FAILURES, InvalidModelError, describe
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.definition import FUNCTIONS, by_definition
 from nnadapter.ir.definition.quantized import QUANTIZED_FUNCTIONS
-from nnadapter.ir.operand import ANY, FLOATING, INTEGER, NUMERIC, DataType
+from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.operand import ANY, FLOATING, INTEGER, NUMERIC, Array, DataType, OperandType
 from nnadapter.ir.operations import SCHEMAS, schema_of
+from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
+from nnadapter.ir.operations.row import no_flops, per_input, per_output
+from nnadapter.ir.operations.windows import IMAGES
+from nnadapter.ir.passes.run import PASSES
 from nnadapter.ir.reference.families import family_of, meaning_of
-from nnadapter.ir.reference.meaning import Meaning
+from nnadapter.ir.reference.meaning import Example, Meaning
 from nnadapter.ir.reference.onnx_ops import ONNX_OPS
-from nnadapter.ir.reference.rules import flops_in_words, layouts, passes_that_name, quantized_operands
-from nnadapter.ir.reference.sources import source_of
-from nnadapter.ir.reference.trying import Tried, tried
-from nnadapter.ir.schema import Attribute, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, FlopsRule, OperationSchema, Role
+from nnadapter.ir.verification import verify
+
+_OWN = "nnadapter.ir.definition"
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """Return the Python text of a function and of everything that it calls in its own package.
+
+    1. What is no function of Python, or has no source, is named.
+    2. A lambda is the line in which it stands.
+    3. A function made by another is shown with that one, and with what it was made of.
+    4. What a text names that stands in a definition's file, or in the function's own, comes before it.
+    """
+    if not isinstance(function, FunctionType):
+        return _named(function)
+    parts: dict[str, str] = {}
+    try:
+        _collect(function, parts)
+    except (KeyError, OSError, TypeError):  # no such module, or one without a source
+        return _named(function)
+    return "\n\n\n".join(parts.values())
+
+
+def _named(function: Callable[..., Any]) -> str:
+    home = "numpy" if isinstance(function, np.ufunc) else getattr(function, "__module__", None)
+    name = getattr(function, "__name__", "")
+    return f"{home}.{name}" if home and name else name or f"# {type(function).__name__}"
+
+
+def _collect(function: FunctionType, parts: dict[str, str]) -> None:
+    module, name = function.__module__, function.__qualname__.partition(".")[0]
+    for reference in _references(function.__code__):
+        _collect_name(module, reference, parts)
+    held = inspect.getclosurevars(function).nonlocals
+    for value in held.values():
+        if isinstance(value, FunctionType) and value.__name__ != "<lambda>":
+            _collect(value, parts)
+    if name == "<lambda>":
+        parts[f"{module}.{id(function)}"] = _line(function)
+    elif name in _texts(module):
+        _collect_name(module, name, parts)
+    if held and "." in function.__qualname__:
+        parts[f"{module}.{id(function)}"] = _made_of(name, held)
+
+
+def _made_of(name: str, held: Mapping[str, Any]) -> str:
+    """The line in which a function was made, if lambdas in it say of what, or else what it holds."""
+    for value in held.values():
+        if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
+            return _line(value)
+    return f"# made by {name} with {'; '.join(f'{key} = {_shown(value)}' for key, value in held.items())}"
+
+
+def _line(function: FunctionType) -> str:
+    """The line of a table in which a lambda stands, as an assignment."""
+    line = inspect.getsource(function).strip().rstrip(",")
+    return re.sub(r'^"(\w+)": ', r"\1 = ", line)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, FunctionType):
+        return value.__name__
+    return f"numpy.{value.__name__}" if callable(value) and hasattr(value, "__name__") else repr(value)
+
+
+def _collect_name(module: str, name: str, parts: dict[str, str]) -> None:
+    """Add the text of a module's own name, after what it names itself."""
+    value = getattr(sys.modules[module], name, None)
+    home = getattr(value, "__module__", module) if isinstance(value, FunctionType) else module
+    key = f"{home}.{name}"
+    if key in parts or (home != module and not home.startswith(_OWN)) or name not in _texts(home):
+        return
+    parts[key] = ""  # its place is taken, so that a function which calls itself comes to an end
+    text = _texts(home)[name]
+    for reference in sorted({node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}):
+        _collect_name(home, reference, parts)
+    del parts[key]
+    parts[key] = text
+
+
+def _references(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _references(constant)
+
+
+@cache
+def _texts(module: str) -> Mapping[str, str]:
+    """The functions and assignments of a module, by name; tables by operation are left out."""
+    text = inspect.getsource(sys.modules[module])
+    found: dict[str, str] = {}
+    for node in ast.parse(text).body:
+        for name in _names(node):
+            found[name] = _without_remarks(ast.get_source_segment(text, node) or "")
+    return found
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef):
+        yield node.name
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    yield from (target.id for target in targets if isinstance(target, ast.Name) and not target.id[0].isalpha())
+
+
+def _without_remarks(text: str) -> str:
+    """The text without what is said to type checkers and linters."""
+    return "\n".join(line.partition("  # type:")[0].partition("  # noqa")[0].rstrip() for line in text.splitlines())
+
+
+_OF_IMAGES = "The first input may be NHWC; it then has its channels last, and so has the result."
+
+
+def layouts(type_: str) -> str:
+    """What an operation makes of images whose channels are last; empty where nothing is special."""
+    return _OF_IMAGES if type_ in IMAGES else ""
+
+
+def quantized_operands(schema: OperationSchema) -> str:
+    """Which of the ways of quantized operands an operation goes."""
+    type_ = schema.type
+    if schema.always_quantized:
+        return "Its result is quantized, as the model says of it."
+    if type_ in PRODUCTS:
+        return (
+            "Integers of 8 bits without their zero points are multiplied and added up exactly. Without a quantized"
+            " result, these sums are the result, in int32. With one, sums and an int32 bias are multiplied by scale of"
+            " input * scale of weights / scale of result, rounded half to even, moved by the zero point and saturated;"
+            " then an activation is applied to the reals that these integers stand for."
+        )
+    ways = []
+    if type_ in MOVERS:
+        ways.append("It moves integers; the result is quantized as the input is, if that is per tensor.")
+    if type_ in REALS:
+        ways.append(
+            "With 8-bit quantized operands and a quantized result, it computes as DEQUANTIZE, itself in float32 and"
+            " QUANTIZE would."
+        )
+    if type_ == "DEQUANTIZE":
+        ways.append("Its input is quantized.")
+    if not ways and schema.inputs[0].dtypes <= FLOATING:
+        return "It takes none: its input is floating-point."
+    return " ".join(ways) or "It sees their integers alone."
+
+
+def flops_in_words(rule: FlopsRule) -> str:
+    """The formula that many rows share, in words; empty for others."""
+    if rule is no_flops:
+        return "0"
+    steps = inspect.getclosurevars(rule).nonlocals.get("steps") if inspect.isfunction(rule) else None
+    shared = {per_output(1).__qualname__: "output", per_input(1).__qualname__: "first input"}
+    of = shared.get(getattr(rule, "__qualname__", ""))
+    return f"{steps} for each element of the {of}" if of else ""
+
+
+@cache
+def _texts_of_passes() -> dict[str, tuple[str, str]]:
+    """By pass, its rules and its code."""
+    return {name: (inspect.getdoc(function) or "", _text_of_pass(function)) for name, function in PASSES.items()}
+
+
+def _text_of_pass(function: Callable[..., Any]) -> str:
+    """Return the source of a pass and of every definition of its module that it reaches."""
+    source = inspect.getsource(sys.modules[function.__module__])
+    definitions = {}
+    for node in ast.parse(source).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node]
+        for target in targets:
+            name = target.id if isinstance(target, ast.Name) else getattr(target, "name", "")
+            definitions[name] = node
+    texts, pending = {}, [function.__name__]
+    while pending:
+        name = pending.pop()
+        if name in definitions and name not in texts:
+            texts[name] = ast.get_source_segment(source, definitions[name]) or ""
+            pending += [node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)]
+    return "\n".join(texts.values())
+
+
+def passes_that_name(type_: str) -> tuple[str, ...]:
+    """The passes of the kit whose rules or tables name an operation; families such as REDUCE_… count."""
+    family = re.escape(type_.partition("_")[0])
+    words = re.compile(rf"\b{re.escape(type_)}\b(?!_)|\b{family}_…")
+    texts = _texts_of_passes().items()
+    return tuple(name for name, (rules, code) in texts if words.search(rules) or f'"{type_}"' in code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tried:
+    """An example with what came of it."""
+
+    model: Model
+    """The example as a model of one operation."""
+    inputs: tuple[tuple[OperandType, Array] | None, ...]
+    """By role, None where an optional one is absent."""
+    outputs: tuple[tuple[OperandType, Array | None], ...]
+    """Computed by definition; None where there is none."""
+    flops: int
+    """By the row's formula."""
+
+
+def tried(type_: str, example: Example) -> Tried:
+    """Return an example with its results.
+
+    Raises:
+        InvalidModelError: inputs or attributes do not fit the operation, or a definition from outside fails.
+    """
+    builder = ModelBuilder()
+    quantizations = (*example.quantizations, *[None] * len(example.inputs))
+    types = [
+        None
+        if array is None
+        else OperandType(DataType(array.dtype.name), array.shape, quantization=quantizations[position])
+        for position, array in enumerate(example.inputs)
+    ]
+    operands = [
+        ABSENT if input_type is None else builder.add_input(f"input{position}", input_type)
+        for position, input_type in enumerate(types)
+    ]
+    results = builder.add_operation(type_, operands, example.attributes, quantized=example.results)
+    model = builder.finish(results)
+    verify(model)
+    attributes = model.operations[0].attributes
+    result_types = [model.type_at(result) for result in results]
+    arrays = [array for array in example.inputs if array is not None]
+    return Tried(
+        model=model,
+        inputs=tuple(
+            None if array is None or input_type is None else (input_type, array)
+            for input_type, array in zip(types, example.inputs, strict=True)
+        ),
+        outputs=tuple(zip(result_types, _results(model, arrays), strict=True)),
+        flops=schema_of(type_).flops(types, result_types, attributes),
+    )
+
+
+def _results(model: Model, arrays: Sequence[Array]) -> Sequence[Array | None]:
+    (operation,) = model.operations
+    if operation.type in FUNCTIONS or operation.type in QUANTIZED_FUNCTIONS:
+        return by_definition(model, arrays)
+    if schema_of(operation.type).definition is None:
+        return [None] * len(operation.outputs)
+    try:
+        return by_definition(model, arrays)
+    except FAILURES as error:
+        message = f"the definition of {operation.type} fails with its own example: {describe(error)}; ask its vendor"
+        raise InvalidModelError(message) from error
+
 
 _SETS = (("any", ANY), ("any number", NUMERIC), ("any floating-point", FLOATING), ("any integer", INTEGER))
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.ir.operand import Array, OperandType
-from nnadapter.ir.reference.entry import Entry, in_words
-from nnadapter.ir.reference.trying import Tried
+from nnadapter.ir.reference.entry import Entry, Tried, in_words
 
 _WIDTH = 96
 

@@ -9,8 +9,8 @@ import nnadapter as nna
 from nnadapter.drivers.capability import flaw
 from nnadapter.drivers.fake_npu.clock import simulated_profile, simulated_seconds
 from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu.memory import with_scratch
 from nnadapter.drivers.fake_npu.products import instruction_flops
-from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operations import schema_of
 from tests.ir.passes.program import Program, random

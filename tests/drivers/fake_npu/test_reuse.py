@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from onnx.backend.test.loader import load_model_tests
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph
-from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
+from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
 from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, LoweringTemplate
 from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.errors import NNAdapterError

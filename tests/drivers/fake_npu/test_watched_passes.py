@@ -5,9 +5,8 @@ import pytest
 from onnx import parser
 
 import nnadapter as nna
-from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
-from nnadapter.drivers.fake_npu.evaluation import evaluate, evaluator
-from nnadapter.drivers.fake_npu.lowering import PASSES, lower
+from nnadapter.drivers.fake_npu.limits import Arithmetic
+from nnadapter.drivers.fake_npu.lowering import PASSES, evaluate, evaluator, lower
 from nnadapter.errors import InvalidOptionError, PassError
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import check_numbers, run_passes

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import mutually_broadcastable_shapes
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS, DataType, Layout
-from nnadapter.ir.operations.fusion import FUSE_CODES
+from nnadapter.ir.operations.windows import FUSE_CODES
 from tests.ir.operations.shape_oracle import flops, infer, operand
 
 _PARAMETERS = {"clip": (0.0, 6.0), "hard_sigmoid": (0.2, 0.5), "hard_swish": (1 / 6, 0.5), "leaky_relu": (0.1,)}

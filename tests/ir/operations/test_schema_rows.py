@@ -4,7 +4,7 @@ import pytest
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS, AttributeKind, OperationSchema, check_attributes, schema_of
-from nnadapter.ir.operations.fusion import FUSE_CODES
+from nnadapter.ir.operations.windows import FUSE_CODES
 from tests.every import for_every
 
 _PYTHON = {

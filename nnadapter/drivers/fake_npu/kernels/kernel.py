@@ -1,4 +1,4 @@
-"""What a kernel is: a function that binds an instruction to its buffers, once, and gives back what to call per run.
+"""Kernel types, and checks of indices.
 
 Everything that depends on shapes is decided while binding. What is called per run has no arguments, writes its
 outputs in place and allocates nothing large. The law of this folder: a kernel never writes to its inputs, and it
@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 
 Run = Callable[[], object]
@@ -70,5 +73,35 @@ def in_sequence(steps: Sequence[Run]) -> Run:
     def run() -> None:
         for step in steps:
             step()
+
+    return run
+
+
+def check_indices(indices: Array, size: int) -> None:
+    """Raise InputValueError unless every index is in [-size, size)."""
+    if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
+        index_range = f"from {indices.min()} to {indices.max()}"
+        raise InputValueError(f"an index is out of bounds: got indices {index_range} for an axis of {size} elements")
+
+
+def bind_places(indices: Array, sizes: Sequence[int], places: Array, spare: Array) -> Run:
+    """Bind the places that rows of indices have in axes of `sizes` flattened to one.
+
+    Args:
+        indices: [..., axes], any integers; negative ones count from the end.
+        sizes: of the axes.
+        places: where the result goes, int64, the dimensions of `indices` without the last.
+        spare: as `places`.
+    """
+
+    def run() -> None:
+        places[...] = 0
+        for axis, size in enumerate(sizes):
+            column = indices[..., axis]
+            check_indices(column, size)
+            np.copyto(spare, column)
+            np.add(spare, size, out=spare, where=spare < 0)
+            np.multiply(places, size, places)
+            np.add(places, spare, places)
 
     return run

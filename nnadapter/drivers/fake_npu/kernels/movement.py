@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.copying import bind_copies, bind_copy, has_short_runs
-from nnadapter.drivers.fake_npu.kernels.indices import check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run, check_indices
 from nnadapter.ir.operand import Array
 
 

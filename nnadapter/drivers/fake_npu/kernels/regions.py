@@ -8,8 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters
-from nnadapter.drivers.fake_npu.kernels.indices import check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run, check_indices
 from nnadapter.errors import InputValueError
 from nnadapter.ir.index_ranges import farthest_corner
 from nnadapter.ir.operand import Array

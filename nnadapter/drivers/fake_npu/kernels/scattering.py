@@ -8,8 +8,14 @@ from math import prod
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.indices import bind_places, check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import (
+    KernelArguments,
+    NumpyKernel,
+    Outline,
+    Run,
+    bind_places,
+    check_indices,
+)
 from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 

@@ -11,8 +11,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
-from nnadapter.drivers.fake_npu.kernels.window_axes import bind_overlap, bind_padding
-from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_overlap, bind_padding
 from nnadapter.ir.operand import Array
 
 _MATRIX_BYTES = 8 << 20

@@ -9,10 +9,15 @@ from math import prod
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.indices import check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
-from nnadapter.drivers.fake_npu.kernels.window_axes import bind_padding
-from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.drivers.fake_npu.kernels.kernel import (
+    KernelArguments,
+    NumpyKernel,
+    Outline,
+    Run,
+    check_indices,
+    in_sequence,
+)
+from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padding
 from nnadapter.ir.operand import Array
 
 Combine = Callable[..., object]

@@ -22,9 +22,9 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks
+from nnadapter.drivers.fake_npu.kernels.copying import bind_padded_copy
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
-from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 

@@ -1,8 +1,8 @@
-"""Lowerings of element-wise operations."""
+"""Lowerings of elementwise operations, and of others whose operands kernels take as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isinf
 from typing import Any
 
@@ -10,7 +10,10 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Activation
-from nnadapter.ir.model import Operation
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.operations.recurrent import PARAMETERS, function_names
+from nnadapter.ir.operations.row import floats
 
 Lower = Callable[[Emitter, Operation], None]
 """Writes the instructions of one operation and sets its outputs."""
@@ -122,3 +125,56 @@ def lower_sum(emitter: Emitter, operation: Operation) -> None:
     """SUM of any number of tensors."""
     kernels = {1: lower_assign, 2: direct("add")}
     kernels.get(len(operation.inputs), direct("sum"))(emitter, operation)
+
+
+def with_filter(kernel: str, *more: str) -> Lower:
+    """CONV_3D, CONV_3D_TRANSPOSE and DEFORMABLE_CONV_2D; `more` names attributes beside the window's and group."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        operands = operation.inputs
+        parameters = {name: operation.attributes[name] for name in ("strides", "dilations", "pads", "group", *more)}
+        parameters["kernel_shape"] = emitter.model.operands[operands[1]].type.dimensions[2:]
+        parameters["has_bias"] = len(operands) > 3 and operands[3] != ABSENT
+        emitter.emit_operation(operation, kernel, parameters)
+
+    return lower
+
+
+def by_role(kernel: str, *parameters: str) -> Lower:
+    """One instruction with the inputs that are there, their roles, and the named attributes as they are."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        _emit(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})
+
+    return lower
+
+
+def recurrent(kernel: str, *parameters: str) -> Lower:
+    """One instruction for a whole recurrent layer; each of its functions keeps the parameters that it reads."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        values = {name: operation.attributes[name] for name in ("direction", "clip", *parameters)}
+        _emit(emitter, operation, kernel, {**values, **_functions(operation)})
+
+    return lower
+
+
+def _functions(operation: Operation) -> dict[str, Any]:
+    names = function_names(operation.attributes)
+    parameters: dict[str, Any] = {"functions": names}
+    for position, name in enumerate(names):
+        parameters[f"arguments_{position}"] = tuple(
+            floats(operation.attributes, f"activation_{parameter}")[position] for parameter in PARAMETERS[name]
+        )
+    return parameters
+
+
+def _emit(emitter: Emitter, operation: Operation, kernel: str, values: Mapping[str, Any]) -> None:
+    tensors_by_role = {
+        role.name: emitter.tensor(operand)
+        for role, operand in zip(schema_of(operation.type).inputs, operation.inputs, strict=False)
+        if operand != ABSENT
+    }
+    emitter.emit_operation(
+        operation, kernel, {"roles": tuple(tensors_by_role), **values}, inputs=tuple(tensors_by_role.values())
+    )

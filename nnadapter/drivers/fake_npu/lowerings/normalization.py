@@ -1,4 +1,4 @@
-"""Lowerings of the normalizations."""
+"""Lowerings of normalizations and losses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.ir.derived import applied
-from nnadapter.ir.model import Operation
+from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, Layout
 
 
@@ -80,3 +80,24 @@ def lower_local_response_normalization(emitter: Emitter, operation: Operation) -
     parameters = {name: operation.attributes[name] for name in ("size", "alpha", "beta", "bias")}
     parameters["channel_axis"] = _channel_axis(emitter, operation.inputs[0])
     emitter.emit_operation(operation, "local_response_normalization", parameters)
+
+
+def lower_likelihood_loss(emitter: Emitter, operation: Operation) -> None:
+    """NEGATIVE_LOG_LIKELIHOOD_LOSS."""
+    _emit(emitter, operation, emitter.tensor(operation.inputs[0]))
+
+
+def lower_cross_entropy_loss(emitter: Emitter, operation: Operation) -> None:
+    """SOFTMAX_CROSS_ENTROPY_LOSS: the logarithm of softmax, then the likelihood."""
+    scores, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[1])
+    (logarithms,) = emitter.emit("log_softmax", (scores,), (result,), {"axis": 1})
+    emitter.assign(operation.outputs[1], logarithms)
+    _emit(emitter, operation, logarithms)
+
+
+def _emit(emitter: Emitter, operation: Operation, logarithms: int) -> None:
+    rest = [emitter.tensor(operand) for operand in operation.inputs[1:] if operand != ABSENT]
+    parameters = {name: operation.attributes[name] for name in ("reduction", "ignore_index")}
+    results = (emitter.result_type(operation.outputs[0]),)
+    (loss,) = emitter.emit("negative_log_likelihood", (logarithms, *rest), results, parameters)
+    emitter.assign(operation.outputs[0], loss)

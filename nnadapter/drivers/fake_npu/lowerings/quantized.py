@@ -1,4 +1,4 @@
-"""Lowerings of operations on quantized operands.
+"""Lowerings of operations on quantized operands, by integers or by tables of all 256 values.
 
 Products of 8-bit integers go through the floating-point kernels, because a matrix product of floats is many times as
 fast as numpy's of integers. It is exact: zero points are subtracted first, so that all factors are whole numbers below
@@ -15,16 +15,28 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.binding import bind
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
+from nnadapter.drivers.fake_npu.kernels.quantized_elements import to_integers
 from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.drivers.fake_npu.limits import USUAL
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
-from nnadapter.drivers.fake_npu.lowerings.filters import emit_filter, place_constant_filter, plain_convolution
-from nnadapter.drivers.fake_npu.lowerings.images import image_of, image_type, set_image, window_parameters
+from nnadapter.drivers.fake_npu.lowerings.images import (
+    emit_filter,
+    image_of,
+    image_type,
+    place_constant_filter,
+    plain_convolution,
+    set_image,
+    window_parameters,
+)
+from nnadapter.drivers.fake_npu.memory import with_scratch
+from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.derived import applied, decided, derived
 from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operand import Array, OperandType, Quantization
+from nnadapter.ir.operand import Array, DataType, OperandType, Quantization
 from nnadapter.ir.operand_checks import integer_range
 
 _EXACT_IN_FLOAT32 = 1 << 24
@@ -287,3 +299,55 @@ def lower_matmul(emitter: Emitter, operation: Operation) -> None:
     y = emitter.add_constant(product.weight()) if constant else product.factor(1, emitter.tensor(second))
     sums = product.sums("matmul", (x, y), product.result.dimensions, parameters)
     emitter.assign(operation.outputs[0], product.finished(sums))
+
+
+_VALUES = 256
+
+
+def by_table(plain: Lower) -> Lower:
+    """A look-up where input and result are quantized, else `plain`."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        operands = emitter.model.operands
+        source, result = operands[operation.inputs[0]].type, operands[operation.outputs[0]].type
+        if source.quantization is None or result.quantization is None:
+            plain(emitter, operation)
+            return
+        reals = _computed(plain, operation, _reals(source))
+        inputs = (emitter.tensor(operation.inputs[0]), emitter.add_constant(_integers(reals, result)))
+        (output,) = emitter.emit("look_up", inputs, (emitter.result_type(operation.outputs[0]),))
+        emitter.assign(operation.outputs[0], output)
+
+    return lower
+
+
+def _reals(type_: OperandType) -> Array:
+    """What every integer stands for, in the order of their bits."""
+    quantization = quantization_of(type_)
+    integers = np.arange(_VALUES, dtype=np.uint8).view(type_.dtype.value).astype(np.int32)
+    reals: Array = (integers - quantization.zero_point[0]).astype(np.float32) * np.float32(quantization.scale[0])
+    return reals
+
+
+def _integers(reals: Array, type_: OperandType) -> Array:
+    quantization = quantization_of(type_)
+    integers = np.empty(reals.shape, type_.dtype.value)
+    convert = to_integers(np.divide, *integer_range(type_.dtype))
+    scale, zero_point = (np.array(values, np.float32) for values in (quantization.scale, quantization.zero_point))
+    convert(reals, integers, scale, zero_point, np.empty_like(reals))
+    return integers
+
+
+def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
+    """What the device's own kernels make of `reals`."""
+    builder = ModelBuilder()
+    input_operand = builder.add_input("x", OperandType(DataType.FLOAT32, reals.shape))
+    model = builder.finish(builder.add_operation(operation.type, (input_operand,), operation.attributes))
+    emitter = Emitter(model, USUAL)
+    plain(emitter, model.operations[0])
+    graph = with_scratch(emitter.finish())
+    arrays = [np.empty(tensor.type.dimensions, tensor.type.dtype) for tensor in graph.tensors]
+    arrays[graph.inputs[0]] = reals
+    for instruction in graph.instructions:
+        bind(instruction, arrays, instruction.parameters)()
+    return arrays[graph.outputs[0]]

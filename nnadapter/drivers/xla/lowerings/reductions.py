@@ -21,7 +21,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import DataType, Layout
 from nnadapter.ir.operand_checks import integer_range
-from nnadapter.ir.operations.layouts import IMAGES
+from nnadapter.ir.operations.windows import IMAGES
 
 
 def smallest(dtype: Any) -> Any:

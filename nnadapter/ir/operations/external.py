@@ -1,4 +1,8 @@
-"""A row from outside, at its border: checked when it is loaded, and what its functions raise and give when called."""
+"""External operations: schema rows that packages bring by entry points, checked when loaded.
+
+An entry point's name is the operation's type, its value names the row (`package.module:ROW`), an `OperationSchema` with
+a `definition`. Entry points are read when an operation is asked for that the schema table does not have.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from nnadapter.errors import FAILURES, DriverError, DriverWarning, InvalidModelE
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operand_checks import checked_type, normalized
 from nnadapter.ir.schema import Attribute, Attributes, Definition, FlopsRule, OperationSchema, Role, ShapeRule
-from nnadapter.process.packages import PlugIn
+from nnadapter.process.packages import PlugIn, PlugIns
 
 
 def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:
@@ -162,3 +166,24 @@ def _unwritable(value: Any) -> Any:
     view = value.view()
     view.flags.writeable = False
     return view
+
+
+GROUP = "nnadapter.operations"
+"""The entry point group."""
+
+
+def brought_operations(own: frozenset[str]) -> PlugIns[OperationSchema]:
+    """Return the operations that distributions bring.
+
+    Args:
+        own: the names of the schema table, which nobody else can take.
+    """
+
+    def problem(name: str) -> str:
+        if name in own:
+            return "nnadapter has an operation of that name; its vendor must take another"
+        if not name.isidentifier() or not name.isascii() or name != name.upper():
+            return "it is no name of an operation, such as ACME_SWISH; its vendor must take another"
+        return ""
+
+    return PlugIns(GROUP, checked_row, problem)
