@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers import DeviceTensor
 from nnadapter.errors import DriverError
 
 

@@ -22,7 +22,7 @@ from nnadapter.drivers import (
     Reason,
     Unsupported,
 )
-from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir import SCHEMAS
 
 LAUNCH, TENSOR, BYTE = 80e-6, 7e-6, 1 / 2e9
 """Seconds of a segment, of a tensor that crosses, of a byte of it."""

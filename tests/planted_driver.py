@@ -8,8 +8,8 @@ import numpy as np
 
 from nnadapter.drivers import Context, Device, Driver, Option
 from nnadapter.drivers.fake_npu import FakeNpuDriver
-from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import Lifetime, Operand, OperandType, freeze
+from nnadapter.ir import Lifetime, Model, Operand, OperandType, Operation
+from nnadapter.ir.operand import freeze
 
 COMPILED = []
 """The nodes of every model that was compiled."""

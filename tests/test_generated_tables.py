@@ -6,10 +6,10 @@ import pytest
 import nnadapter as nna
 from nnadapter import limits
 from nnadapter.converters import OnnxNode, convert_graph
+from nnadapter.drivers import Reason
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation import prepare as preparation
-from partition.graph import Value
-from partition.verdict import Reason
+from partition import Value
 from tests.models import HEAD, numbers, parse, run_whole
 
 _TABLES = f"""{HEAD}

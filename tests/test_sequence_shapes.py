@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.ir.text import to_text
+from nnadapter.ir import to_text
 from nnadapter.offering.conversions import Conversions, converted
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize

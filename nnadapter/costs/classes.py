@@ -15,34 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from nnadapter.ir import operations
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operations import (
-    accumulation,
-    attention,
-    bits,
-    convolution,
-    custom,
-    elementwise,
-    functions,
-    generation,
-    indexing,
-    linear_algebra,
-    losses,
-    matrix,
-    movement,
-    normalization,
-    norms,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-    resizing,
-    sampling,
-    scattering,
-    spectral,
-    volumes,
-    window_pooling,
-)
 from nnadapter.ir.schema import OperationSchema
 
 
@@ -94,18 +68,36 @@ CLASSES = tuple(OperationClass)
 
 _Rows = Sequence[OperationSchema]
 _FAMILIES: tuple[tuple[OperationClass, tuple[_Rows, ...]], ...] = (
-    (OperationClass.CONVOLUTION, (convolution.ROWS, volumes.ROWS)),
-    (OperationClass.MATRIX, (matrix.ROWS, attention.ROWS, linear_algebra.ROWS, spectral.ROWS)),
-    (OperationClass.RECURRENT, (recurrent.ROWS,)),
-    (OperationClass.NORMALIZATION, (normalization.ROWS, norms.ROWS, losses.ROWS)),
-    (OperationClass.REDUCTION, (reduction.ROWS, pooling.ROWS, window_pooling.ROWS, accumulation.ROWS)),
-    (OperationClass.FUNCTION, (functions.ROWS,)),
-    (OperationClass.ELEMENTWISE, (elementwise.ROWS, bits.ROWS, quantization.ROWS)),
+    (OperationClass.CONVOLUTION, (operations.convolution.ROWS, operations.volumes.ROWS)),
+    (
+        OperationClass.MATRIX,
+        (operations.matrix.ROWS, operations.attention.ROWS, operations.linear_algebra.ROWS, operations.spectral.ROWS),
+    ),
+    (OperationClass.RECURRENT, (operations.recurrent.ROWS,)),
+    (OperationClass.NORMALIZATION, (operations.normalization.ROWS, operations.norms.ROWS, operations.losses.ROWS)),
+    (
+        OperationClass.REDUCTION,
+        (
+            operations.reduction.ROWS,
+            operations.pooling.ROWS,
+            operations.window_pooling.ROWS,
+            operations.accumulation.ROWS,
+        ),
+    ),
+    (OperationClass.FUNCTION, (operations.functions.ROWS,)),
+    (OperationClass.ELEMENTWISE, (operations.elementwise.ROWS, operations.bits.ROWS, operations.quantization.ROWS)),
     (
         OperationClass.MOVEMENT,
-        (movement.ROWS, indexing.ROWS, generation.ROWS, resizing.ROWS, scattering.ROWS, sampling.ROWS),
+        (
+            operations.movement.ROWS,
+            operations.indexing.ROWS,
+            operations.generation.ROWS,
+            operations.resizing.ROWS,
+            operations.scattering.ROWS,
+            operations.sampling.ROWS,
+        ),
     ),
-    (OperationClass.OTHER, (custom.ROWS,)),
+    (OperationClass.OTHER, (operations.custom.ROWS,)),
 )
 _OTHERWISE = {
     OperationClass.CONVOLUTION: "DEFORMABLE_CONV_2D",

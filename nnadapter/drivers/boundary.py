@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers.capability import Capability, OptionValues, Profile, flaw
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import (
@@ -27,17 +28,6 @@ from nnadapter.drivers.interface import (
 )
 from nnadapter.drivers.registry import open_device, open_isolated
 from nnadapter.drivers.selection import Selected
-from nnadapter.errors import (
-    FAILURES,
-    CompilationError,
-    DeviceOpeningError,
-    DeviceUnavailableError,
-    DriverError,
-    ExecutionError,
-    NNAdapterError,
-    describe,
-    located,
-)
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict
@@ -60,12 +50,12 @@ def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Con
             context = named_call(selected.name, "with_trace")(context.with_trace, trace, selected.name)
         if not isinstance(context, Context):
             raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
-    except NNAdapterError as error:
-        located(error, selected.name, "context")
+    except errors.NNAdapterError as error:
+        errors.located(error, selected.name, "context")
         raise
-    except FAILURES as error:
-        raise DeviceOpeningError(
-            f"device {selected.name!r} did not give a context: {describe(error)}; ask its vendor",
+    except errors.FAILURES as error:
+        raise errors.DeviceOpeningError(
+            f"device {selected.name!r} did not give a context: {errors.describe(error)}; ask its vendor",
             device=selected.name,
             phase="context",
         ) from error
@@ -94,11 +84,12 @@ def has_of(name: str, device: Device, attribute: str) -> bool:
     """
     try:
         return bool(named_call(name, attribute)(getattr, device, attribute))
-    except NNAdapterError:
+    except errors.NNAdapterError:
         raise
-    except FAILURES as error:
-        raise DeviceUnavailableError(
-            f"device {name!r} did not say whether it {attribute.replace('_', ' ')}: {describe(error)}; ask its vendor"
+    except errors.FAILURES as error:
+        raise errors.DeviceUnavailableError(
+            f"device {name!r} did not say whether it {attribute.replace('_', ' ')}: "
+            f"{errors.describe(error)}; ask its vendor"
         ) from error
 
 
@@ -112,10 +103,10 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
         if len(verdicts) == expected and all(map(_is_verdict, verdicts)):
             return verdicts
         detail = f"the driver gave {len(verdicts)} verdicts for {expected} operations, or one that is none; {_VERDICT}"
-    except NNAdapterError as error:
-        detail = describe(error)
-    except FAILURES as error:
-        detail = f"the driver failed when asked: {describe(error)}"
+    except errors.NNAdapterError as error:
+        detail = errors.describe(error)
+    except errors.FAILURES as error:
+        detail = f"the driver failed when asked: {errors.describe(error)}"
     return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
 
 
@@ -128,10 +119,10 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
         detail = (
             f"the driver gave {type(admission).__name__} when asked for the segment, expected an Admission; {_VERDICT}"
         )
-    except NNAdapterError as error:
-        detail = describe(error)
-    except FAILURES as error:
-        detail = f"the driver failed when asked for the segment: {describe(error)}"
+    except errors.NNAdapterError as error:
+        detail = errors.describe(error)
+    except errors.FAILURES as error:
+        detail = f"the driver failed when asked for the segment: {errors.describe(error)}"
     return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
 
 
@@ -139,8 +130,8 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
     """Return what a context says of a program as bytes, None if it does not tell; or why no use is made of it."""
     try:
         compatibility = context.check_blob(blob)
-    except FAILURES as error:
-        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked about it: {describe(error)}")
+    except errors.FAILURES as error:
+        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked about it: {errors.describe(error)}")
     if compatibility is None or isinstance(compatibility, Compatibility):
         return compatibility
     detail = f"the driver gave {type(compatibility).__name__} when asked about it, expected a Compatibility or None"
@@ -151,8 +142,10 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
     """Return how fast a device says it is, or why that cannot be used; None if it says nothing."""
     try:
         context_profile = context.profile()
-    except FAILURES as error:
-        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked for its profile: {describe(error)}")
+    except errors.FAILURES as error:
+        return Unsupported(
+            Reason.DRIVER_ERROR, f"the driver failed when asked for its profile: {errors.describe(error)}"
+        )
     profile = capability.profile if context_profile is None else context_profile
     wrong = "" if profile is None else flaw(profile)
     return (
@@ -170,7 +163,7 @@ def checked_program(program: object) -> Program:
         TypeError: what it says of its memory are no numbers.
     """
     if not isinstance(program, Program):
-        raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
+        raise errors.CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
     # What are no numbers fails here, where a failing driver is dealt with.
     for nbytes in (program.memory_bytes, program.execution_bytes, *program.shared_bytes.values()):
         operator.index(nbytes)
@@ -185,7 +178,7 @@ def checked_bytes(blob: object) -> bytes | None:
     """
     if blob is None or isinstance(blob, bytes):
         return blob
-    raise DriverError(f"it gave {type(blob).__name__} for a program, expected bytes or None")
+    raise errors.DriverError(f"it gave {type(blob).__name__} for a program, expected bytes or None")
 
 
 def bind(context: Context, program: Program, model: SegmentModel) -> Program | None:
@@ -196,7 +189,9 @@ def bind(context: Context, program: Program, model: SegmentModel) -> Program | N
     """
     bound = context.bind(program, model)
     if bound is program:
-        raise CompilationError("the driver gave back the program that it should bind, expected another one, or None")
+        raise errors.CompilationError(
+            "the driver gave back the program that it should bind, expected another one, or None"
+        )
     return None if bound is None else checked_program(bound)
 
 
@@ -209,13 +204,15 @@ def create_execution(program: Program) -> Execution:
     """
     try:
         execution = program.create_execution()
-    except NNAdapterError as error:
-        located(error, phase="create")
+    except errors.NNAdapterError as error:
+        errors.located(error, phase="create")
         raise
-    except FAILURES as error:
-        raise ExecutionError(describe(error), phase="create") from error
+    except errors.FAILURES as error:
+        raise errors.ExecutionError(errors.describe(error), phase="create") from error
     if not isinstance(execution, Execution):
-        raise ExecutionError(f"the driver gave {type(execution).__name__}, expected an Execution", phase="create")
+        raise errors.ExecutionError(
+            f"the driver gave {type(execution).__name__}, expected an Execution", phase="create"
+        )
     return execution
 
 
@@ -234,12 +231,12 @@ def use_memory(device: str, call: str, function: Callable[..., Any], *arguments:
     """
     try:
         return named_call(device, call)(function, *arguments)
-    except NNAdapterError as error:
-        located(error, device, "run")
+    except errors.NNAdapterError as error:
+        errors.located(error, device, "run")
         raise
-    except FAILURES as error:
-        raise ExecutionError(
-            f"{call} of device {device!r} failed: {describe(error)}; report it to the vendor",
+    except errors.FAILURES as error:
+        raise errors.ExecutionError(
+            f"{call} of device {device!r} failed: {errors.describe(error)}; report it to the vendor",
             device=device,
             phase="run",
         ) from error
@@ -267,14 +264,14 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
         ExecutionError: other outputs than expected, in number, kind, type or shape.
     """
     if len(results) != len(expected):
-        raise ExecutionError(f"the driver gave {len(results)} outputs, expected {len(expected)}")
+        raise errors.ExecutionError(f"the driver gave {len(results)} outputs, expected {len(expected)}")
     for name, result, check in zip(names, results, expected, strict=True):
         if type(result) is not np.ndarray:
-            raise ExecutionError(f"the driver gave {type(result).__name__} for {name!r}, expected a numpy array")
+            raise errors.ExecutionError(f"the driver gave {type(result).__name__} for {name!r}, expected a numpy array")
         if check is None or (result.shape == check[0] and result.dtype == check[1]):
             continue
         if result.dtype != check[1] or not _fits(result.shape, check[0]):
-            raise ExecutionError(_mismatch(name, result.dtype, result.shape, *check))
+            raise errors.ExecutionError(_mismatch(name, result.dtype, result.shape, *check))
     return results
 
 
@@ -288,14 +285,16 @@ def check_tensors(
     """
     memory_ids = {id(tensor.memory) for tensor in input_tensors}
     if len(computed) != len(expected):
-        raise ExecutionError(f"the driver gave {len(computed)} outputs, expected {len(expected)}")
+        raise errors.ExecutionError(f"the driver gave {len(computed)} outputs, expected {len(expected)}")
     for name, tensor, check in zip(names, computed, expected, strict=True):
         if not isinstance(tensor, DeviceTensor):
-            raise ExecutionError(f"the driver gave {type(tensor).__name__} for {name!r}, expected a DeviceTensor")
+            raise errors.ExecutionError(
+                f"the driver gave {type(tensor).__name__} for {name!r}, expected a DeviceTensor"
+            )
         if check is not None and not (tensor.dtype == check[1] and _fits(tensor.shape, check[0])):
-            raise ExecutionError(_mismatch(name, tensor.dtype, tensor.shape, *check))
+            raise errors.ExecutionError(_mismatch(name, tensor.dtype, tensor.shape, *check))
         if id(tensor.memory) in memory_ids:
-            raise ExecutionError(
+            raise errors.ExecutionError(
                 f"the driver gave the memory of an input, or of another output, for {name!r}, expected new memory"
             )
         memory_ids.add(id(tensor.memory))
@@ -320,7 +319,7 @@ def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
 
 def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:
     """Why, by position, for those of `count` nodes that a driver blames for what it did not compile."""
-    refused = error.refused if isinstance(error, CompilationError) else {}
+    refused = error.refused if isinstance(error, errors.CompilationError) else {}
     return {
         position: refusal
         for position, refusal in refused.items()

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers.boundary import use_memory
 from nnadapter.drivers.interface import Device as DriverDevice
 from nnadapter.drivers.interface import DeviceTensor, Memory
@@ -27,17 +28,6 @@ from nnadapter.drivers.kernel import Kernel, registered_kernels
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.tensor_copies import OwnerBoundMemory
 from nnadapter.eager.place import Dtype, Place
-from nnadapter.errors import (
-    ClosedError,
-    ExecutionError,
-    FallbackWarning,
-    InvalidModelError,
-    InvalidOptionError,
-    NNAdapterError,
-    NotDelegatedError,
-    OutOfMemoryError,
-    describe,
-)
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import PACKED, Array, DataType, OperandType, freeze
@@ -65,7 +55,7 @@ def set_eager_fallback(rule: str) -> str:
         InvalidOptionError: it is none of these.
     """
     if rule not in FALLBACKS:
-        raise InvalidOptionError(f"the fallback of tensors is one of {', '.join(FALLBACKS)}, got {rule!r}")
+        raise errors.InvalidOptionError(f"the fallback of tensors is one of {', '.join(FALLBACKS)}, got {rule!r}")
     previous_rule, _rule[0] = _rule[0], rule
     return previous_rule
 
@@ -78,12 +68,12 @@ def fall_back(device: str, operation: str, reason: str) -> None:
     """
     message = f"device {device!r} does not do {operation}: {reason}"
     if _rule[0] == "forbid":
-        raise NotDelegatedError(
+        raise errors.NotDelegatedError(
             f"{message}; fallback is forbidden, so cast the tensors, register a kernel, or move them with .to('cpu')",
             device=device,
         )
     if _rule[0] == "warn":
-        warnings.warn(f"{message}; numpy does it on the host instead", FallbackWarning, stacklevel=_levels() + 1)
+        warnings.warn(f"{message}; numpy does it on the host instead", errors.FallbackWarning, stacklevel=_levels() + 1)
 
 
 def _levels() -> int:
@@ -232,7 +222,7 @@ class ProgramCache:
                         return on_device
                     entry.execution.set_inputs(list(call.inputs))
                     return entry.execution.compute()
-                except ClosedError:
+                except errors.ClosedError:
                     continue  # another thread's operation took its place meanwhile
 
     def clear(self) -> None:
@@ -293,7 +283,7 @@ def _executed(context: Context, model: Model) -> Execution | str:
         return refused
     try:
         return Execution(compilation)
-    except NNAdapterError as error:
+    except errors.NNAdapterError as error:
         return str(error)
 
 
@@ -303,7 +293,7 @@ def _model(call: OperationCall) -> Model | str:
     try:
         inputs = [builder.add_input(f"input {at}", type_) for at, type_ in enumerate(call.types)]
         return builder.finish(builder.add_operation(call.type, inputs, call.attributes))
-    except InvalidModelError as error:
+    except errors.InvalidModelError as error:
         return str(error)
 
 
@@ -372,8 +362,8 @@ def apply(
     call = OperationCall(type_, tuple(map(freeze, inputs)), attributes or {}, op_type)
     try:
         outcome = PROGRAMS.compute(place.device, call)
-    except (ExecutionError, OutOfMemoryError) as error:
-        outcome = describe(error)
+    except (errors.ExecutionError, errors.OutOfMemoryError) as error:
+        outcome = errors.describe(error)
     if not isinstance(outcome, str):
         return freeze(outcome[0])
     fall_back(place.device, str(call), outcome)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from nnadapter import errors
 from nnadapter.caching.folder import folder_of
 from nnadapter.caching.key import Key
 from nnadapter.compiled_models.compiled_file import CompiledFile
@@ -17,18 +18,6 @@ from nnadapter.compiled_models.engine import CompiledEngine
 from nnadapter.drivers.kernel import registered_kernels
 from nnadapter.drivers.registry import require_driver
 from nnadapter.drivers.selection import HOSTS, DeviceRequest, Isolate, Selected, named_requests, select_one
-from nnadapter.errors import (
-    ClosedError,
-    CompilationError,
-    CompiledModelError,
-    ExecutionError,
-    InvalidInputError,
-    InvalidOptionError,
-    ModelFileError,
-    NNAdapterError,
-    OutOfMemoryError,
-    describe,
-)
 from nnadapter.kept_plans.entries import Place, facts_of
 from nnadapter.kept_plans.key import Source, UnkeyedError, begun_source, key_of, source_of
 from nnadapter.onnx.signature import Shapes
@@ -46,15 +35,22 @@ if TYPE_CHECKING:
     from nnadapter.running.planned import PlannedEngine
 
 
-class _NotKeptError(InvalidInputError):
+class _NotKeptError(errors.InvalidInputError):
     """No plan that was kept is for these shapes. Nobody outside of this module sees it."""
 
 
-class _PlanFailedError(NNAdapterError):
+class _PlanFailedError(errors.NNAdapterError):
     """A plan that was kept cannot go on. Nobody outside of this module sees it."""
 
 
-_ENDS = (_NotKeptError, _PlanFailedError, CompiledModelError, CompilationError, ExecutionError, OutOfMemoryError)
+_ENDS = (
+    _NotKeptError,
+    _PlanFailedError,
+    errors.CompiledModelError,
+    errors.CompilationError,
+    errors.ExecutionError,
+    errors.OutOfMemoryError,
+)
 """Where the model itself goes on."""
 
 
@@ -134,7 +130,7 @@ class KeptEngine(CompiledEngine):
         """See `Engine.close`."""
         with self._beginning:
             self._closed = True
-        with suppress(ClosedError):
+        with suppress(errors.ClosedError):
             super().close()
         if self._planned is not None:
             self._planned.close()
@@ -144,21 +140,21 @@ class KeptEngine(CompiledEngine):
         left = self._left.get(truths, frozenset())
         return left is None or shapes in left
 
-    def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
+    def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> errors.InvalidInputError:
         return _NotKeptError("no plan that was kept is for these shapes")
 
     def _go_on(self, error: Exception) -> None:
         """Have the model itself run from now on; what was kept stays for runs that are under way."""
-        if isinstance(error, ExecutionError) and error.device in HOSTS:
+        if isinstance(error, errors.ExecutionError) and error.device in HOSTS:
             raise error  # it would be the same
         with self._beginning:
             if self._closed:
-                raise ClosedError("the session is closed; make another one")
+                raise errors.ClosedError("the session is closed; make another one")
             if self._planned is None:
                 self._planned = self._begin(f"the one that was is not used any more: {error}")
 
 
-def _leave(error: NNAdapterError) -> NoReturn:
+def _leave(error: errors.NNAdapterError) -> NoReturn:
     """Say that steps of a plan failed, on the CPU too: what they were given may be wrong, and is made anew.
 
     Raises:
@@ -190,8 +186,8 @@ class Keeping:
         try:
             devices, left = facts_of(opened.container)
             return KeptEngine(opened, devices, left, self.options, self._begin), devices
-        except NNAdapterError as error:
-            return f"one was kept, and cannot be used: {describe(error)}"
+        except errors.NNAdapterError as error:
+            return f"one was kept, and cannot be used: {errors.describe(error)}"
 
     def planned(self, why: str) -> Callable[..., PlannedEngine]:
         """What makes an engine that plans, and keeps its plans; `why` none that was kept is used."""
@@ -221,7 +217,7 @@ class Keeping:
         assert isinstance(engine, PlannedEngine), "a device that accelerates comes first, and nothing is traced"
         try:
             self._refuse_mixture()
-        except NNAdapterError:
+        except errors.NNAdapterError:
             engine.close()
             raise
         return engine
@@ -230,12 +226,12 @@ class Keeping:
         """Raise where the model, or what a person demands of it, is not that of the plans that were kept."""
         now, before = self._key_now(), self.place.key
         if now is None or any(now.parts[part] != before.parts[part] for part in ("structure", "constants")):
-            raise ModelFileError(
+            raise errors.ModelFileError(
                 f"model file {str(self.source.held)!r} has changed since the session was made, and a plan is to be "
                 "made of it; make another session"
             )
         if now.parts["options"] != before.parts["options"]:
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 "the file of option 'rules' or 'plan' has changed since the session was made, and a plan is to be made "
                 "by it; make another session"
             )
@@ -272,7 +268,7 @@ def keeping(source: Any, requests: Requests, options: Options) -> Keeping | None
         told = telling()
         place = Place(folder_of(options), key_of(told, devices, options))
         return Keeping(told, devices, tuple(named.items()), options, place)
-    except (NNAdapterError, UnkeyedError, OSError):
+    except (errors.NNAdapterError, UnkeyedError, OSError):
         return None  # whoever opens devices and the model says what is wrong with them
 
 

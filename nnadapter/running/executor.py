@@ -21,20 +21,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from nnadapter import errors
 from nnadapter.drivers.boundary import check_results, copied, read_only
 from nnadapter.drivers.tensor_copies import Copies, Transfer, on_host
-from nnadapter.errors import (
-    FAILURES,
-    CancelledError,
-    ExecutionError,
-    GivenUpError,
-    InputValueError,
-    InvalidInputError,
-    NNAdapterError,
-    OutOfMemoryError,
-    TransientError,
-    describe,
-)
 from nnadapter.ir.operand import Array
 from nnadapter.process.forking import new_lock
 from nnadapter.process.resources import close_all
@@ -75,7 +64,7 @@ class OneRun(NamedTuple):
 _MOST_FAILURES = 5
 
 
-def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> CancelledError:
+def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> errors.CancelledError:
     segment = bound.step.segment
     return control.error(f"segment {segment} on {device!r} {how}", device=device, segment=segment)
 
@@ -115,7 +104,7 @@ def run_step(
             results = _computed(bound, [values[slot] for slot in bound.inputs], control, sizes, given)
         else:
             results = _staying(bound, values, made, kept, control, sizes, given)
-    except FAILURES as error:
+    except errors.FAILURES as error:
         return after_failure(bound, error, values, control, sizes, given, started)
     if health.is_troubled:
         health.succeeded(bound.known_as)
@@ -135,34 +124,36 @@ def after_failure(
     device = bound.step.device
     if control is not None and control.is_over:
         raise _stopped(control, bound, device, "was under way") from error
-    if not bound.guarded or isinstance(error, (OtherShapeError, GivenUpError, InputValueError)):
+    if not bound.guarded or isinstance(error, (OtherShapeError, errors.GivenUpError, errors.InputValueError)):
         # The host's own errors are typed. No other device has what is gone, or computes with a value out of range.
         raise error
-    while isinstance(error, TransientError) or (isinstance(error, OutOfMemoryError) and bound.make_room()):
+    while isinstance(error, errors.TransientError) or (
+        isinstance(error, errors.OutOfMemoryError) and bound.make_room()
+    ):
         try:
             results = _computed(bound, _on_host(bound, values), control, sizes, given)
-        except FAILURES as second:
+        except errors.FAILURES as second:
             if control is not None and control.is_over:
                 raise _stopped(control, bound, device, "was under way") from second
-            is_over = isinstance(error, TransientError) or isinstance(second, GivenUpError)
-            if not isinstance(second, GivenUpError):  # that a failed run gave it up follows from the first
+            is_over = isinstance(error, errors.TransientError) or isinstance(second, errors.GivenUpError)
+            if not isinstance(second, errors.GivenUpError):  # that a failed run gave it up follows from the first
                 error = second
             if is_over:
                 break
         else:
-            said = () if isinstance(error, OutOfMemoryError) else (bound.say(bound.step, error, REPEATED),)
+            said = () if isinstance(error, errors.OutOfMemoryError) else (bound.say(bound.step, error, REPEATED),)
             return _noted(bound, device, results, values, started, "", said)
     bound.health.failed(bound.known_as, error)
-    failure = describe(error)
+    failure = errors.describe(error)
     substitute = _substitute(bound, error)
     with bound.lock:
         if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
             bound.failures = (*bound.failures, failure)
     try:
         results = _results_of(substitute, bound, failure, values, control, given)
-    except GivenUpError as gone:  # to the run that failed
+    except errors.GivenUpError as gone:  # to the run that failed
         text = f"segment {bound.step.segment} failed on {device!r} ({failure}), and cannot be repeated: {gone}"
-        raise ExecutionError(text, device=device, segment=bound.step.segment, phase="run") from error
+        raise errors.ExecutionError(text, device=device, segment=bound.step.segment, phase="run") from error
     incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
     return _noted(bound, substitute.device, results, values, started, failure, (incident,))
 
@@ -172,7 +163,7 @@ def _without_trying(
 ) -> StepRun:
     """Run a step elsewhere whose device rests, and note what it made."""
     failure = bound.health.text(bound.known_as) or f"device {bound.step.device!r} rested"
-    substitute = _substitute(bound, ExecutionError(failure, device=bound.step.device, phase="run"))
+    substitute = _substitute(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _results_of(substitute, bound, failure, values, control, given)
     return _noted(bound, substitute.device, results, values, started, failure)
 
@@ -235,9 +226,9 @@ def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None
         return bound.pool.compute(inputs, control)
     try:
         return bound.pool.compute_into(inputs, into)
-    except CancelledError:
+    except errors.CancelledError:
         raise
-    except NNAdapterError:  # what was inferred of the model may not be what its nodes make
+    except errors.NNAdapterError:  # what was inferred of the model may not be what its nodes make
         return bound.pool.compute(inputs, control)
 
 
@@ -261,15 +252,15 @@ def _results_of(
     handed = [on_host(values[slot]) for slot in substitute.inputs]
     try:
         results = substitute.pool.compute(handed, control)
-    except NNAdapterError as second:
+    except errors.NNAdapterError as second:
         if control is not None and control.is_over:
             raise _stopped(control, bound, substitute.device, "was under way") from second
         segment = bound.step.segment
         also = substitute.display_name
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
-        if isinstance(second, InvalidInputError):
-            raise InvalidInputError(message) from second
-        raise ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
+        if isinstance(second, errors.InvalidInputError):
+            raise errors.InvalidInputError(message) from second
+        raise errors.ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
     return results if given is None else given.kept_apart(results)
 
 
@@ -305,7 +296,7 @@ class CompiledPlan:
         slots: Mapping[str, int],
         outputs: Mapping[str, int],
         constants: Mapping[int, Array],
-        whole: Callable[[NNAdapterError], Whole] | None = None,
+        whole: Callable[[errors.NNAdapterError], Whole] | None = None,
         new_transfers: Callable[[], list[Transfer]] = list,
         size_class: GuardedShapes | None = None,
         borders: Borders | None = None,
@@ -415,8 +406,11 @@ class CompiledPlan:
                 return self._run_steps(feeds, wanted, control, kept, sizes, failed=failed)
             with self._borders.lent() as given:
                 return self._run_steps(feeds, wanted, control, kept, sizes, given)
-        except NNAdapterError as error:
-            if isinstance(error, (CancelledError, GivenUpError, InputValueError)) or self._make_whole is None:
+        except errors.NNAdapterError as error:
+            if (
+                isinstance(error, (errors.CancelledError, errors.GivenUpError, errors.InputValueError))
+                or self._make_whole is None
+            ):
                 raise
             return self._run_whole(error, feeds, wanted, kept, control)
 
@@ -439,14 +433,14 @@ class CompiledPlan:
             if self.note and self._whole is not None:
                 return *self.run(feeds, wanted, control, kept, sizes), []
             return *self._run_steps(feeds, wanted, control, kept, sizes, held=held), held
-        except NNAdapterError as error:
-            if isinstance(error, (CancelledError, GivenUpError)) or self._make_whole is None:
+        except errors.NNAdapterError as error:
+            if isinstance(error, (errors.CancelledError, errors.GivenUpError)) or self._make_whole is None:
                 raise
             return *self._run_whole(error, feeds, wanted, kept, control), []
 
     def _run_whole(
         self,
-        error: NNAdapterError,
+        error: errors.NNAdapterError,
         feeds: Mapping[str, Any],
         wanted: Sequence[str],
         kept: Kept | None,
@@ -461,15 +455,15 @@ class CompiledPlan:
                 self._whole = self._make_whole(error) if self._make_whole else None
         assert self._whole is not None and self._whole.say is not None, "somebody made it, or raised"
         try:
-            outputs, provenance = self._whole.run(feeds, wanted, describe(error), kept, control)
-        except CancelledError:
+            outputs, provenance = self._whole.run(feeds, wanted, errors.describe(error), kept, control)
+        except errors.CancelledError:
             raise
-        except NNAdapterError:
+        except errors.NNAdapterError:
             raise error from None
         self.transfers = provenance.transfers or None
         run = provenance.steps[0]._replace(incidents=(self._whole.say(error),))
         if isinstance(error, OtherShapeError):
-            self.note = describe(error)
+            self.note = errors.describe(error)
         return outputs, provenance._replace(steps=(run,))
 
     def _run_steps(

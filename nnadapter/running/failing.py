@@ -5,27 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 
-from nnadapter.errors import (
-    AccuracyError,
-    CompilationError,
-    DeviceLostError,
-    DeviceTimeoutError,
-    DriverError,
-    DriverWarning,
-    ExecutionError,
-    FallbackWarning,
-    OutOfMemoryError,
-    TransientError,
-)
+from nnadapter import errors
 from nnadapter.running.by_trace import fell_back
 from nnadapter.running.incidents import Incident, Incidents
 from partition.plan import Step
 
-_TELLING: tuple[type[DriverError | OutOfMemoryError], ...] = (
-    DeviceTimeoutError,
-    DeviceLostError,
-    TransientError,
-    OutOfMemoryError,
+_TELLING: tuple[type[errors.DriverError | errors.OutOfMemoryError], ...] = (
+    errors.DeviceTimeoutError,
+    errors.DeviceLostError,
+    errors.TransientError,
+    errors.OutOfMemoryError,
 )
 """What drivers raise that says more than that they failed; the most specific first."""
 
@@ -76,11 +65,13 @@ def fall_back(
             nodes=nodes,
             phase=getattr(error, "phase", None) or phase,
         )
-        if isinstance(raised, AccuracyError) and isinstance(error, AccuracyError):
+        if isinstance(raised, errors.AccuracyError) and isinstance(error, errors.AccuracyError):
             raised.deviation = error.deviation
         raise raised from error
     if policy == "warn" and is_new:
-        warnings.warn(f"{message}; {instead}", FallbackWarning if falls_back else DriverWarning, stacklevel=3)
+        warnings.warn(
+            f"{message}; {instead}", errors.FallbackWarning if falls_back else errors.DriverWarning, stacklevel=3
+        )
     return incident
 
 
@@ -101,10 +92,10 @@ def run_failure(step: Step, nodes: Sequence[str], why: str) -> str:
     return f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {why}"
 
 
-_RAISED: Mapping[str, tuple[type[DriverError], str]] = {
-    "load": (DriverError, "admit"),
-    "compile": (CompilationError, "compile"),
-    "run": (ExecutionError, "run"),
-    "accuracy": (AccuracyError, "run"),
+_RAISED: Mapping[str, tuple[type[errors.DriverError], str]] = {
+    "load": (errors.DriverError, "admit"),
+    "compile": (errors.CompilationError, "compile"),
+    "run": (errors.ExecutionError, "run"),
+    "accuracy": (errors.AccuracyError, "run"),
 }
 """Per stage, what is raised, and what the device was asked for, where its error does not say more."""

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers.boundary import (
     ask_admission,
     ask_supported,
@@ -29,26 +30,6 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission, DeviceTensor, Program
 from nnadapter.drivers.interface import Execution as DriverExecution
 from nnadapter.drivers.registry import device_lock
-from nnadapter.errors import (
-    FAILURES,
-    CancelledError,
-    CompilationError,
-    DeviceLostError,
-    DriverError,
-    ExecutionError,
-    IncompatibleProgramError,
-    InputTypeError,
-    InvalidInputError,
-    InvalidModelError,
-    InvalidOptionError,
-    MissingInputError,
-    NNAdapterError,
-    NotDelegatedError,
-    OutOfMemoryError,
-    TransientError,
-    close_names,
-    describe,
-)
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Operand
 from nnadapter.ir.verification import verify
@@ -90,7 +71,7 @@ def unseal(blob: bytes, device: str) -> tuple[ProgramSignature, bytes]:
     header, contents = _ENVELOPE.open(blob)
     signature = _signature(header)
     if signature.device != device:
-        raise IncompatibleProgramError(
+        raise errors.IncompatibleProgramError(
             f"the program was compiled for device {signature.device!r}, got a context of {device!r}; {ADVICE}"
         )
     return signature, bytes(contents)
@@ -103,8 +84,8 @@ def _signature(header: bytes) -> ProgramSignature:
         message = parse("Signature", header)
         refuse_unknown(message)
         inputs, outputs = (tuple(map(read_operand, rows)) for rows in (message.inputs, message.outputs))
-    except InvalidModelError as error:
-        raise IncompatibleProgramError(f"the program does not say what goes in and out: {error}") from error
+    except errors.InvalidModelError as error:
+        raise errors.IncompatibleProgramError(f"the program does not say what goes in and out: {error}") from error
     return ProgramSignature(message.device, inputs, outputs)
 
 
@@ -129,7 +110,7 @@ class Compilation(Handle):
     def __init__(self, context: Context, model: Model) -> None:
         _check_context(context)
         if not isinstance(model, Model):
-            raise InvalidModelError(
+            raise errors.InvalidModelError(
                 f"a compilation takes what ModelBuilder.finish gave, got {type(model).__name__}; finish the model first"
             )
         verify(model)
@@ -163,11 +144,12 @@ class Compilation(Handle):
             compilation._own(
                 checked_program(compilation._call("deserialize")(context.driver_context.deserialize, contents))
             )
-        except IncompatibleProgramError:
+        except errors.IncompatibleProgramError:
             raise
-        except FAILURES as error:
-            raise IncompatibleProgramError(
-                f"device {context.device.name!r} did not deserialize the program: {describe(error)}; compile it again"
+        except errors.FAILURES as error:
+            raise errors.IncompatibleProgramError(
+                f"device {context.device.name!r} did not deserialize the program: {errors.describe(error)}; "
+                "compile it again"
             ) from error
         return compilation
 
@@ -241,10 +223,10 @@ class Compilation(Handle):
         program = self.program()
         try:
             contents = program.serialize()
-        except FAILURES as error:
+        except errors.FAILURES as error:
             name = self._context.device.name
-            raise DriverError(
-                f"device {name!r} did not serialize the program: {describe(error)}; report it to the vendor",
+            raise errors.DriverError(
+                f"device {name!r} did not serialize the program: {errors.describe(error)}; report it to the vendor",
                 device=name,
             ) from error
         return None if contents is None else seal(self._signature, contents)
@@ -270,7 +252,7 @@ class Compilation(Handle):
             for operation, position, verdict in refused[:_MOST_SHOWN]
         ] or [str(admission_verdict)]
         more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
-        raise NotDelegatedError(
+        raise errors.NotDelegatedError(
             f"device {name!r} does not take the model: {'; '.join(because)}{more}",
             device=name,
             nodes=[model.operands[index].name for operation, _, _ in refused for index in operation.outputs],
@@ -282,10 +264,11 @@ class Compilation(Handle):
     def _compiled(self, model: Model) -> Program:
         try:
             return checked_program(self._call("compile")(self._context.driver_context.compile, model))
-        except FAILURES as error:
+        except errors.FAILURES as error:
             name = self._context.device.name
-            raise CompilationError(
-                f"device {name!r} took the model and failed to compile it: {describe(error)}; report it to the vendor",
+            raise errors.CompilationError(
+                f"device {name!r} took the model and failed to compile it: {errors.describe(error)}; "
+                "report it to the vendor",
                 device=name,
             ) from error
 
@@ -295,7 +278,9 @@ class Compilation(Handle):
 
 def _check_context(context: object) -> None:
     if not isinstance(context, Context):
-        raise InvalidOptionError(f"a compilation is made in a nnadapter.Context, got {context!r}; make one on a device")
+        raise errors.InvalidOptionError(
+            f"a compilation is made in a nnadapter.Context, got {context!r}; make one on a device"
+        )
 
 
 def _made(model: Model, operation: Operation) -> str:
@@ -322,7 +307,7 @@ class Execution(Handle):
 
     def __init__(self, compilation: Compilation) -> None:
         if not isinstance(compilation, Compilation):
-            raise InvalidModelError(
+            raise errors.InvalidModelError(
                 f"an execution is made of a nnadapter.Compilation, got {type(compilation).__name__}; compile it first"
             )
         program = compilation.program()
@@ -340,7 +325,7 @@ class Execution(Handle):
         )
         try:
             self._execution: DriverExecution = named_call(device.name, "create_execution")(create_execution, program)
-        except FAILURES as error:
+        except errors.FAILURES as error:
             raise self._failed("did not give an execution", error) from error
         super().__init__(compilation, self._execution)
 
@@ -375,9 +360,11 @@ class Execution(Handle):
     def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
         """Set several inputs: by name, or all of them by position; see `set_input`."""
         if not isinstance(arrays, Collection):
-            raise InvalidInputError(f"inputs are {arrays!r}, expected arrays by name, or a list of them")
+            raise errors.InvalidInputError(f"inputs are {arrays!r}, expected arrays by name, or a list of them")
         if not isinstance(arrays, Mapping) and len(arrays) != len(self._inputs):
-            raise InvalidInputError(f"got {len(arrays)} inputs, expected {len(self._inputs)} ({_names(self._inputs)})")
+            raise errors.InvalidInputError(
+                f"got {len(arrays)} inputs, expected {len(self._inputs)} ({_names(self._inputs)})"
+            )
         for which, array in arrays.items() if isinstance(arrays, Mapping) else enumerate(arrays):
             self.set_input(which, array)
 
@@ -396,7 +383,7 @@ class Execution(Handle):
             if len(inputs) < len(self._arrays):
                 pairs = zip(self._inputs, self._arrays, strict=True)
                 missing = next(operand.name for operand, array in pairs if array is None)
-                raise MissingInputError(f"input {missing!r} is not set; call set_input first", name=missing)
+                raise errors.MissingInputError(f"input {missing!r} is not set; call set_input first", name=missing)
             self._results = None
             self._results = self._computed(inputs)
             return tuple(self._results)
@@ -416,7 +403,7 @@ class Execution(Handle):
                 with self._turn:
                     computed = self._call(self._execution.compute_on_device, inputs)
                 return None if computed is None else check_tensors(computed, self._names, self._expected, inputs)
-            except FAILURES as error:
+            except errors.FAILURES as error:
                 raise self._failed("failed while it computed", error) from error
 
     def output(self, which: str | int) -> Array:
@@ -430,7 +417,7 @@ class Execution(Handle):
         with self._lock:
             self.check_open()
             if self._results is None:
-                raise ExecutionError("nothing was computed since the inputs were set; call compute first")
+                raise errors.ExecutionError("nothing was computed since the inputs were set; call compute first")
             return self._results[position]
 
     def __repr__(self) -> str:
@@ -442,16 +429,18 @@ class Execution(Handle):
             with self._turn:
                 results = self._call(self._execution.compute, inputs)
             return [_own(result, inputs) for result in check_results(results, self._names, self._expected)]
-        except FAILURES as error:
+        except errors.FAILURES as error:
             raise self._failed("failed while it computed", error) from error
 
-    def _failed(self, failure: str, error: BaseException) -> NNAdapterError:
+    def _failed(self, failure: str, error: BaseException) -> errors.NNAdapterError:
         if isinstance(error, _TELLING):
             return error
-        return ExecutionError(f"device {self._device!r} {failure}: {describe(error)}", device=self._device)
+        return errors.ExecutionError(
+            f"device {self._device!r} {failure}: {errors.describe(error)}", device=self._device
+        )
 
 
-_TELLING = (CancelledError, DeviceLostError, OutOfMemoryError, TransientError)
+_TELLING = (errors.CancelledError, errors.DeviceLostError, errors.OutOfMemoryError, errors.TransientError)
 """Errors of drivers that say more than that the run failed."""
 
 
@@ -460,9 +449,9 @@ def _position(which: str | int, operands: Sequence[Operand], kind: str) -> int:
         names = [operand.name for operand in operands]
         if which in names:
             return names.index(which)
-        raise InvalidInputError(f"there is no {kind} {which!r}; {close_names(which, names)}", name=which)
+        raise errors.InvalidInputError(f"there is no {kind} {which!r}; {errors.close_names(which, names)}", name=which)
     if not isinstance(which, int) or not 0 <= which < len(operands):
-        raise InvalidInputError(
+        raise errors.InvalidInputError(
             f"there is no {kind} {which!r}, expected a name or a position below {len(operands)} ({_names(operands)})"
         )
     return which
@@ -475,11 +464,15 @@ def _names(operands: Sequence[Operand]) -> str:
 def _check(operand: Operand, array: object) -> None:
     type_, name = operand.type, operand.name
     if not isinstance(array, np.ndarray):
-        raise InputTypeError(f"input {name!r} is {type(array).__name__}, expected a numpy array of {type_}", name=name)
+        raise errors.InputTypeError(
+            f"input {name!r} is {type(array).__name__}, expected a numpy array of {type_}", name=name
+        )
     if array.dtype != type_.dtype.array_type:
-        raise InputTypeError(f"input {name!r} is {array.dtype}{list(array.shape)}, expected {type_}", name=name)
+        raise errors.InputTypeError(f"input {name!r} is {array.dtype}{list(array.shape)}, expected {type_}", name=name)
     if array.shape != type_.dimensions:
-        raise InvalidInputError(f"input {name!r} is {array.dtype}{list(array.shape)}, expected {type_}", name=name)
+        raise errors.InvalidInputError(
+            f"input {name!r} is {array.dtype}{list(array.shape)}, expected {type_}", name=name
+        )
 
 
 def _own(result: Array, inputs: Sequence[Array]) -> Array:

@@ -7,9 +7,7 @@ import json
 import pytest
 
 from nnadapter.caching.bans import FOLDER, DeviceBans, clear_bans, stored_bans
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, Model, ModelBuilder, OperandType
 
 DAY = 24 * 3600.0
 

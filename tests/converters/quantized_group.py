@@ -8,11 +8,11 @@ from onnx import helper, numpy_helper
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import convert_graph
 from nnadapter.converters.quantized_groups import convert_quantized_group, find_groups
+from nnadapter.ir import verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.verification import verify
 from nnadapter.onnx.model import read_node
 from nnadapter.onnx.schemas import since_version
-from partition.graph import Value
+from partition import Value
 from tests.converters.quantized_nodes import integers
 from tests.drivers.fake_npu.harness import run_model
 

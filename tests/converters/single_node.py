@@ -12,14 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter.converters import Conversion, OnnxNode, convert_graph, converted, read_node, since_version
+from nnadapter.drivers import Reason, Unsupported
 from nnadapter.exporting import export_model
+from nnadapter.ir import Array, Model, verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
-from nnadapter.ir.verification import verify
 from nnadapter.onnx.references import inlined
-from partition.graph import Value
-from partition.verdict import Reason, Unsupported
+from partition import Value
 
 EXPORT_TOLERANCE = 1e-4
 """Of what was spelled out in several operations: both sides round in float32, in another order."""

@@ -3,12 +3,11 @@ import onnx.parser
 import pytest
 
 from nnadapter.converters import OnnxNode, convert_graph
+from nnadapter.drivers import SUPPORTED, Reason
+from nnadapter.ir import Lifetime, verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import Lifetime
-from nnadapter.ir.verification import verify
 from nnadapter.onnx.refusal import Refusal
-from partition.graph import Value
-from partition.verdict import SUPPORTED, Reason
+from partition import Value
 from tests.converters.single_node import convert
 
 

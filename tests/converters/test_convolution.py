@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from nnadapter.converters import OnnxNode, convert_graph
-from partition.graph import Value
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
+from partition import Value
 from tests.converters.single_node import check, convert, floats, make, opsets, reason
 
 _PICTURES = [

@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.single_node import check, floats, opsets, reason, reason_by_type
 
 _ANY = ["Asinh", "Atan", "Cosh", "Sinh", "Tan", "Celu", "Shrink", "ThresholdedRelu"]

@@ -3,7 +3,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.single_node import check, convert, floats, make, opsets, reason
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.single_node import check, floats, opsets, reason
 
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.converters.movement import resolve_shape
+from nnadapter.drivers import Reason
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason
 
 

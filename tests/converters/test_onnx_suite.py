@@ -5,9 +5,9 @@ import warnings
 import numpy as np
 import pytest
 
+from nnadapter.drivers import Reason, Unsupported
+from nnadapter.ir import verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.verification import verify
-from partition.verdict import Reason, Unsupported
 from tests.converters.single_node import convert
 
 _DIFFERENT = {

@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 
 import nnadapter as nna
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.quantized_nodes import check_on_device, integers, scale
 from tests.converters.single_node import check, expected, floats, opsets, refusal
 

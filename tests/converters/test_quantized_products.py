@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.quantized_nodes import SCALES, check_on_device, integers, scale
 from tests.converters.single_node import refusal
 

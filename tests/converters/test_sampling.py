@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.single_node import check, expected, floats, make, opsets, reason
 
 _OLD = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.single_node import check, convert, floats, make, opsets, reason
 
 _ROWS = [np.array([[0, 2], [1, -1], [0, 0]]), np.array([[2], [-3], [0]]), np.array([[[1, 0, 2]], [[-1, -1, -1]]])]

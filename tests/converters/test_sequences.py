@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.single_node import check, convert, floats, make, opsets, reason
 
 _WEIGHTS = [floats(5, 3, 4), floats(1, 12, 4, seed=1), floats(1, 12, 3, seed=2)]

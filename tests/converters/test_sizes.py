@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.converters.shape_arithmetic import MOST_ELEMENTS, evaluate, shape_of
+from nnadapter.ir import Array, Traced
 from nnadapter.ir.guarded_shapes import SymbolicArray
-from nnadapter.ir.operand import Array
-from nnadapter.ir.symbolic_numbers import Trace, Traced
+from nnadapter.ir.symbolic_numbers import Trace
 from nnadapter.offering.preparing import OPERATORS
 from nnadapter.onnx.construction import build
 from nnadapter.onnx.model import OnnxNode, read_model
 from nnadapter.onnx.preparation.folding import evaluate as by_onnxruntime
-from partition.graph import Value
+from partition import Value
 
 INT64, INT32, FLOAT, DOUBLE = (np.dtype(name) for name in ("int64", "int32", "float32", "float64"))
 OPSET = 17

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.converters.movement import resolve_slice
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.single_node import check, floats, opsets, reason
 
 

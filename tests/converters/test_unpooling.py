@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from partition.verdict import SUPPORTED, Reason
+from nnadapter.drivers import SUPPORTED, Reason
 from tests.converters.single_node import check, convert, expected, floats, make, opsets, reason
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from nnadapter import Options
 from nnadapter.costs import CostTable, Fusion, Merged, cost_table, device_costs, fused_groups, merged
-from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers import ModelForm
 from nnadapter.offering.preparing import prepare
-from nnadapter.options import Options
 from nnadapter.planning.judgment import Judgment
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting, open_setting

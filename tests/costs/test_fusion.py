@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from nnadapter.costs import Fusion, cost_table, merged
 from nnadapter.costs.cost_model import fusion_of
-from nnadapter.drivers.interface import NO_OPERATION
-from partition.graph import Graph, Node
-from partition.verdict import SUPPORTED, Reason, Unsupported
+from nnadapter.drivers import NO_OPERATION, SUPPORTED, Reason, Unsupported
+from partition import Graph, Node
 from tests.costs.judging import priced
 from tests.models import CHAIN, parse
 

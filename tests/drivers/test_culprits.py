@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nnadapter.drivers import Reason, Unsupported
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.drivers.refused_nodes import find_culprits
-from partition.verdict import Reason, Unsupported
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 WHY = Unsupported(Reason.DEVICE_REFUSED, "it does not like it")

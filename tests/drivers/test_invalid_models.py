@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nnadapter.drivers.interface import Context
+from nnadapter.drivers import Context
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.drivers.null import NullContext
 from nnadapter.errors import DriverError, InvalidModelError

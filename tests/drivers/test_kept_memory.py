@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers import Memory
 from nnadapter.drivers.fake_npu.device_memory import FakeNpuMemory
-from nnadapter.drivers.interface import Memory
 from nnadapter.drivers.tensor_copies import TENSORS, OwnerBoundMemory
 from nnadapter.errors import DriverWarning
 from tests.models import HEAD, parse

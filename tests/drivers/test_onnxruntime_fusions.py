@@ -13,10 +13,10 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter import compare
 from nnadapter.drivers.onnxruntime import failures
 from nnadapter.drivers.onnxruntime.failures import disabled_optimizers
 from nnadapter.errors import DriverWarning
-from nnadapter.inference.comparison import compare
 
 LAYER_NORM = """g (float[4,4] x) => (float[4,4] y)
   <float two = {{{exponent}}}, float eps = {{0.1}}, float[4] g0 = {{1, 2, 3, 4}},

@@ -6,9 +6,8 @@ from itertools import chain
 import onnxruntime
 import pytest
 
-from nnadapter.drivers import registry
+from nnadapter.drivers import Device, registry
 from nnadapter.drivers.execution_providers.names import SUPPLIERS
-from nnadapter.drivers.interface import Device
 from nnadapter.drivers.registry import COMMON_NAMES
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 

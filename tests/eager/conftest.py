@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nnadapter as nna
+from nnadapter import unregister_kernel
 from nnadapter.drivers.kernel import registered_kernels
-from nnadapter.kernels.registry import unregister_kernel
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from partition.graph import Graph, Node
+from partition import Graph, Node
 from tests.examples.fewest_segments import fewest_segments
 
 NODES = 5

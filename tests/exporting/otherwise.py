@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array
 from nnadapter.testing.random_models.maker import RandomCase
 from nnadapter.testing.random_models.oracle import evaluate
 

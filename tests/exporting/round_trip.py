@@ -9,8 +9,8 @@ import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter.exporting import export_model
+from nnadapter.ir import Array, DataType
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import Array, DataType
 from nnadapter.offering.conversions import converted
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize

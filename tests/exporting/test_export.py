@@ -10,10 +10,8 @@ import pytest
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError
 from nnadapter.exporting import export_model, exporters, to_onnx
-from nnadapter.ir import DataType, Layout, OperandType, Quantization
+from nnadapter.ir import SCHEMAS, DataType, Layout, OperandType, Quantization, QuantizedType
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import QuantizedType
-from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.operations.custom import CustomCall
 from nnadapter.ir.symbolic_numbers import Trace
 from nnadapter.onnx.references import inlined, is_reference

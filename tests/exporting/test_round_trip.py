@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir import SCHEMAS
 from tests.exporting.otherwise import LOST, OTHERWISE
 from tests.exporting.round_trip import back, case_of, computed, hold, written
 

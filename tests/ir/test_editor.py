@@ -1,5 +1,5 @@
+from nnadapter.ir import verify
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.verification import verify
 from tests.ir.passes.program import Program, chain
 
 

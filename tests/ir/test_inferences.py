@@ -5,11 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import DataType, OperandType, Quantization, QuantizedType
+from nnadapter.ir import (
+    DataType,
+    OperandType,
+    Quantization,
+    QuantizedType,
+    Traced,
+    check_attributes,
+    check_inputs,
+    schema_of,
+)
 from nnadapter.ir.operand_checks import result_types
-from nnadapter.ir.operations import schema_of
-from nnadapter.ir.symbolic_numbers import Trace, Traced, current
-from nnadapter.ir.verification import Inferences, check_attributes, check_inputs
+from nnadapter.ir.symbolic_numbers import Trace, current
+from nnadapter.ir.verification import Inferences
 
 FLOATS = OperandType(DataType.FLOAT32, (2, 3))
 INT8 = Quantization(scale=(0.5,), zero_point=(3,))

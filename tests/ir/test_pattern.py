@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir import SCHEMAS
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.passes.producer_fusion import FUSABLE
 from nnadapter.ir.pattern import constant, either, match_at, operand, operation
 from nnadapter.ir.rewrite import RewriteRule, rewrite

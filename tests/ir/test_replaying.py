@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnadapter.ir import Traced, settled
 from nnadapter.ir.guarded_shapes import broken
-from nnadapter.ir.symbolic_numbers import Trace, Traced, greatest, least, plain, replay_of, settled
+from nnadapter.ir.symbolic_numbers import Trace, greatest, least, plain, replay_of
 
 STEPS = (
     operator.add,

@@ -9,10 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import Model, submodel
-from nnadapter.ir.operand import DataType, Layout, OperandType, Quantization
-from nnadapter.ir.verification import verify
+from nnadapter.ir import DataType, Layout, Model, ModelBuilder, OperandType, Quantization, submodel, verify
 from tests.random_models.models import make_case
 
 

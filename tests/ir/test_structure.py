@@ -1,9 +1,6 @@
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, Model, ModelBuilder, OperandType, to_text
 from nnadapter.ir.structure import SymbolicModel, numbers, with_numbers
 from nnadapter.ir.symbolic_numbers import Trace
-from nnadapter.ir.text import to_text
 
 
 def flattened(height: object, width: object) -> Model:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnadapter.ir import Array
 from nnadapter.ir.derived import ArrayTrace, TracedArray, applied, decided, derived, group_key
-from nnadapter.ir.operand import Array, freeze
+from nnadapter.ir.operand import freeze
 
 VECTORS = st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=2, max_size=2)
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir.symbolic_numbers import Trace, Traced, computed, current, greatest, least, plain, settled
+from nnadapter.ir import Traced, settled
+from nnadapter.ir.symbolic_numbers import Trace, computed, current, greatest, least, plain
 
 SIZES = st.lists(st.integers(1, 50), min_size=2, max_size=2)
 ARITHMETIC: list[Callable[[Any, Any], Any]] = [

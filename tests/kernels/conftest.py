@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nnadapter import unregister_kernel
 from nnadapter.drivers.kernel import registered_kernels
-from nnadapter.kernels.registry import unregister_kernel
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,9 @@ import pytest
 from onnx import parser
 
 import nnadapter as nna
-from nnadapter.drivers import DeviceInfo, TableDriver, lowers, registry
+from nnadapter.drivers import DeviceInfo, Reason, TableDriver, Unsupported, lowers, registry
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operations.custom import CustomCall
-from partition.verdict import Reason, Unsupported
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -6.0]], np.float32)
 

@@ -9,10 +9,9 @@ import nnadapter as nna
 from nnadapter.drivers import Context, Kernel
 from nnadapter.drivers.kernel import KernelOrigin
 from nnadapter.errors import DriverWarning, IncompatibleProgramError, InvalidModelError, NotDelegatedError
-from nnadapter.ir import DataType, OperandType
+from nnadapter.ir import DataType, OperandType, to_text
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.protobuf import from_bytes, to_bytes
-from nnadapter.ir.text import to_text
 from nnadapter.kernels.registry import kernel_table
 
 TYPE = OperandType(DataType.FLOAT32, (2,))

@@ -8,10 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir import DataType, ModelBuilder, OperandType, verify
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.ir.verification import verify
 from nnadapter.kernels.segments import ir_segment, split, without_calls
 
 TYPE = OperandType(DataType.FLOAT32, (2,))

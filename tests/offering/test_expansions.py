@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
+from nnadapter import Options
 from nnadapter.offering.preparing import prepare
-from nnadapter.options import Options
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting
 from tests.models import numbers, run_whole

@@ -7,7 +7,7 @@ from onnx import helper, parser
 import nnadapter as nna
 from nnadapter.offering.conversion_tracing import sizes_left
 from nnadapter.onnx.model import OnnxNode
-from partition.graph import Value
+from partition import Value
 
 RANDOM = np.random.default_rng(0)
 LABELS = [0, 1, 2]

@@ -13,7 +13,7 @@ import nnadapter as nna
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.construction import build, parse
 from nnadapter.onnx.preparation.prepare import specialize
-from partition.graph import Value
+from partition import Value
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> g'
 SAME = ("SAME_UPPER", "SAME_LOWER")

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 import nnadapter as nna
-from nnadapter import limits
+from nnadapter import Options, limits
 from nnadapter.errors import CacheWarning, ConversionWarning, InvalidModelError, MissingExtraError, ModelFileError
-from nnadapter.options import Options
 from nnadapter.paddle_models import conversion
 from nnadapter.paddle_models.model_files import PaddleFiles, files_of
 from tests.paddle_models.test_finding import filled

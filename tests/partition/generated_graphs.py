@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 
+from partition import Graph, Node
 from partition.by_cost.pricing import Prices, topology_of
-from partition.graph import Graph, Node
 
 
 def chain(count, seed=0):

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from nnadapter import Options
+from nnadapter.drivers import SUPPORTED, Reason, Unsupported
 from nnadapter.offering.preparing import prepare
-from nnadapter.options import Options
 from nnadapter.planning.judgment import Support
 from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting
 from nnadapter.planning.settling import Drafts, draft
-from partition.verdict import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse
 
 ROW = f"{HEAD} g (float[N] x) => (float[N] y) {{ a = Relu(x) b = Neg(a) c = Exp(b) y = Abs(c) }}"

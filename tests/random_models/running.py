@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from nnadapter.drivers.interface import Context
+from nnadapter.drivers import Context
 from nnadapter.ir import ABSENT, Array, Lifetime, Model, submodel, verify
 from nnadapter.testing.random_models.oracle import outputs_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nnadapter.drivers.interface import Context
+from nnadapter.drivers import Context
 from nnadapter.drivers.null import NullContext
 from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir import Model, verify

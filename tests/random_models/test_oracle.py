@@ -7,8 +7,7 @@ import onnxruntime
 import pytest
 
 from nnadapter.exporting import export_model
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.testing.random_models.oracle import check
 
 ATTRIBUTES = {

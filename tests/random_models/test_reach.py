@@ -7,8 +7,7 @@ from random import Random
 import pytest
 
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
-from nnadapter.ir.operations import SCHEMAS
-from nnadapter.ir.verification import verify
+from nnadapter.ir import SCHEMAS, verify
 from nnadapter.testing.random_models.recipes import RECIPES, UNREACHED
 from tests.every import for_every
 from tests.random_models.models import anything, attempt, maker_of, taken

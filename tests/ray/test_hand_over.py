@@ -6,7 +6,7 @@ import pytest
 
 from nnadapter.onnx.signature import ModelMetadata, Signature
 from nnadapter.ray.rows import known_rows, rows_at_once
-from partition.graph import Value
+from partition import Value
 
 
 def signature(row, made, *, dtype="float32"):

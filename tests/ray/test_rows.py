@@ -19,7 +19,7 @@ from nnadapter.ray.rows import (
     no_rows,
     run_rows,
 )
-from partition.graph import Value
+from partition import Value
 
 
 def signature(inputs, outputs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
+from nnadapter import PartitionReport
 from nnadapter.planning.plan_files import UnmatchedEntry
 from nnadapter.reports.facts import (
     CandidateFacts,
@@ -18,7 +19,6 @@ from nnadapter.reports.facts import (
     TensorFacts,
     WeightFacts,
 )
-from nnadapter.reports.report import PartitionReport
 
 HOSTILE = (
     "</script><script>document.title='broken'</script>",

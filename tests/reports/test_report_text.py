@@ -13,7 +13,7 @@ from nnadapter.reports.builder import _search
 from nnadapter.reports.facts import PlanFileFacts
 from nnadapter.reports.formatting import count, quantity
 from nnadapter.reports.rendering.sections import verdict
-from partition.plan import Plan, Step
+from partition import Plan, Step
 from tests.models import CHAIN, HEAD, SANDWICH, parse
 
 FOLDING = f"""{HEAD} folding (float[2, 3] x) => (float[2, 3] y) <float[3] w = {{1, 2, 3}}> {{

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import nnadapter as nna
 from nnadapter.caching import bans
 from nnadapter.cli.command import main
-from nnadapter.drivers.interface import DeviceTensor, Memory
+from nnadapter.drivers import DeviceTensor, Memory
 from nnadapter.drivers.tensor_copies import kept
 from nnadapter.errors import (
     CompilationError,

@@ -12,8 +12,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers import Control
 from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.running.control import Deadlines, RunControl, Turns
 from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from nnadapter.drivers.interface import DeviceTensor, Memory
+from nnadapter.drivers import DeviceTensor, Memory
 from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.errors import ExecutionError, GivenUpError
 from nnadapter.running.bound_step import Substitute

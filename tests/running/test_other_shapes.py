@@ -10,7 +10,7 @@ from onnx import parser
 
 import nnadapter as nna
 from nnadapter.errors import ExecutionError, FallbackWarning
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, OperandType
 from tests.models import run_whole
 
 MODEL = parser.parse_model(

@@ -11,8 +11,7 @@ import pytest
 from onnx.parser import parse_model
 
 import nnadapter as nna
-from nnadapter.drivers import registry
-from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers import DeviceTensor, registry
 from nnadapter.drivers.tensor_copies import TENSORS, kept
 from nnadapter.errors import CancelledError, FallbackWarning
 from tests.c_compiler import compile_acme, needs_compiler

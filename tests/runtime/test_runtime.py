@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers import Reason
 from nnadapter.errors import (
     ClosedError,
     CompilationError,
@@ -27,7 +28,6 @@ from nnadapter.errors import (
 )
 from nnadapter.ir import DataType, OperandType
 from nnadapter.ir.definition import by_definition
-from partition.verdict import Reason
 from tests.optional import needs
 from tests.runtime.small import X, Y, small, trial
 from tests.trial_driver import COUNTS

@@ -7,11 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text, verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.ir.text import to_text
-from nnadapter.ir.verification import verify
 from nnadapter.testing.dynamic_shape_cases import DynamicCase, opened
 from nnadapter.testing.random_models.maker import RandomCase
 

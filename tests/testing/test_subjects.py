@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.testing.subjects import Precision, by_band
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.testing import Precision
+from nnadapter.testing.subjects import by_band
 
 
 def softmax(x):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from nnadapter.accuracy.tolerances import BANDS
-from nnadapter.testing.subjects import Precision, furthest
+from nnadapter.testing import Precision
+from nnadapter.testing.subjects import furthest
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 ROW = re.compile(r"^\| (b?float\w+) \| 2\^(-\d+) \| (\S+) \| (\S+) \|$", re.MULTILINE)

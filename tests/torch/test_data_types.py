@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import nnadapter as nna
+from nnadapter.drivers import Reason
 from nnadapter.errors import FallbackWarning
-from partition.verdict import Reason
 
 
 @pytest.fixture(autouse=True)

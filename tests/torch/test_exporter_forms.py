@@ -11,9 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F  # noqa: N812
 
 import nnadapter as nna
+from nnadapter.drivers import Reason
 from nnadapter.errors import FallbackWarning, InvalidModelError
 from nnadapter.torch_models.operators import decomposition_table
-from partition.verdict import Reason
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 NUMBERS = torch.tensor(

@@ -8,9 +8,10 @@ import threading
 
 import pytest
 
+from nnadapter.drivers import Trace
 from nnadapter.errors import InvalidOptionError
 from nnadapter.traces.recorder import Recorder
-from nnadapter.traces.trace import COMPILE, RUN, SILENT, STEP, Trace
+from nnadapter.traces.trace import COMPILE, RUN, SILENT, STEP
 from tests.trace_checks import lanes_of, named
 
 

@@ -12,13 +12,13 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from nnadapter.converters.convert import Conversion, convert_graph
+from nnadapter.drivers import Unsupported
+from nnadapter.ir import Array
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import Array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.body import has_body
 from nnadapter.onnx.preparation.device_forms import expanded, function_body
 from nnadapter.onnx.preparation.prepare import Specialized, specialize
-from partition.verdict import Unsupported
 
 OPSETS = (13, 17, 20, 23)
 """Opsets at which bodies are written down: in each of them some op is there for the first time."""

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.microsoft.function_node import check, refusal
 from tests.converters.microsoft.test_quantized import integers, types
 from tests.converters.single_node import floats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partition.verdict import Reason
+from nnadapter.drivers import Reason
 from tests.converters.microsoft.function_node import check, refusal
 from tests.converters.single_node import floats
 

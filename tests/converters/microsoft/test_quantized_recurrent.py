@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nnadapter.drivers import Reason
 from nnadapter.ir.definition import by_definition
-from partition.verdict import Reason
 from tests.converters.microsoft.function_node import check, converted, model_of, onnxruntime_results, refusal
 from tests.converters.single_node import floats
 from tests.models import largest_int8

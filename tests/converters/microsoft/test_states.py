@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nnadapter.drivers import Reason
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.device_forms import function_body
-from partition.verdict import Reason
 from tests.converters.microsoft.function_node import check, model_of, refusal
 from tests.converters.microsoft.test_quantized import types
 from tests.converters.single_node import floats

@@ -8,9 +8,9 @@ import onnx
 import onnxruntime
 import pytest
 
+from nnadapter.drivers import SUPPORTED
 from nnadapter.drivers.execution_providers.backing import marked, read_assignment
 from nnadapter.drivers.execution_providers.compiler import without
-from partition.verdict import SUPPORTED
 from tests.models import HEAD, parse
 
 CPU = "CPUExecutionProvider"

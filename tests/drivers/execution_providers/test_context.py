@@ -10,12 +10,12 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
+from nnadapter.drivers import SUPPORTED, Reason
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.driver import EpContext
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.references import referring
 from nnadapter.traces.recorder import Recorder
-from partition.verdict import SUPPORTED, Reason
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.trace_checks import lanes_of, named
 

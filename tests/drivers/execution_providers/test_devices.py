@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.capability import OpenSizes
+from nnadapter.drivers import OpenSizes
 from nnadapter.drivers.execution_providers import libraries, names
 from nnadapter.drivers.execution_providers.driver import EpDriver
 from nnadapter.drivers.execution_providers.names import has_hardware

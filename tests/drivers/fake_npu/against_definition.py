@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.ir import Array
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import Array
 from tests.drivers.fake_npu.harness import context, model_of
 
 

@@ -9,8 +9,7 @@ from onnx import helper, numpy_helper
 
 from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, ModelBuilder, OperandType
 
 
 def context(**options):

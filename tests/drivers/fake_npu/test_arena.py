@@ -3,9 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, Model, ModelBuilder, OperandType
 from tests.drivers.fake_npu.harness import context
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.kernels import attention
-from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir import ModelBuilder
 from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, floats, model_of, run, run_model, type_of
 

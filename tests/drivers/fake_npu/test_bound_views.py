@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir import AttributeValue, ModelBuilder
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.schema import AttributeValue
 from tests.drivers.fake_npu.harness import close, floats, run_model, type_of
 
 

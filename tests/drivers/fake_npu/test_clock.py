@@ -12,7 +12,7 @@ from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.memory import with_scratch
 from nnadapter.drivers.fake_npu.products import instruction_flops
 from nnadapter.errors import InvalidOptionError
-from nnadapter.ir.operations import schema_of
+from nnadapter.ir import schema_of
 from tests.ir.passes.program import Program, random
 from tests.models import CHAIN, parse
 

@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 
 from nnadapter import InferenceSession
-from nnadapter.drivers.capability import ModelForm, Threading
+from nnadapter.drivers import ModelForm, Reason, Threading
 from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.drivers.fake_npu.options import operations_named
 from nnadapter.drivers.fake_npu.program import MAGIC
 from nnadapter.errors import DeviceNotFoundError, IncompatibleProgramError, InvalidOptionError
-from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir import SCHEMAS, DataType, ModelBuilder, OperandType
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.ir.operations import SCHEMAS
-from partition.verdict import Reason
 from tests.drivers.fake_npu.harness import close, context, floats, model_of, type_of
 from tests.models import parse, run_whole
 

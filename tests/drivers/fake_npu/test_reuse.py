@@ -16,9 +16,8 @@ from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
 from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, LoweringTemplate
 from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.errors import NNAdapterError
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, Lifetime, Operand, OperandType, freeze
+from nnadapter.ir import DataType, Lifetime, Model, ModelBuilder, Operand, OperandType
+from nnadapter.ir.operand import freeze
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.symbolic_numbers import is_traced
 from nnadapter.offering.atoms import with_atoms

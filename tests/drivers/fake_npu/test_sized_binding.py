@@ -11,8 +11,8 @@ from nnadapter.drivers.fake_npu.kernels.kernel import Run
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.sized_binding import Layout, SizedBinding
 from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType, freeze
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir.operand import freeze
 from nnadapter.ir.symbolic_numbers import Trace
 from tests.models import HEAD, numbers, parse, run_whole
 

@@ -20,8 +20,7 @@ from nnadapter.drivers.fake_npu import execution
 from nnadapter.drivers.fake_npu import threads as blas
 from nnadapter.drivers.fake_npu.execution import _compute
 from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, COMPANY_SECONDS, BlasThreads, Computation
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.drivers.fake_npu.harness import context, floats
 from tests.drivers.fake_npu.signals import call_with_signals
 from tests.models import HEAD, parse

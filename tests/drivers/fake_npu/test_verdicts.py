@@ -1,8 +1,6 @@
+from nnadapter.drivers import SUPPORTED, Reason
 from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType, Quantization, QuantizedType
-from partition.verdict import SUPPORTED, Reason
+from nnadapter.ir import DataType, Model, ModelBuilder, OperandType, Quantization, QuantizedType
 
 
 def relu(*dimensions: int, dtype: DataType = DataType.FLOAT32) -> Model:

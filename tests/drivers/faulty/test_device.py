@@ -10,11 +10,10 @@ import pytest
 from onnx import parser
 
 import nnadapter as nna
-from nnadapter.drivers import registry
+from nnadapter.drivers import Context, Device, Execution, Program, registry
 from nnadapter.drivers.faulty import Fault, Script
 from nnadapter.drivers.faulty.driver import FaultyContext, FaultyDevice, FaultyExecution, FaultyProgram
 from nnadapter.drivers.faulty.faults import Subject, unwrapped, wrapped
-from nnadapter.drivers.interface import Context, Device, Execution, Program
 from nnadapter.errors import (
     DeviceNotFoundError,
     DeviceUnavailableError,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers import Control, DeviceTensor, registry
+from nnadapter.drivers import Control, DeviceTensor, Reason, registry
 from nnadapter.errors import (
     CancelledError,
     CompilationError,
@@ -21,7 +21,6 @@ from nnadapter.errors import (
     OutOfMemoryError,
 )
 from nnadapter.ir import DataType, Layout, ModelBuilder, OperandType
-from partition.verdict import Reason
 from tests.drivers.native.acme_models import MODELS, OPTIONS, check, feeds_of, model_of
 from tests.models import HEAD, parse
 

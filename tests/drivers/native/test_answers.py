@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnadapter.drivers.capability import DeviceType
+from nnadapter.drivers import DeviceType, Reason
 from nnadapter.drivers.native.driver import NativeDriver
 from nnadapter.errors import (
     CancelledError,
@@ -21,7 +21,6 @@ from nnadapter.errors import (
     TransientError,
 )
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from partition.verdict import Reason
 from tests.c_compiler import compile_library, needs_compiler
 
 pytestmark = needs_compiler

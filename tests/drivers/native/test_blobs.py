@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.interface import Compatibility
+from nnadapter.drivers import Compatibility
 from nnadapter.drivers.native.driver import NativeDriver
 from nnadapter.drivers.native.requests import seal
 from nnadapter.errors import IncompatibleProgramError

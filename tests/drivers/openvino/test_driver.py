@@ -14,7 +14,7 @@ import pytest
 from onnx import helper
 
 import nnadapter as nna
-from nnadapter.drivers.capability import ModelForm, Threading
+from nnadapter.drivers import ModelForm, Reason, Threading
 from nnadapter.drivers.openvino import engine
 from nnadapter.errors import (
     CompilationError,
@@ -26,7 +26,6 @@ from nnadapter.errors import (
     InvalidOptionError,
 )
 from nnadapter.onnx.references import lightened
-from partition.verdict import Reason
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, run_whole
 

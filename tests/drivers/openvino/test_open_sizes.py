@@ -12,10 +12,10 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from nnadapter import limits
+from nnadapter.drivers import Reason
 from nnadapter.drivers.openvino import program
 from nnadapter.drivers.openvino.verdicts import Whole, judge_dynamic
 from nnadapter.errors import ExecutionError, InvalidModelError, NNAdapterError
-from partition.verdict import Reason
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, parse, run_whole
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from nnadapter.drivers.interface import Control
+from nnadapter.drivers import Control
 from nnadapter.errors import ExecutionError
 from tests.drivers.openvino.harness import context, fixed, model_of
 

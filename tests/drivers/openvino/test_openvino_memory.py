@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.harness import anonymous_bytes
-from nnadapter.drivers.interface import UNLIMITED, Control
+from nnadapter.drivers import Control
+from nnadapter.drivers.interface import UNLIMITED
 from tests.drivers.openvino.harness import context, fixed, model_of
 
 BOTH = (

@@ -14,7 +14,7 @@ import nnadapter as nna
 from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.drivers.openvino import operators
 from nnadapter.errors import CompilationError, FallbackWarning
-from nnadapter.ir.operand import DataType
+from nnadapter.ir import DataType
 from tests.drivers.openvino.harness import model_of
 from tests.models import HEAD, OCR_SHAPES, SANDWICH, numbers, ocr_model, parse, run_whole
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers import Reason
 from nnadapter.drivers.openvino.verdicts import Whole, judge_dynamic
-from partition.verdict import Reason
 from tests.drivers.openvino.harness import model_of
 from tests.models import numbers, parse, run_whole
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from nnadapter.drivers import Reason
 from nnadapter.drivers.openvino import engine
-from partition.verdict import Reason
 from tests.drivers.openvino.harness import computed, context, model_of
 
 SIZES = (8, 16, 24, 32)

@@ -9,9 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
-from nnadapter.drivers import registry
+from nnadapter.drivers import Reason, registry
 from nnadapter.errors import DeviceUnavailableError, FallbackWarning, InvalidOptionError
-from partition.verdict import Reason
 from tests.models import HEAD, parse, run_whole
 
 X = np.linspace(-2, 2, 3 * 64, dtype=np.float32).reshape(1, 3, 8, 8)

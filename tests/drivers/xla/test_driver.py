@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.capability import ModelForm, OpenSizes, Threading
-from nnadapter.drivers.interface import Compatibility
+from nnadapter.drivers import Compatibility, ModelForm, OpenSizes, Reason, Threading
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, IncompatibleProgramError, InvalidOptionError
-from partition.verdict import Reason
 from tests.drivers.xla.harness import DEVICE, computed, context, model_of, numbers, relu
 from tests.models import HEAD, parse
 

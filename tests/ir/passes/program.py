@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir import verify as check_model
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.ir.verification import verify as check_model
 
 
 class Program:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.ir.operand import Layout
+from nnadapter.ir import Layout
 from nnadapter.ir.passes import PASSES, run_passes
 from tests.ir.passes.program import Program, check, random, types
 

@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import PassError
-from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir import DataType, Model, ModelBuilder, OperandType
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.passes import all_of, check_numbers, dump_to, run_passes
 from nnadapter.ir.passes.checks import sample_inputs
 from nnadapter.ir.pattern import operand, operation

@@ -5,8 +5,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.passes import PASSES
 from tests.every import for_every
 from tests.work import growth

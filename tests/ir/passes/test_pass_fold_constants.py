@@ -2,8 +2,8 @@ from functools import partial
 
 import numpy as np
 
+from nnadapter.ir import ABSENT
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.model import ABSENT
 from nnadapter.ir.passes.fold_constants import fold_constants
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.symbolic_numbers import Trace

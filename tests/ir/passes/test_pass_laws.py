@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
+from nnadapter.ir import DataType, to_text, verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operand import DataType
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes
 from nnadapter.ir.structure import constants, numbers
-from nnadapter.ir.text import to_text
-from nnadapter.ir.verification import verify
 from tests.ir.passes.program import Program, border, check, random
 
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-1}

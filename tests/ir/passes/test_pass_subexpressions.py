@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType, Quantization, freeze
+from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization
+from nnadapter.ir.operand import freeze
 from nnadapter.ir.passes import PASSES
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.symbolic_numbers import Trace

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partition import Graph, Node
 from partition.by_cost.pricing import topology_of
 from partition.by_cost.repeats import Blocks, fold
-from partition.graph import Graph, Node
 from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating
 from tests.partition.by_cost.test_blocks import SIZE, equal_prices, stack
 from tests.partition.generated_graphs import linked, woven

@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from partition import GraphError
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, device_seconds, price, topology_of
 from partition.by_cost.throughput import place_by_throughput
-from partition.graph import GraphError
 from tests.partition.generated_graphs import branches, chain, random_prices, residual, transformer, woven
 
 TWO, THREE = ("npu", "cpu"), ("gpu", "npu", "cpu")
