@@ -86,13 +86,13 @@ def test_a_signal_stops_a_command(folder, number, code, said):
 BUSY_PROCESS = """
 import time
 from nnadapter import __main__, cli
-from nnadapter.process import stopping
+from nnadapter.process import signals
 
 def busy(prog_name):
     print("busy", flush=True)
     {body}
 
-stopping.GRACE_S = {grace}
+signals.GRACE_S = {grace}
 cli.main = busy
 __main__.main()
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -17,7 +18,13 @@ from nnadapter.paddle_models import conversion
 from nnadapter.paddle_models.model_files import PaddleFiles, files_of
 from tests.paddle_models.test_finding import filled
 
+REQUIRE_PADDLE = conversion.require_paddle
 MADE = "open(f'{sys.argv[1]}/model.onnx', 'wb').write(open(f'{sys.argv[1]}/model.json', 'rb').read()[:4])"
+
+
+def interpreter(version):
+    """`sys` of an interpreter of some version."""
+    return SimpleNamespace(path=sys.path, executable=sys.executable, version_info=version)
 
 
 @pytest.fixture
@@ -165,11 +172,11 @@ def test_what_changes_meanwhile_is_not_kept(model, program, tmp_path):
     (True, {"paddlepaddle": "2.6.1", "paddle2onnx": "2.0.1"}, "paddlepaddle is here in version 2.6.1, expected 3.0 or"),
 ])  # fmt: skip
 def test_packages_that_are_missing_are_named(monkeypatch, there, versions, match):
-    monkeypatch.setattr(conversion, "sys", SimpleNamespace(version_info=(3, 11)))
+    monkeypatch.setattr(conversion, "sys", interpreter((3, 11)))
     monkeypatch.setattr(conversion, "find_spec", lambda name: there or None)
     monkeypatch.setattr(conversion, "_version", lambda packages: versions.get(packages[0], "?"))
     with pytest.raises(MissingExtraError, match=match) as caught:
-        conversion.require_paddle("Paddle model 'm'")
+        REQUIRE_PADDLE("Paddle model 'm'")
     assert (caught.value.extra, caught.value.package) == ("paddle", "paddlepaddle")
 
 
@@ -179,8 +186,8 @@ def test_packages_that_are_missing_are_named(monkeypatch, there, versions, match
     ((3, 13), r"no wheel for Python 3.13 and later; run the model with Python 3.11 or 3.12, or compile it there"),
 ])  # fmt: skip
 def test_a_session_without_paddle2onnx_reports_how_to_get_it(monkeypatch, model, python, expected):
-    monkeypatch.setattr(conversion, "require_paddle", conversion.require_paddle)
-    monkeypatch.setattr(conversion, "sys", SimpleNamespace(version_info=python))
+    monkeypatch.setattr(conversion, "require_paddle", REQUIRE_PADDLE)
+    monkeypatch.setattr(conversion, "sys", interpreter(python))
     monkeypatch.setattr(conversion, "find_spec", lambda name: None if name == "paddle2onnx" else name)
     monkeypatch.setattr(conversion, "_version", lambda packages: "?")
     missing = "needs the packages paddlepaddle and paddle2onnx, of which paddle2onnx is not installed; "

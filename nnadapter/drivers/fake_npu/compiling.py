@@ -19,10 +19,11 @@ from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
-from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram, InstructionEvents
+from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, packed_bytes, weight_bytes
 from nnadapter.drivers.fake_npu.reuse import Lowerings
+from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.invalid_models import invalid_models_told

@@ -20,7 +20,7 @@ from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
 
 if TYPE_CHECKING:
-    from nnadapter.drivers.fake_npu.open_program import InstructionEvents
+    from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 
 
 class FakeNpuExecution(Execution):

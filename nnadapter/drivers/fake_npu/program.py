@@ -28,7 +28,7 @@ from nnadapter.ir.deferred_arrays import DeferredArray
 from nnadapter.ir.operand import Array
 
 if TYPE_CHECKING:
-    from nnadapter.drivers.fake_npu.open_program import InstructionEvents
+    from nnadapter.drivers.fake_npu.tracing import InstructionEvents
     from nnadapter.ir.model import Model
 
 
