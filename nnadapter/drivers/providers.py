@@ -7,13 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nnadapter.drivers.execution_providers.libraries import installed_providers
-from nnadapter.drivers.execution_providers.names import (
-    DRIVER,
-    GRAPHICS,
-    SUFFIX,
-    device_name,
-    full_name,
-)
+from nnadapter.drivers.provider_names import DRIVER, GRAPHICS, SUFFIX, device_name, full_name
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest
 from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError

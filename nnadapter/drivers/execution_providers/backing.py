@@ -26,7 +26,10 @@ from nnadapter.drivers.execution_providers.libraries import (
     missing_library,
     register,
 )
-from nnadapter.drivers.execution_providers.names import (
+from nnadapter.drivers.onnxruntime.failures import brief
+from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, without_files
+from nnadapter.drivers.onnxruntime.values import FLOAT, HALF, model_of_one
+from nnadapter.drivers.provider_names import (
     BY_KERNELS,
     NO_HARDWARE,
     OWN_OPTIONS,
@@ -35,9 +38,6 @@ from nnadapter.drivers.execution_providers.names import (
     has_hardware,
     how_to_get,
 )
-from nnadapter.drivers.onnxruntime.failures import brief
-from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, without_files
-from nnadapter.drivers.onnxruntime.values import FLOAT, HALF, model_of_one
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import QUIET

@@ -20,7 +20,9 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.execution_providers.backing import OPTIONS, Backing, find_backing, takes_addition
 from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed, installed_providers
-from nnadapter.drivers.execution_providers.names import (
+from nnadapter.drivers.execution_providers.program import EpMemory, deserialize_program, taken_over
+from nnadapter.drivers.interface import Admission, Context, Device, DeviceTensor, Driver, Memory, Program
+from nnadapter.drivers.provider_names import (
     BY_KERNELS,
     GRAPHICS,
     NEEDS,
@@ -33,8 +35,6 @@ from nnadapter.drivers.execution_providers.names import (
     is_cpu,
     short_name,
 )
-from nnadapter.drivers.execution_providers.program import EpMemory, deserialize_program, taken_over
-from nnadapter.drivers.interface import Admission, Context, Device, DeviceTensor, Driver, Memory, Program
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
 from nnadapter.process.cache import remembered
 from nnadapter.process.real_onnxruntime import onnxruntime

@@ -17,8 +17,8 @@ from importlib import metadata, util
 from pathlib import Path
 from types import MappingProxyType
 
-from nnadapter.drivers.execution_providers.names import SUFFIX, short_name
 from nnadapter.drivers.onnxruntime.failures import brief
+from nnadapter.drivers.provider_names import SUFFIX, short_name
 from nnadapter.errors import DeviceUnavailableError
 from nnadapter.process.cache import remembered
 from nnadapter.process.forking import new_lock

@@ -20,7 +20,6 @@ import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.execution_providers.backing import Backing, read_assignment
-from nnadapter.drivers.execution_providers.names import BY_KERNELS, PLACES
 from nnadapter.drivers.failures import translated_as
 from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Memory, Program
 from nnadapter.drivers.onnxruntime.failures import brief, translated
@@ -32,6 +31,7 @@ from nnadapter.drivers.onnxruntime.values import (
     results_of,
     run_in_place_of,
 )
+from nnadapter.drivers.provider_names import BY_KERNELS, PLACES
 from nnadapter.errors import DriverError, IncompatibleProgramError, OutOfMemoryError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.wire_format import BYTES, NUMBER, varint

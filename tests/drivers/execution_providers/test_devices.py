@@ -8,10 +8,10 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers import OpenSizes
-from nnadapter.drivers.execution_providers import libraries, names
+from nnadapter.drivers import OpenSizes, provider_names
+from nnadapter.drivers.execution_providers import libraries
 from nnadapter.drivers.execution_providers.driver import EpDriver
-from nnadapter.drivers.execution_providers.names import has_hardware
+from nnadapter.drivers.provider_names import has_hardware
 from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.drivers.registry import HardwareNeeds
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FallbackWarning
@@ -42,12 +42,12 @@ def test_a_provider_whose_hardware_is_not_here_is_no_device_of_the_machine(monke
     """As where onnxruntime-gpu is installed on a machine without a GPU; ONNX Runtime itself takes its CPU then."""
     if has_hardware("CUDAExecutionProvider"):
         pytest.skip("this machine has an NVIDIA GPU")
-    names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    provider_names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: provider_names)
     row = rows()["ort:CUDA"]
     assert not row.available and not row.possible and "none of the hardware" in row.reason
     with pytest.warns(FallbackWarning, match="'CUDAExecutionProvider' is not a device of this installation"):
-        assert devices_of_providers(names) == ["cpu"]
+        assert devices_of_providers(provider_names) == ["cpu"]
     with pytest.raises(DeviceUnavailableError, match="none of the hardware"):
         nna.InferenceSession(parse(CHAIN), devices="ort:CUDA")
 
@@ -134,7 +134,7 @@ def test_a_plug_in_that_works_without_known_hardware_is_available(monkeypatch):
     if "QNNExecutionProvider" not in libraries.installed():
         pytest.skip("onnxruntime-qnn is not installed")
     nowhere = HardwareNeeds(("no system",))
-    monkeypatch.setattr(names, "NEEDS", {**names.NEEDS, "QNNExecutionProvider": nowhere})
+    monkeypatch.setattr(provider_names, "NEEDS", {**provider_names.NEEDS, "QNNExecutionProvider": nowhere})
     assert not has_hardware("QNNExecutionProvider") and rows()["ort:QNN"].available
 
 
