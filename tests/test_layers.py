@@ -10,12 +10,13 @@ from types import MappingProxyType
 
 import pytest
 
+from nnadapter import optional_parts
 from tests.every import for_every
 
 ROOT = Path(__file__).parent.parent
 _PARTITION = ("verdict dtypes graph", "segments", "plan by_cost", "")
 _NNADAPTER = (
-    "errors include limits policies",
+    "errors include limits optional_parts policies",
     "process files",
     "ir traces",
     "onnx torch_models",
@@ -70,6 +71,23 @@ ONNXRUNTIME = (
     "nnadapter.paddle_models.comparison",
     "nnadapter.cli",
 )
+
+
+OPTIONAL = (
+    "nnadapter.drivers.execution_providers",
+    "nnadapter.drivers.faulty",
+    "nnadapter.drivers.openvino",
+    "nnadapter.drivers.xla",
+    "nnadapter.paddle",
+    "nnadapter.paddle_models",
+    "nnadapter.ray",
+    "nnadapter.testing",
+    "nnadapter.torch",
+    "nnadapter.torch_models",
+)
+"""Parts that need packages of their own; the core reaches them through `nnadapter.optional_parts` alone."""
+COMMANDS_OF_PARTS = ("nnadapter.cli.conformance", "nnadapter.cli.serve")
+"""Commands that are an optional part's own; the command line imports them by name."""
 
 
 @functools.cache
@@ -190,3 +208,20 @@ def test_there_are_no_circles_even_of_types():
 
 def test_there_are_no_drawers():
     assert not [name for name in modules() if name.rsplit(".", 1)[-1] in ("utils", "helpers", "common", "misc")]
+
+
+def test_the_core_imports_no_optional_part():
+    for name, path in modules().items():
+        if not name.startswith((*OPTIONAL, *COMMANDS_OF_PARTS)):
+            found = [other for other in imports(path) if other.startswith(OPTIONAL)]
+            assert found == [], f"{name} imports {found}; give it an entry in nnadapter.optional_parts"
+
+
+def test_the_table_of_optional_parts_names_what_is_there():
+    for target in (*optional_parts.DRIVERS.values(), *optional_parts.ENTRIES.values()):
+        module, _, attribute = target.partition(":")
+        assert module.startswith(OPTIONAL)
+        names = set()
+        for node in ast.walk(ast.parse(modules()[module].read_text())):
+            names |= {getattr(node, field, None) for field in ("id", "name", "asname")}
+        assert attribute in names, target

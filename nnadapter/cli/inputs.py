@@ -21,10 +21,9 @@ from nnadapter.offering.feeds import SEED, feed_for, random_array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.signature import filled
+from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options
-from nnadapter.paddle_models.conversion import onnx_of
 from nnadapter.process.packages import require_extra
-from nnadapter.torch_models.modules import load_named, names_module
 from partition.graph import Value
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
@@ -105,13 +104,13 @@ def converted(model: str, options: Options) -> Any:
     Raises:
         MissingExtraError, ModelFileError, InvalidOptionError, InvalidModelError: see `load_named`, `onnx_of`.
     """
-    if names_module(model):
+    if optional_part("is_torch_module_name")(model):
         with progress("exporting from PyTorch"):
-            return load_named(model)
+            return optional_part("torch_module_from_name")(model)
     if kind_of(model) is not SourceKind.PADDLE:
         return model
     with progress("converting from Paddle"):
-        return onnx_of(model, options)
+        return optional_part("paddle_onnx_file")(model, options)
 
 
 def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:

@@ -18,8 +18,8 @@ from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, t
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import NNAdapterError
 from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options
-from nnadapter.paddle_models.model_files import structures_in
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.gates import Gates, broken_gates
@@ -240,7 +240,7 @@ def _only(models: Sequence[str]) -> str:
     """The one model, where there is one."""
     if len(models) != 1:
         raise click.UsageError(f"a report is of one model, got {len(models)}; several, and folders, go with --what-if")
-    if Path(models[0]).is_dir() and not structures_in(Path(models[0])):
+    if Path(models[0]).is_dir() and not optional_part("paddle_structures")(Path(models[0])):
         raise Failure(
             f"model file {models[0]!r} cannot be read: Is a directory; give a file, or --what-if for all below it"
         )

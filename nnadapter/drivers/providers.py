@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from nnadapter.drivers.execution_providers.libraries import installed_providers
 from nnadapter.drivers.provider_names import DRIVER, GRAPHICS, SUFFIX, device_name, full_name
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest
 from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
+from nnadapter.optional_parts import optional_part
 
 _QNN = "QNNExecutionProvider"
 _READERS: Mapping[str, Collection[str]] = {
@@ -29,7 +29,7 @@ def provider_of_device(name: str) -> str:
     if name == CPU:
         return CPU_PROVIDER
     driver, _, device_id = name.partition(":")
-    return full_name(device_id, installed_providers()) if driver == DRIVER and device_id else name
+    return full_name(device_id, optional_part("installed_providers")()) if driver == DRIVER and device_id else name
 
 
 def devices_of_providers(
@@ -49,7 +49,7 @@ def devices_of_providers(
             requests.append(CPU)
         elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
             requests.append((name, options))
-        elif name in installed_providers() and not _why_unusable(name):
+        elif name in optional_part("installed_providers")() and not optional_part("why_provider_is_unusable")(name):
             option_entries = tuple(f"{key}={value}" for key, value in options.items())
             requests.append((device_name(name), {"provider_options": option_entries}))
         else:
@@ -60,12 +60,6 @@ def devices_of_providers(
                 stacklevel=3,
             )
     return requests or [CPU]
-
-
-def _why_unusable(provider: str) -> str:
-    from nnadapter.drivers.execution_providers.driver import why_unusable  # few clients name another provider
-
-    return why_unusable(provider)
 
 
 def options_of_cpu(

@@ -31,6 +31,7 @@ from nnadapter.errors import (
     describe,
     located,
 )
+from nnadapter.optional_parts import DRIVERS as OPTIONAL_DRIVERS
 from nnadapter.process.forking import new_lock, new_re_lock
 from nnadapter.process.packages import distribution_of, named
 
@@ -222,15 +223,14 @@ class DriverSource(NamedTuple):
 
 
 _BUILT_IN = {
-    "cpu": DriverSource("nnadapter.drivers.onnxruntime.driver:CpuDriver", "nnadapter"),
-    "faulty": DriverSource("nnadapter.drivers.faulty.driver:FaultyDriver", "nnadapter", is_around=True),
-    "fake_npu": DriverSource("nnadapter.drivers.fake_npu.driver:FakeNpuDriver", "nnadapter"),
-    "null": DriverSource("nnadapter.drivers.null:NullDriver", "nnadapter"),
-    "openvino": DriverSource("nnadapter.drivers.openvino.driver:OpenvinoDriver", "nnadapter"),
-    "ort": DriverSource("nnadapter.drivers.execution_providers.driver:EpDriver", "nnadapter"),
-    "qnn": DriverSource("nnadapter.drivers.execution_providers.qnn:QnnDriver", "nnadapter"),
-    "reference": DriverSource("nnadapter.drivers.reference:ReferenceDriver", "nnadapter"),
-    "xla": DriverSource("nnadapter.drivers.xla.driver:XlaDriver", "nnadapter"),
+    name: DriverSource(target, "nnadapter", is_around=name == "faulty")
+    for name, target in {
+        "cpu": "nnadapter.drivers.onnxruntime.driver:CpuDriver",
+        "fake_npu": "nnadapter.drivers.fake_npu.driver:FakeNpuDriver",
+        "null": "nnadapter.drivers.null:NullDriver",
+        "reference": "nnadapter.drivers.reference:ReferenceDriver",
+        **OPTIONAL_DRIVERS,
+    }.items()
 }
 
 

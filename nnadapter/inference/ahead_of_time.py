@@ -21,8 +21,8 @@ from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.preparation.default_sizes import check_known_rank, default_shapes, further_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes, read_shapes
+from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.paddle_models.conversion import as_onnx
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.reports.observed_report import build_report
 from nnadapter.reports.report import PartitionReport
@@ -83,7 +83,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     _check_apart(model, target)
     if kind_of(model) is SourceKind.COMPILED:
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
-    model = as_onnx(model, chosen)
+    model = optional_part("paddle_model_as_onnx")(model, chosen)
     shape_sets = [] if input_shapes is None else list(read_shapes(input_shapes))
     most = max(chosen.max_plans, len(shape_sets), _MOST_PLANS)
     engine_options = replace(chosen, max_plans=most, max_plan_bytes=sys.maxsize, background=False)

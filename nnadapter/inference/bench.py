@@ -15,13 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from numbers import Integral
 from statistics import median, quantiles
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.timing import Stopwatch
+from nnadapter.drivers.onnxruntime import baseline
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.errors import DriverError, InvalidOptionError, near_names
@@ -31,8 +30,8 @@ from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.files import contents_of
+from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
-from nnadapter.paddle_models.conversion import as_onnx
 from nnadapter.process.packages import own_version
 from nnadapter.reports.formatting import duration
 from nnadapter.reports.report import PartitionReport
@@ -42,10 +41,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-_HOMES: Mapping[str, str] = MappingProxyType(
-    {"ort": "nnadapter.drivers.onnxruntime.baseline", "openvino": "nnadapter.drivers.openvino.baseline"}
-)
-PEERS = tuple(_HOMES)
+PEERS = ("ort", "openvino")
 """Names of engines."""
 
 
@@ -66,11 +62,12 @@ def peer_of(name: str) -> Peer:
         InvalidOptionError: there is none of this name.
         MissingExtraError: its package is not installed.
     """
-    if name not in _HOMES:
+    if name not in PEERS:
         near = near_names(name, PEERS, "; ")
         raise InvalidOptionError(f"a model is not timed beside {name!r}, expected {', '.join(PEERS)}{near}")
-    home = import_module(_HOMES[name])
-    return Peer(name, home.version(), home.opened)
+    if name == "openvino":
+        return Peer(name, optional_part("openvino_version")(), optional_part("openvino_baseline"))
+    return Peer(name, baseline.version(), baseline.opened)
 
 
 SESSION = "session"
@@ -264,7 +261,7 @@ def bench(
     _check(model, feed, names, rounds)
     chosen = replace(options_from(options), background=False)  # it is the device that is timed
     peers = [peer_of(name) for name in names]
-    model = as_onnx(model, chosen)
+    model = optional_part("paddle_model_as_onnx")(model, chosen)
     feed = random_feed(model, input_shapes) if feed is None else feed
     source = model if isinstance(model, (str, os.PathLike, bytes)) or not peers else contents_of(model)
     watch = stopwatch or Stopwatch()

@@ -15,7 +15,6 @@ import numpy as np
 from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
 from nnadapter.drivers.onnxruntime.failures import FEWER_OPTIMIZATIONS, unoptimized
 from nnadapter.drivers.onnxruntime.values import declared
-from nnadapter.drivers.openvino.guards import DIVIDED_CHAINS
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.atomic_files import check_writable
@@ -27,8 +26,8 @@ from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.default_sizes import default_shapes
 from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
-from nnadapter.paddle_models.conversion import as_onnx
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.deviation import Tolerance, deviation
 from nnadapter.running.observed import KEEPING_NOTES
@@ -174,7 +173,7 @@ def compare(
     # What is wrong is to be seen, and on the device.
     chosen = replace(options_from(options), verify=None, shadow=None, background=False)
     of_parts = replace(chosen, trace=None, cache_dir=False)
-    model = as_onnx(model, chosen)
+    model = optional_part("paddle_model_as_onnx")(model, chosen)
     compared = partial(ComparedRun, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)
     gathered = _Gathered(compared)
     with (
@@ -279,7 +278,7 @@ class _Gathered:
 
 def failures_of(report: PartitionReport) -> Iterator[str]:
     """What a report says of what fell back."""
-    exempt_prefixes = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, DIVIDED_CHAINS)
+    exempt_prefixes = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, optional_part("openvino_divided_chains"))
     return (note for note in report.notes if not note.startswith(exempt_prefixes))
 
 

@@ -20,8 +20,8 @@ from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.default_sizes import assumed_inputs, default_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
+from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.paddle_models.conversion import as_onnx
 from nnadapter.planning.plan_binding import plan_entries
 from nnadapter.planning.plan_files import PlanFile, write_plan
 from nnadapter.planning.planner import Planner, prepare_for
@@ -84,7 +84,7 @@ def partition_report(
         record = plan_of_file(file, input_values or {})
         return build_report(KeptReport(file.report(record), notes=(note,) if note else ()))
     chosen = options_from(options)
-    contents = as_onnx(model, chosen)
+    contents = optional_part("paddle_model_as_onnx")(model, chosen)
     setting = open_setting(default_devices() if devices is None else devices, chosen)
     try:
         proto = load_model(contents)

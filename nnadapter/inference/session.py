@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from nnadapter.errors import CancelledError, ClosedError, InvalidOptionError, MissingInputError, NNAdapterError
 from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, default_devices, of_session, options_from, refuse_misplaced
 from nnadapter.process.forking import new_lock, register_after_fork
 from nnadapter.process.resources import paused_collection
@@ -67,14 +68,11 @@ def open_engine(
         assert isinstance(source, (str, os.PathLike, bytes)), "nothing else is"
         return _of_compiled(source, requests, options_from(options), session_options)
     if kind is SourceKind.PADDLE:
-        from nnadapter.paddle_models.conversion import onnx_of
-
         assert isinstance(source, (str, os.PathLike)), "nothing else is"
-        source = onnx_of(source, options)
+        source = optional_part("paddle_onnx_file")(source, options)
     elif kind is SourceKind.MODULE:
-        from nnadapter.torch_models.modules import model_of
-
-        source, session_options = model_of(source, session_options), None  # what stands behind a module are its inputs
+        # The argument after a module holds its example inputs.
+        source, session_options = optional_part("torch_model_as_onnx")(source, session_options), None
     if session_options is not None and not hasattr(session_options, "enable_profiling"):
         raise TypeError(f"session options are an onnxruntime.SessionOptions, got {type(session_options).__name__}")
     if getattr(session_options, "is_load_cancelled", False):  # `nnadapter.ort.SessionOptions` tell it

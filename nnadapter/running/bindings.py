@@ -13,6 +13,7 @@ from nnadapter.drivers.selection import CPU
 from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.errors import ClosedError, InvalidInputError, MissingInputError
 from nnadapter.ir.operand import Array
+from nnadapter.optional_parts import optional_part
 from nnadapter.running.control import RunControl
 from nnadapter.running.device_value import DeviceValue
 from nnadapter.running.provenance import Provenance
@@ -292,9 +293,7 @@ def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
             f"an OrtValue of {value.data_type()} on {value.device_name()} cannot be read by ONNX Runtime's Python "
             "interface; feed one in the host's memory"
         )
-    from nnadapter.drivers.execution_providers.program import tensor_of
-
-    return Copies(None, {device_name(provider): tensor_of(value, provider)})
+    return Copies(None, {device_name(provider): optional_part("provider_tensor")(value, provider)})
 
 
 def _delivered(name: str, result: Any, target: Target) -> Any:

@@ -16,8 +16,8 @@ from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOptionError, NNAdapterError
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.default_sizes import default_shapes
+from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.paddle_models.conversion import as_onnx
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import SessionDevice, Setting, open_setting
 from nnadapter.policies import POLICIES
@@ -443,7 +443,7 @@ def _situation(
     *,
     is_single: bool,
 ) -> Situation:
-    prepared = prepare_for(load_model(as_onnx(source)), setting)
+    prepared = prepare_for(load_model(optional_part("paddle_model_as_onnx")(source)), setting)
     input_shapes = {
         input_name: tuple(int(size) for size in shape)
         for input_name, shape in shapes.items()

@@ -1,0 +1,52 @@
+"""Optional parts of the package: the one table through which the core reaches them.
+
+Each part needs packages that the core does not. It is imported when one of its entries is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+DRIVERS: Mapping[str, str] = MappingProxyType(
+    {
+        "faulty": "nnadapter.drivers.faulty.driver:FaultyDriver",
+        "openvino": "nnadapter.drivers.openvino.driver:OpenvinoDriver",
+        "ort": "nnadapter.drivers.execution_providers.driver:EpDriver",
+        "qnn": "nnadapter.drivers.execution_providers.qnn:QnnDriver",
+        "xla": "nnadapter.drivers.xla.driver:XlaDriver",
+    }
+)
+"""Driver name -> `module:class` of a driver that needs its engine's package."""
+
+ENTRIES: Mapping[str, str] = MappingProxyType(
+    {
+        "installed_providers": "nnadapter.drivers.execution_providers.libraries:installed_providers",
+        "provider_tensor": "nnadapter.drivers.execution_providers.program:tensor_of",
+        "why_provider_is_unusable": "nnadapter.drivers.execution_providers.driver:why_unusable",
+        "openvino_divided_chains": "nnadapter.drivers.openvino.guards:DIVIDED_CHAINS",
+        "openvino_baseline": "nnadapter.drivers.openvino.baseline:opened",
+        "openvino_version": "nnadapter.drivers.openvino.baseline:version",
+        "paddle_model_as_onnx": "nnadapter.paddle_models.conversion:as_onnx",
+        "paddle_onnx_file": "nnadapter.paddle_models.conversion:onnx_of",
+        "paddle_structures": "nnadapter.paddle_models.model_files:structures_in",
+        "torch_model_as_onnx": "nnadapter.torch_models.modules:model_of",
+        "torch_module_from_name": "nnadapter.torch_models.modules:load_named",
+        "is_torch_module_name": "nnadapter.torch_models.modules:names_module",
+    }
+)
+"""Name -> `module:name` of a function or value."""
+
+
+@cache
+def optional_part(name: str) -> Any:
+    """Import an entry of an optional part.
+
+    Args:
+        name: a key of `ENTRIES`.
+    """
+    module, _, attribute = ENTRIES[name].partition(":")
+    return getattr(import_module(module), attribute)
