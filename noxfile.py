@@ -39,6 +39,12 @@ def everything(session):
 
 
 @nox.session
+def properties(session):
+    """All tests by hypothesis with five times as many examples as in CI, and new ones in each run."""
+    run_pytest(session, "-m", "hypothesis", packages=("-e", ".[test-all]"))
+
+
+@nox.session
 def random_models(session):
     """Random adapter IR models against the laws of fake_npu and the passes: after changes to kernels or shape rules."""
     run_pytest(session, *FUZZ, "tests/random_models")

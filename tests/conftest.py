@@ -34,10 +34,11 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
+FULL = (*LONG, "hypothesis")
+"""Markers that, if `-m` names them, have tests by hypothesis draw all of their examples, and new ones in each run."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeatable", settings.get_profile("anew"), derandomize=True)
-settings.register_profile("few", settings.get_profile("repeatable"), max_examples=20)
+settings.register_profile("few", settings.get_profile("anew"), derandomize=True, max_examples=20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,10 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Select the examples of hypothesis: new ones for long forms, otherwise the same ones in each run."""
-    asked = any(name in config.option.markexpr for name in LONG)
-    short = not config.option.markexpr and not config.option.slow
-    settings.load_profile("anew" if asked else "few" if short else "repeatable")
+    """Select the examples of hypothesis: new ones for long forms, otherwise a few that are the same in each run."""
+    is_long = any(name in config.option.markexpr for name in FULL)
+    settings.load_profile("anew" if is_long else "few")
     config.pluginmanager.register(optional)
     make_once()
     logging.getLogger().addHandler(logging.NullHandler())  # packages set up logging where nobody has, for all others
