@@ -122,9 +122,9 @@ def backend(session):
 
 @nox.session
 def partitioning(session):
-    """More seeds, devices and networks for the partitioner, what-if, the memory planner and ONNX preparation."""
-    folders = ("tests/partition", "tests/whatif", "tests/memory", "tests/onnx")
-    run_pytest(session, *SWEEP, *folders, packages=("-e", ".[test-all]"))
+    """More seeds, devices and networks for the partitioner, plans, costs, what-if, memory and ONNX preparation."""
+    folders = ("partition", "planning", "costs", "whatif", "memory", "onnx")
+    run_pytest(session, *SWEEP, *(f"tests/{name}" for name in folders), packages=("-e", ".[test-all]"))
 
 
 @nox.session
