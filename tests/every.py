@@ -26,10 +26,19 @@ def for_every(**tables):
 
 def for_every_pair(**tables):
     """Do the same with fewer combinations: each pair of values is in one of them. With `-m sweep`, check all."""
+    return _some_or_all(pairwise, tables)
+
+
+def for_every_value(**tables):
+    """Do the same with the fewest combinations: each value is in one of them. With `-m sweep`, check all."""
+    return _some_or_all(valuewise, tables)
+
+
+def _some_or_all(some, tables):
     assert _combinations(tables)
 
     def made(check):
-        @pytest.mark.parametrize("chosen", [pytest.param(_combinations, marks=pytest.mark.sweep, id="all"), pairwise])
+        @pytest.mark.parametrize("chosen", [pytest.param(_combinations, marks=pytest.mark.sweep, id="all"), some])
         def test(chosen):
             _check_each(check, chosen(tables))
 
@@ -38,21 +47,31 @@ def for_every_pair(**tables):
     return made
 
 
+def valuewise(tables) -> list[dict]:
+    """Choose combinations such that each value of each table is in one of them."""
+    return _covering(tables, 1)
+
+
 def pairwise(tables) -> list[dict]:
     """Choose combinations such that each value of each table meets each value of each other table."""
+    return _covering(tables, 2)
+
+
+def _covering(tables, together: int) -> list[dict]:
+    """Choose combinations, those with the most new groups of so many values first, until all groups are in one."""
     names = {name: list(values) for name, values in tables.items()}
     candidates = list(product(*(range(len(values)) for values in names.values())))
-    missing = {pair for candidate in candidates for pair in _pairs(candidate)}
+    missing = {group for candidate in candidates for group in _groups(candidate, together)}
     chosen = []
     while missing:
-        best = max(candidates, key=lambda candidate: len(missing & _pairs(candidate)))
-        missing -= _pairs(best)
+        best = max(candidates, key=lambda candidate: len(missing & _groups(candidate, together)))
+        missing -= _groups(best, together)
         chosen.append({name: values[at] for (name, values), at in zip(names.items(), best, strict=True)})
     return chosen
 
 
-def _pairs(candidate) -> set:
-    return set(combinations_with_replacement(enumerate(candidate), 2))
+def _groups(candidate, together: int) -> set:
+    return set(combinations_with_replacement(enumerate(candidate), together))
 
 
 def _combinations(tables) -> list[dict]:

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.every import for_every, for_every_pair, pairwise
+from tests.every import for_every, for_every_pair, pairwise, valuewise
 
 
 def test_all_that_fail_are_told_each_with_its_arguments():
@@ -56,6 +56,9 @@ def test_pairwise_combinations_contain_each_pair_of_values_and_are_few():
     for (first, ones), (second, others) in combinations(tables.items(), 2):
         assert all(any(each[first] == a and each[second] == b for each in chosen) for a, b in product(ones, others))
     assert len(chosen) <= 12 < 2 * 3 * 2 * 3 * 2
+    once = valuewise(tables)
+    assert len(once) == 3
+    assert all(any(each[name] == value for each in once) for name, values in tables.items() for value in values)
     assert pairwise({"one": "ab"}) == [{"one": "a"}, {"one": "b"}]
 
 

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter import InferenceSession
-from tests.every import for_every, for_every_pair
+from tests.every import for_every, for_every_pair, for_every_value
 from tests.models import exact_options, run_whole
 
 QUANTIZING = """<ir_version: 8, opset_import: ["": {opset}]>
@@ -36,7 +36,7 @@ def is_on_device(session):
     return "cpu" not in {node.device for node in session.report().nodes}
 
 
-@for_every(
+@for_every_value(
     sizes=(("5, 7", (5, 7)), ("N, S", (5, 7), (1, 1), (9, 64)), ("N, 2, S", (1, 2, 3), (4, 2, 50))), opset=(11, 13, 21)
 )
 def test_quantizing_by_a_range(sizes, opset):
@@ -140,7 +140,7 @@ FUSED = {
 """Forms that ONNX Runtime's optimizer makes of the others."""
 
 
-@for_every(form=FUSED, depth=(24, 2000))
+@for_every_value(form=FUSED, depth=(24, 2000))
 def test_forms_of_com_microsoft(form, depth):
     text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[N, {depth}] x) => (float[N, 6] y)
     <float[1] s = {{0.01}}, int8[1] q = {{3}}, float[6] c = {{1, 2, 3, 4, 5, 6}}> {{ {FUSED[form]} }}"""
@@ -184,7 +184,7 @@ def check_quantized(model):
 ENDS = ("", "r = Neg(m)", "r = Softmax(m)", "k = Concat<axis = 1>(m, m)  r, o = Split<axis = 1>(k)")
 
 
-@for_every_pair(depth=(24, 515, 3000), largest=(60, 127), end=ENDS)
+@for_every_value(depth=(24, 515, 3000), largest=(60, 127), end=ENDS)
 def test_quantized_products_in_integers(depth, largest, end):
     weights = np.clip(integers(1, "int8", depth, 16), -largest, largest)
     weights[:, 0] = largest

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from nnadapter.drivers.openvino.loading import read
 from tests.drivers.openvino.harness import computed, context
-from tests.every import for_every_pair
+from tests.every import for_every_value
 from tests.models import run_whole
 
 SHUFFLED = (0, 2, 4, 1, 3, 5)
@@ -78,13 +78,13 @@ def splitting(order):
     return [split, helper.make_node("Concat", [parts[number] for number in order], ["p"], axis=1)]
 
 
-@for_every_pair(order=GATHERS, sizes=SIZES.values(), between=BETWEEN)
+@for_every_value(order=GATHERS, sizes=SIZES.values(), between=BETWEEN)
 def test_gathered_channels_are_convolved_in_their_new_order(order, sizes, between):
     nodes, constants = gathering(order)
     assert_right(convolved(nodes, between, len(order), sizes, **constants), len(order))
 
 
-@for_every_pair(part=PARTS, sizes=SIZES.values(), between=BETWEEN)
+@for_every_value(part=PARTS, sizes=SIZES.values(), between=BETWEEN)
 def test_parts_of_channels_are_convolved_in_their_new_order(part, sizes, between):
     channels, order = part
     assert_right(convolved(splitting(order), between, channels, sizes), channels)
