@@ -34,6 +34,12 @@ def for_every_value(**tables):
     return _some_or_all(valuewise, tables)
 
 
+def few_of(values, *few):
+    """Return the values as parameters of a test: those in `few` run always, others with `-m sweep`."""
+    assert set(few) <= set(values)
+    return [pytest.param(each, marks=() if each in few else pytest.mark.sweep) for each in values]
+
+
 def _some_or_all(some, tables):
     assert _combinations(tables)
 
