@@ -37,7 +37,11 @@ def for_every_value(**tables):
 def few_of(values, *few):
     """Return the values as parameters of a test: those in `few` run always, others with `-m sweep`."""
     assert set(few) <= set(values)
-    return [pytest.param(each, marks=() if each in few else pytest.mark.sweep) for each in values]
+    rows = [each if isinstance(each, tuple) else (each,) for each in values]
+    return [
+        pytest.param(*row, marks=() if each in few else pytest.mark.sweep)
+        for row, each in zip(rows, values, strict=True)
+    ]
 
 
 def _some_or_all(some, tables):

@@ -114,6 +114,7 @@ IN_FINALIZER = (
         (IN_FINALIZER, 60, [signal.SIGTERM], 143, "terminated\n"),
     ],
 )
+@pytest.mark.usefixtures("interruptible")
 def test_a_process_that_does_not_stop_is_ended(body, grace, signals, code, said):
     script = BUSY_PROCESS.format(body=body, grace=grace)
     command = [sys.executable, "-c", script]
