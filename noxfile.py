@@ -40,7 +40,7 @@ def everything(session):
 
 @nox.session
 def properties(session):
-    """All tests by hypothesis with five times as many examples as in CI, and new ones in each run."""
+    """All tests by hypothesis with many more examples than in CI, and new ones in each run."""
     run_pytest(session, "-m", "hypothesis", packages=("-e", ".[test-all]"))
 
 

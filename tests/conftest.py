@@ -34,10 +34,9 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
-FULL = (*LONG, "hypothesis")
-"""Markers that, if `-m` names them, have tests by hypothesis draw all of their examples, and new ones in each run."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("many", settings.get_profile("anew"), max_examples=500)
 settings.register_profile("few", settings.get_profile("anew"), derandomize=True, max_examples=20)
 
 
@@ -49,8 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Select the examples of hypothesis: new ones for long forms, otherwise a few that are the same in each run."""
-    is_long = any(name in config.option.markexpr for name in FULL)
-    settings.load_profile("anew" if is_long else "few")
+    is_long = any(name in config.option.markexpr for name in LONG)
+    settings.load_profile("many" if "hypothesis" in config.option.markexpr else "anew" if is_long else "few")
     config.pluginmanager.register(optional)
     make_once()
     logging.getLogger().addHandler(logging.NullHandler())  # packages set up logging where nobody has, for all others

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partition import GraphError
@@ -55,7 +55,6 @@ def test_two_devices_beside_brute_force(launch, enumerate_few):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
 @given(grouped_graphs(), st.integers(0, 1000), st.booleans(), st.sampled_from([0.0, 1.0]))
 def test_values_that_may_not_cross(case, seed, enumerate_few, everywhere):
     graph, _ = case
