@@ -20,7 +20,7 @@ from tests.drivers.openvino.harness import computed, context
 HALF = "ONNX's own numbers are rounded to half precision at every step, the engine's only in the end"
 EXCLUDED = {"test_attention_4d_causal_fp16_expanded": HALF}
 SAME = "as without"
-LEAST_TAKEN = {30: 10, 1: 450}
+LEAST_TAKEN = {30: 15, 1: 450}
 """Cases where every so many-th is run, so that the test cannot become empty."""
 
 

@@ -12,7 +12,7 @@ from partition.by_cost.pricing import Prices, device_seconds, price
 from partition.by_cost.throughput import place_by_throughput
 from partition.graph import GraphError
 from partition.topology import topology_of
-from tests.every import for_every_pair
+from tests.every import for_every_value
 from tests.partition.generated_graphs import branches, chain, random_prices, residual, transformer, woven
 
 TWO, THREE = ("npu", "cpu"), ("gpu", "npu", "cpu")
@@ -65,7 +65,7 @@ def test_the_search_comes_near_where_all_could_be_tried(make, devices, seed):
     assert found.stage <= 1.2 * least
 
 
-@for_every_pair(
+@for_every_value(
     make=(chain, branches, residual, woven),
     sharing=(("cpu", "npu"), ("cpu", "gpu"), ("cpu",), THREE),
     enumerate_few=(True, False),
