@@ -38,7 +38,14 @@ def assert_lawful(graph, prices, placed):
         assert baseline in found or np.isinf(price(graph, prices, baseline))
 
 
-@pytest.mark.parametrize("launch", [0.0, 2.0, *(pytest.param(each, marks=pytest.mark.sweep) for each in (0.5, 6.0))])
+@pytest.mark.parametrize(
+    "launch",
+    [
+        2.0,
+        pytest.param(0.0, marks=pytest.mark.slow),
+        *(pytest.param(each, marks=pytest.mark.sweep) for each in (0.5, 6.0)),
+    ],
+)
 @pytest.mark.parametrize("enumerate_few", [True, False])
 def test_two_devices_beside_brute_force(launch, enumerate_few):
     excess = []
