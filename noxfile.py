@@ -39,6 +39,12 @@ def everything(session):
 
 
 @nox.session
+def properties(session):
+    """All tests by hypothesis with many more examples than in CI, and new ones in each run."""
+    run_pytest(session, "-m", "hypothesis", packages=("-e", ".[test-all]"))
+
+
+@nox.session
 def random_models(session):
     """Random adapter IR models against the laws of fake_npu and the passes: after changes to kernels or shape rules."""
     run_pytest(session, *FUZZ, "tests/random_models")
@@ -116,9 +122,9 @@ def backend(session):
 
 @nox.session
 def partitioning(session):
-    """More seeds, devices and networks for the partitioner, what-if, the memory planner and ONNX preparation."""
-    folders = ("tests/partition", "tests/whatif", "tests/memory", "tests/onnx")
-    run_pytest(session, *SWEEP, *folders, packages=("-e", ".[test-all]"))
+    """More seeds, devices and networks for the partitioner, plans, costs, what-if, memory and ONNX preparation."""
+    folders = ("partition", "planning", "costs", "whatif", "memory", "onnx")
+    run_pytest(session, *SWEEP, *(f"tests/{name}" for name in folders), packages=("-e", ".[test-all]"))
 
 
 @nox.session

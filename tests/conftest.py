@@ -35,8 +35,8 @@ LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeatable", settings.get_profile("anew"), derandomize=True)
-settings.register_profile("few", settings.get_profile("repeatable"), max_examples=20)
+settings.register_profile("many", settings.get_profile("anew"), max_examples=500)
+settings.register_profile("few", settings.get_profile("anew"), derandomize=True, max_examples=20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,10 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Select the examples of hypothesis: new ones for long forms, otherwise the same ones in each run."""
-    asked = any(name in config.option.markexpr for name in LONG)
-    short = not config.option.markexpr and not config.option.slow
-    settings.load_profile("anew" if asked else "few" if short else "repeatable")
+    """Select the examples of hypothesis: new ones for long forms, otherwise a few that are the same in each run."""
+    is_long = any(name in config.option.markexpr for name in LONG)
+    settings.load_profile("many" if "hypothesis" in config.option.markexpr else "anew" if is_long else "few")
     config.pluginmanager.register(optional)
     make_once()
     logging.getLogger().addHandler(logging.NullHandler())  # packages set up logging where nobody has, for all others

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from itertools import product
+from itertools import combinations_with_replacement, product
 
 import pytest
 
@@ -12,31 +12,102 @@ from tests.optional import missing_for_devices, skip_without
 
 def for_every(**tables):
     """Have one test check a function with every combination of arguments; it tells all that fail, each with its own."""
-    combinations = [dict(zip(tables, values, strict=True)) for values in product(*tables.values())]
-    assert combinations
+    cases = _combinations(tables)
+    assert cases
 
     def made(check):
-        assert not hasattr(check, "pytestmark"), "marks stand above: they are of the one test"
-
         def test():
-            failures, skipped = [], []
-            for arguments in combinations:
-                try:
-                    missing = missing_for_devices(arguments)
-                    if missing:
-                        skip_without(missing)
-                    check(**arguments)
-                except pytest.skip.Exception as reason:
-                    skipped.append(reason)
-                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  whatever it is, others are checked
-                    error.add_note("with " + ", ".join(f"{name}={reprlib.repr(it)}" for name, it in arguments.items()))
-                    failures.append(error)
-            if failures:
-                raise BaseExceptionGroup(f"{len(failures)} of {len(combinations)} cases fail", failures)
-            if len(skipped) == len(combinations):
-                raise skipped[0]
+            _check_each(check, cases)
 
-        test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
-        return test
+        return _named_like(check, test)
 
     return made
+
+
+def for_every_pair(**tables):
+    """Do the same with fewer combinations: each pair of values is in one of them. With `-m sweep`, check all."""
+    return _some_or_all(pairwise, tables)
+
+
+def for_every_value(**tables):
+    """Do the same with the fewest combinations: each value is in one of them. With `-m sweep`, check all."""
+    return _some_or_all(valuewise, tables)
+
+
+def few_of(values, *few):
+    """Return the values as parameters of a test: those in `few` run always, others with `-m sweep`."""
+    assert set(few) <= set(values)
+    rows = [each if isinstance(each, tuple) else (each,) for each in values]
+    return [
+        pytest.param(*row, marks=() if each in few else pytest.mark.sweep)
+        for row, each in zip(rows, values, strict=True)
+    ]
+
+
+def _some_or_all(some, tables):
+    assert _combinations(tables)
+
+    def made(check):
+        @pytest.mark.parametrize("chosen", [pytest.param(_combinations, marks=pytest.mark.sweep, id="all"), some])
+        def test(chosen):
+            _check_each(check, chosen(tables))
+
+        return _named_like(check, test)
+
+    return made
+
+
+def valuewise(tables) -> list[dict]:
+    """Choose combinations such that each value of each table is in one of them."""
+    return _covering(tables, 1)
+
+
+def pairwise(tables) -> list[dict]:
+    """Choose combinations such that each value of each table meets each value of each other table."""
+    return _covering(tables, 2)
+
+
+def _covering(tables, together: int) -> list[dict]:
+    """Choose combinations, those with the most new groups of so many values first, until all groups are in one."""
+    names = {name: list(values) for name, values in tables.items()}
+    candidates = list(product(*(range(len(values)) for values in names.values())))
+    missing = {group for candidate in candidates for group in _groups(candidate, together)}
+    chosen = []
+    while missing:
+        best = max(candidates, key=lambda candidate: len(missing & _groups(candidate, together)))
+        missing -= _groups(best, together)
+        chosen.append({name: values[at] for (name, values), at in zip(names.items(), best, strict=True)})
+    return chosen
+
+
+def _groups(candidate, together: int) -> set:
+    return set(combinations_with_replacement(enumerate(candidate), together))
+
+
+def _combinations(tables) -> list[dict]:
+    return [dict(zip(tables, values, strict=True)) for values in product(*tables.values())]
+
+
+def _named_like(check, test):
+    assert not hasattr(check, "pytestmark"), "marks stand above: they are of the one test"
+    test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
+    return test
+
+
+def _check_each(check, cases) -> None:
+    failures, skipped = [], []
+    for arguments in cases:
+        try:
+            missing = missing_for_devices(arguments)
+            if missing:
+                skip_without(missing)
+            check(**arguments)
+        except pytest.skip.Exception as reason:
+            skipped.append(reason)
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  whatever it is, others are checked
+            error.add_note("with " + ", ".join(f"{name}={reprlib.repr(it)}" for name, it in arguments.items()))
+            failures.append(error)
+    if failures:
+        raise BaseExceptionGroup(f"{len(failures)} of {len(cases)} cases fail", failures)
+    if len(skipped) == len(cases):
+        raise skipped[0]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import pytest
 
-from tests.every import for_every
+from tests.every import for_every, for_every_pair, pairwise, valuewise
 
 
 def test_all_that_fail_are_told_each_with_its_arguments():
@@ -46,3 +48,34 @@ def test_where_all_cases_are_skipped_so_is_the_test():
 
     with pytest.raises(pytest.skip.Exception, match="not here"):
         of_none()
+
+
+def test_pairwise_combinations_contain_each_pair_of_values_and_are_few():
+    tables = {"one": "ab", "two": range(3), "three": {"x": [], "y": []}, "four": [[1], [2], [3]], "five": "cd"}
+    chosen = pairwise(tables)
+    for (first, ones), (second, others) in combinations(tables.items(), 2):
+        assert all(any(each[first] == a and each[second] == b for each in chosen) for a, b in product(ones, others))
+    assert len(chosen) <= 12 < 2 * 3 * 2 * 3 * 2
+    once = valuewise(tables)
+    assert len(once) == 3
+    assert all(any(each[name] == value for each in once) for name, values in tables.items() for value in values)
+    assert pairwise({"one": "ab"}) == [{"one": "a"}, {"one": "b"}]
+
+
+tried = []
+
+
+@for_every_pair(first="abc", second="abc", third="abc")
+def test_a_test_of_pairs_checks_some_combinations(first, second, third):
+    tried.append((first, second, third))
+
+
+def test_all_combinations_are_checked_in_the_long_form():
+    tried.clear()
+    sweep, pairs = test_a_test_of_pairs_checks_some_combinations.pytestmark[0].args[1]
+    assert sweep.marks[0].name == "sweep"
+    test_a_test_of_pairs_checks_some_combinations(sweep.values[0])
+    assert sorted(tried) == sorted(product("abc", repeat=3))
+    tried.clear()
+    test_a_test_of_pairs_checks_some_combinations(pairs)
+    assert 9 <= len(tried) < 15

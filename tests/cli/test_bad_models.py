@@ -89,7 +89,7 @@ def test_operations_that_nobody_knows(call, faulty, capfd, command, model):
     assert capfd.readouterr().err == ""
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_damaged_files_never_end_in_a_traceback(call, folder, data):
     contents = bytearray((folder / "scores.onnx").read_bytes())

@@ -112,6 +112,7 @@ def test_json_is_the_file(call, cache):
     assert printed == json.loads(file.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_the_cpu")
 @pytest.mark.parametrize(
     ("words", "exit_code", "why"),

@@ -82,7 +82,7 @@ def check_sessions(whole, expected, feed, flips, step):
 @every_kind
 def test_sessions_of_damaged_files(tmp_path, name, request):
     kind = kind_of(name, request)
-    check_sessions(*kind.written(tmp_path), kind.feed, FLIPS, 251)
+    check_sessions(*kind.written(tmp_path), kind.feed, FLIPS, 997)
 
 
 @pytest.mark.sweep

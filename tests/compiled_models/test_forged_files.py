@@ -91,13 +91,13 @@ WITH_IR = [name for name, kind in KINDS.items() if kind.device in ("fake_npu", "
 @pytest.mark.slow
 @every_kind
 def test_any_message(tmp_path, name, request):
-    check(name, request, tmp_path, forged_once, 150, 0)
+    check(name, request, tmp_path, forged_once, 50, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_IR)
 def test_any_kept_segment(tmp_path, name, request):
-    check(name, request, tmp_path, forged_segment, 60, 0)
+    check(name, request, tmp_path, forged_segment, 30, 0)
 
 
 @pytest.mark.fuzz

@@ -13,7 +13,9 @@ _COUNT = int(os.environ.get("NNADAPTER_COMPOSITIONS", "20000"))
 _SEED = int(os.environ.get("NNADAPTER_COMPOSITIONS_SEED", "0"))
 
 
-@pytest.mark.parametrize(("device", "count"), [("cpu", 200), ("fake_npu", 60), ("openvino", 25)])
+@pytest.mark.parametrize(
+    ("device", "count"), [pytest.param("cpu", 200, marks=pytest.mark.slow), ("fake_npu", 60), ("openvino", 25)]
+)
 def test_compositions_equal_the_reference_evaluator(device, count):
     assert check_range(device, 0, count) == {}
 

@@ -3,7 +3,7 @@ import pytest
 
 from nnadapter.drivers import Reason
 from tests.converters.single_node import check, floats, opsets, reason
-from tests.every import for_every
+from tests.every import for_every_pair
 
 
 def _types(conversion):
@@ -22,7 +22,7 @@ def test_mat_mul_of_integers():
     check("MatMul", 13, [np.arange(6, dtype=np.int32).reshape(2, 3), np.ones((3, 2), np.int32)], tolerance=0)
 
 
-@for_every(
+@for_every_pair(
     opset=opsets("Gemm"),
     constant=[[], [1, 2]],
     scales=[{}, {"alpha": 0.5, "beta": 2.0}, {"beta": 0.0}, {"beta": 0.5}],

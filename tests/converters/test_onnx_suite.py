@@ -77,6 +77,7 @@ def test_what_is_converted_computes_what_onnx_says(cases):
     assert len(agreeing) > 550
 
 
+@pytest.mark.slow
 def test_no_valid_node_is_called_invalid(cases):
     refused = {case.name: _reason(_converted(case)[0]) for case in cases}
     assert [name for name, reason in refused.items() if reason in (Reason.INVALID_NODE, Reason.NOT_CONSTANT)] == []

@@ -3,7 +3,7 @@ import pytest
 
 from nnadapter.drivers import Reason
 from tests.converters.single_node import check, floats, opsets, reason
-from tests.every import for_every
+from tests.every import for_every_pair
 
 _COORDINATES = ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"]
 _SCALES = [(1, 1, 2, 3), (1, 1, 0.6, 0.5), (1, 1, 1.7, 0.8), (1, 1, 1.2, 1.15)]
@@ -39,7 +39,7 @@ def _check(opset, attributes, scales=None, sizes=None, tolerance=1e-5):
     return check("Resize", opset, inputs, attributes, constant=constant, tolerance=tolerance)
 
 
-@for_every(
+@for_every_pair(
     opset=opsets("Resize", 11),
     scales=_SCALES,
     coordinates=_COORDINATES,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from functools import partial
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.process import processors
 from nnadapter.process.processors import machine_description, usable
 from tests import metered_driver
+from tests.every import few_of
 from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR
 
 pytestmark = pytest.mark.slow  # programs are timed
@@ -32,7 +33,9 @@ OF_CLASS = {"elementwise": OTHERS, "convolution": COSTS["CONV_2D"], "matrix": CO
             "movement": COSTS["SPLIT"]}  # fmt: skip
 
 
+@functools.cache
 def measure(**options):
+    """A calibration, which is made once for the same options."""
     return calibrate("metered", options, stopwatch=metered_driver.STOPWATCH, budget_seconds=1e9)
 
 
@@ -91,15 +94,18 @@ def test_rounds_end_with_the_budget_and_are_told():
     assert len(told) == ROUNDS
 
 
-@pytest.mark.parametrize(("processors", "most"), [(64, 8), (16, 14), (2, len(networks()))])
+@pytest.mark.parametrize(
+    ("processors", "most"),
+    few_of(((64, 8), (16, 14), (2, len(networks()))), (64, 8)),
+)
 def test_few_programs_stand_side_by_side(processors, most, monkeypatch):
     """Each may have threads of its own. Networks take turns together as far as that allows, in batches of one size."""
     monkeypatch.setattr(program, "usable", lambda: processors)
-    measure()
+    measure.__wrapped__()
     assert metered_driver.STATE["wholes"] == [0, most]
 
 
-@pytest.mark.parametrize("others", [0, most_pools()])
+@pytest.mark.parametrize("others", [pytest.param(0, marks=pytest.mark.sweep), most_pools()])
 def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypatch, others):
     """Whatever sessions live beside."""
     permits, has_pool = [pool_permit() for _ in range(others)], []
@@ -143,7 +149,7 @@ def test_processors_in_use_are_counted(shares):
     assert costs.needs_processors is (shares and usable() <= 2)
 
 
-@pytest.mark.parametrize("used", [0.0, 1.0, None])
+@pytest.mark.parametrize("used", few_of((0.0, 1.0, None), 1.0))
 def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(used, monkeypatch):
     def seconds_of(process_id):
         assert process_id != os.getpid()
@@ -157,10 +163,10 @@ def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(use
     assert found.processors == (None if used is None else pytest.approx(used, rel=0.01))
 
 
-@pytest.mark.parametrize(("left", "alone"), [(2.0, 0.6), (1.0, 1.2), (0.1, 1.2)])
+@pytest.mark.parametrize(("left", "alone"), few_of(((2.0, 0.6), (1.0, 1.2), (0.1, 1.2)), (2.0, 0.6), (1.0, 1.2)))
 def test_beside_others_more_processors_are_needed_than_are_in_use(left, alone, monkeypatch):
     clock = metered_driver.STOPWATCH.clock
-    slow = partial(Stopwatch, clock=clock, busy=lambda: 0.6 * clock(), sleep=lambda _: None)
+    slow = functools.partial(Stopwatch, clock=clock, busy=lambda: 0.6 * clock(), sleep=lambda _: None)
     monkeypatch.setattr("nnadapter.costs.calibrator.Stopwatch", slow)
     monkeypatch.setattr("nnadapter.costs.calibrator.processors_unused_by_others", lambda *_: left)
     monkeypatch.setattr("nnadapter.costs.calibrator.usable", lambda: 2)

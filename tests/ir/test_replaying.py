@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.ir import Traced, settled
@@ -55,7 +55,6 @@ def told_apart(numbers: Sequence[Any]) -> list[tuple[type, str]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
 @given(program=PROGRAM, first=SIZES, second=SIZES)
 def test_a_replay_is_the_computation_itself_where_that_decides_the_same(
     program: list[tuple[Any, int, int]], first: tuple[int, ...], second: tuple[int, ...]
@@ -74,7 +73,6 @@ def test_a_replay_is_the_computation_itself_where_that_decides_the_same(
         assert told_apart(settled(tuple(traced), known)) == told_apart(there[0])
 
 
-@settings(max_examples=200)
 @given(program=PROGRAM, first=SIZES, second=SIZES)
 def test_numbers_that_are_alike_are_equal_wherever_conditions_hold(
     program: list[tuple[Any, int, int]], first: tuple[int, ...], second: tuple[int, ...]

@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
@@ -22,7 +22,6 @@ def chain(length: int = 4) -> Model:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=150, deadline=None)
 def test_what_a_builder_makes_is_sound(seed: int) -> None:
     model = make_case(Random(seed), 8).model
     assume(model.operations)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.ir import Array
@@ -50,7 +50,6 @@ COMPUTATIONS: dict[str, Callable[..., object]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPUTATIONS)
 @given(VECTORS, VECTORS)
-@settings(max_examples=60, deadline=None)
 def test_replays_give_what_computing_gives(name: str, first: list[list[int]], second: list[list[int]]) -> None:
     computation = COMPUTATIONS[name]
     trace = ArrayTrace(arrays(first))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx.backend.test
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
@@ -74,7 +74,6 @@ def arena_of(sized):
 
 
 @given(lives(40))
-@settings(max_examples=200, deadline=None)
 def test_buffers_alive_together_do_not_overlap(buffers):
     placement = place(buffers)
     check(buffers, placement.offsets)
@@ -85,7 +84,6 @@ def test_buffers_alive_together_do_not_overlap(buffers):
 
 
 @given(lives(40))
-@settings(max_examples=100, deadline=None)
 def test_placing_by_time_is_right_too(buffers):
     check(buffers, place_by_time(buffers, padded_sizes(buffers)))
 
@@ -111,7 +109,6 @@ def test_placing_by_time_uses_again_what_is_free(rows):
 
 
 @given(lives(20))
-@settings(max_examples=50, deadline=None)
 def test_neighbors_are_those_alive_together(buffers):
     expected = [
         {other for other in range(len(buffers)) if other != index and together(buffers[index], buffers[other])}
@@ -122,7 +119,6 @@ def test_neighbors_are_those_alive_together(buffers):
 
 
 @given(lives(5, 500))
-@settings(max_examples=100, deadline=None)
 def test_nothing_is_better_than_the_best(buffers):
     placement = place(buffers)
     assert placement.lower_bound_bytes <= smallest_arena(buffers) <= placement.arena_bytes

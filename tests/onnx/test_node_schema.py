@@ -6,7 +6,7 @@ import re
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import checker, defs, helper
 
@@ -47,7 +47,6 @@ def nodes(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
 @given(nodes())
 def test_the_checker_says_the_same(drawn):
     node, schema = drawn

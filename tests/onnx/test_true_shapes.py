@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
@@ -53,7 +53,6 @@ def poolings(draw):
 @given(
     pooling=poolings(), case=st.sampled_from((("MaxPool", 11), ("AveragePool", 19), ("LpPool", 18), ("MaxPool", 22)))
 )
-@settings(max_examples=150, deadline=None)
 def test_poolings(pooling, case):
     attributes, sizes = pooling
     check(case[1], case[0], attributes, (1, 2, *sizes))
@@ -61,7 +60,6 @@ def test_poolings(pooling, case):
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=80, deadline=None)
 def test_transposed_convolutions(data):
     rank = data.draw(st.integers(1, 3))
     of = {"kernel": (1, 4), "strides": (1, 4), "dilations": (1, 2), "sizes": (3, 6), "group": (1, 2)}

@@ -9,7 +9,7 @@ import pytest
 
 from nnadapter.onnx.model import read_node
 from nnadapter.onnx.preparation.default_sizes import fits_windows, moves_windows
-from tests.every import for_every
+from tests.every import for_every_pair
 
 OPS = {
     "MaxPool": "",
@@ -20,7 +20,7 @@ OPS = {
 
 
 @pytest.mark.slow
-@for_every(op_type=OPS, kernel=(1, 2, 3, 5), dilation=(1, 2), pads=((0, 0), (0, 1), (1, 1)), size=(1, 2, 3, 4, 6))
+@for_every_pair(op_type=OPS, kernel=(1, 2, 3, 5), dilation=(1, 2), pads=((0, 0), (0, 1), (1, 1)), size=(1, 2, 3, 4, 6))
 def test_a_window_fits_where_there_is_one(op_type, kernel, dilation, pads, size):
     if op_type != "Conv" and max(pads) >= kernel:
         return  # ONNX Runtime takes no such pooling

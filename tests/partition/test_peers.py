@@ -28,7 +28,9 @@ def random_case(seed):
     return graph, tuple(source.choice(labels) for _ in range(count))
 
 
-@pytest.mark.parametrize("seeds", [2_000, pytest.param(6_000, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize(
+    "seeds", [500, pytest.param(2_000, marks=pytest.mark.slow), pytest.param(6_000, marks=pytest.mark.sweep)]
+)
 def test_equal_to_exhaustive_search(seeds):
     for seed in range(seeds):
         graph, placement = random_case(seed)

@@ -112,7 +112,7 @@ STEPS = [(1, 3, 0), (1, 1, 3), (1, 1, 4), (1, 1, 5), (2, 1, 5), (2, 1, 6), (3, 4
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("seed", [None, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in (0, 1))])
 @pytest.mark.parametrize("form", [APART, PACKED], ids=["apart", "packed"])
 def test_a_total_length_that_is_an_input_makes_no_plan_for_each_token(device, seed, form):
     steps = STEPS if seed is None else random.Random(seed).sample(STEPS, len(STEPS))

@@ -270,7 +270,9 @@ def test_where_costs_are_taken_to_be_alike():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["latency", "throughput", "measured"])
+@pytest.mark.parametrize(
+    "policy", ["latency", *(pytest.param(each, marks=pytest.mark.sweep) for each in ("throughput", "measured"))]
+)
 def test_what_costs_say_holds_for_sizes_like_those(policy):
     """A cache grows by one at each token; every one had a plan of its own, at 20 to 500 ms."""
     small = Sizes(layers=1, width=16, heads=2, words=20)

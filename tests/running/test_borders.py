@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
@@ -74,7 +74,6 @@ def orders(steps):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(graphs())
 def test_no_order_of_the_steps_writes_over_what_is_still_read(graph):
     steps, sizes = graph

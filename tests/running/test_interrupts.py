@@ -183,12 +183,12 @@ def test_what_is_dropped_is_collected_while_every_lock_is_held():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "interrupts"), [(0, 400), pytest.param(1, 5000, marks=pytest.mark.fuzz)])
+@pytest.mark.parametrize(("seed", "interrupts"), [(0, 100), pytest.param(1, 5000, marks=pytest.mark.fuzz)])
 def test_interrupts_at_random_moments_leave_everything_as_it_was(seed, interrupts):
     assert run(_RUNS, seed, interrupts) == "done"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.fuzz)])
 def test_interrupts_in_the_first_use_leave_a_package_that_works(seed):
     assert run(_FIRST_USE, seed) == "8.0"

@@ -231,7 +231,7 @@ def test_shapes_that_grow_do_not_drive_out_those_that_come_back(limit, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("limit", [2, *(pytest.param(limit, marks=pytest.mark.sweep) for limit in (3, 4))])
 def test_where_nothing_grows_it_is_nearly_as_good_as_the_one_used_longest_ago(limit):
     worst = 0
     for trace in product(range(limit + 1), repeat=7):

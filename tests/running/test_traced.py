@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import onnxruntime
 import pytest
+from nnadapter.running.turns import Turns
 
 import nnadapter as nna
 from nnadapter.drivers import Execution, Program, Threading
@@ -24,6 +25,7 @@ from nnadapter.running.by_trace import pools_of
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.traces.recorder import Recorder
 from nnadapter.traces.trace import SILENT
+from tests.latency_driver import LatencyExecution
 from tests.models import CHAIN, SANDWICH, numbers, parse
 from tests.residing_driver import ENQUEUED, MOST
 from tests.trace_checks import lanes_of, named, within
@@ -196,15 +198,46 @@ def test_waits_of_a_stream_for_its_turn_are_told(path):
     assert named(events, "wait for its turn") and len([each for each in events if each["name"] == "run"]) == 10
 
 
-def test_a_stream_over_two_devices_shows_every_item_on_each_one_after_the_other(path):
-    devices = (("latency:0", {"only": ["RELU"], "operation_ms": 2.0}), ("latency:1", {"operation_ms": 1.0}))
-    feeds = [{"x": numbers(8, 4, seed=seed)} for seed in range(8)]
+@pytest.fixture
+def in_step(monkeypatch):
+    """Make the runs of a stream reach latency:0 and latency:1 in the order of their feeds.
+
+    Return a generator of eight feeds, which yields a feed when latency:0 computes the feed before it.
+    """
+    began = {device: [threading.Event() for _ in range(8)] for device in ("0", "1")}
+    counts, asked, compute, take = {"0": 0, "1": 0}, threading.Event(), LatencyExecution.compute, Turns.take
+
+    def compute_in_step(execution, inputs):
+        at = counts[execution.device]
+        counts[execution.device] += 1  # a device computes one thing at a time
+        began[execution.device][at].set()
+        if execution.device == "0":
+            assert asked.wait(60)  # the second run has asked for this device
+            assert at == 0 or began["1"][at - 1].wait(60)  # else this run could overtake the run before it
+        return compute(execution, inputs)
+
+    def take_and_tell(*arguments):
+        asked.set()
+        return take(*arguments)
+
+    def feeds():
+        for seed in range(8):
+            assert seed == 0 or began["0"][seed - 1].wait(60)
+            yield {"x": numbers(8, 4, seed=seed)}
+
+    monkeypatch.setattr(LatencyExecution, "compute", compute_in_step)
+    monkeypatch.setattr(Turns, "take", take_and_tell)
+    return feeds
+
+
+def test_a_stream_over_two_devices_shows_every_item_on_each_one_after_the_other(path, in_step):
+    devices = (("latency:0", {"only": ["RELU"], "operation_ms": 0.0}), ("latency:1", {"operation_ms": 0.0}))
     with nna.InferenceSession(parse(SANDWICH), devices=devices, options=nna.Options(trace=path)) as session:
-        assert len(list(session.stream(iter(feeds), depth=3))) == len(feeds)
+        assert len(list(session.stream(in_step(), depth=3))) == 8
     rows = lanes_of(path)
     lanes = {name: [event for row in rows if row.split(" (")[0] == name for event in rows[row]] for name in rows}
     runs = sorted(named(lanes["session"], "run"), key=lambda run: run["args"]["run"])
-    assert [run["args"]["run"] for run in runs] == list(range(1, len(feeds) + 1))
+    assert [run["args"]["run"] for run in runs] == list(range(1, 9))
     steps = {name: [each for each in lanes[name] if each["cat"] == "step"] for name in ("latency", "latency:1")}
     for of_device in steps.values():
         of_device.sort(key=lambda step: step["ts"])

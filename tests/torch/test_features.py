@@ -23,14 +23,9 @@ def fresh():
     torch.manual_seed(0)
 
 
-FEW_ON_OPENVINO = pytest.mark.parametrize(
-    "device", ["fake_npu", pytest.param("openvino", marks=pytest.mark.sweep)], indirect=True
-)
-"""Of which a device sees nothing but more graphs: test_inference has some on openvino."""
-
-
-@pytest.fixture(params=["fake_npu", "openvino"])
+@pytest.fixture(params=["fake_npu", pytest.param("openvino", marks=pytest.mark.sweep)])
 def device(request):
+    """A device by name; of the tests on openvino, CI runs those of test_inference that name it."""
     pytest.importorskip(request.param) if request.param == "openvino" else None
     return request.param
 
@@ -193,7 +188,6 @@ def test_inference(name, device):
     check_what_is_said(name, nna.torch.report(run))
 
 
-@FEW_ON_OPENVINO
 @pytest.mark.parametrize("name", MODULES)
 def test_training(name, device):
     module = MODULES[name]()
@@ -217,7 +211,6 @@ def test_training(name, device):
     check_what_is_said(name, report)
 
 
-@FEW_ON_OPENVINO
 @pytest.mark.parametrize("gradients", [False, True])
 def test_two_data_types(gradients, device):
     def function(x):
@@ -293,10 +286,13 @@ MASKS = {
 @pytest.mark.filterwarnings("ignore:Support for mismatched src_key_padding_mask:UserWarning")
 @pytest.mark.parametrize(
     ("norm_first", "activation", "masks"),
-    [*((False, "relu", masks) for masks in MASKS), (True, "gelu", "both"),
-     *(pytest.param(True, "gelu", masks, marks=pytest.mark.sweep) for masks in MASKS if masks != "both")],
-)  # fmt: skip
-@FEW_ON_OPENVINO
+    [
+        (False, "relu", "none"),
+        (True, "gelu", "both"),
+        *(pytest.param(False, "relu", masks, marks=pytest.mark.sweep) for masks in MASKS if masks != "none"),
+        *(pytest.param(True, "gelu", masks, marks=pytest.mark.sweep) for masks in MASKS if masks != "both"),
+    ],
+)
 def test_encoder_layers_run_whole_on_the_device(norm_first, activation, masks, device):
     module = Fast(norm_first, activation).eval()
     run, x = compiled(module, device), torch.randn(2, 5, 8)

@@ -88,7 +88,7 @@ def check(seeds, device):
 
 
 def test_some_programs_are_pytorchs_own():
-    check(range(3), "fake_npu")
+    check(range(1), "fake_npu")
 
 
 @pytest.mark.fuzz

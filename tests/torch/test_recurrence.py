@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import nnadapter as nna
+from tests.every import few_of
 
 
 @pytest.fixture(autouse=True)
@@ -56,9 +57,8 @@ def flat(results):
     ("kind", "options"),
     [
         (nn.LSTM, FORMS[2]),
-        (nn.GRU, FORMS[0]),
         *(pytest.param(nn.LSTM, form, marks=pytest.mark.sweep) for form in (*FORMS[:2], *FORMS[3:])),
-        pytest.param(nn.GRU, FORMS[2], marks=pytest.mark.sweep),
+        *(pytest.param(nn.GRU, form, marks=pytest.mark.sweep) for form in (FORMS[0], FORMS[2])),
     ],
 )
 def test_layers_are_one_operator_at_inference(kind, options, captured):
@@ -110,7 +110,7 @@ def test_projected_states_and_packed_sequences_are_right(captured):
     torch.testing.assert_close(compiled(module)(x, lengths), module(x, lengths))
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, pytest.param(nn.RNN, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("kind", few_of((nn.LSTM, nn.GRU, nn.RNN), nn.GRU))
 def test_training_runs_whole_on_the_device(kind, captured):
     module = Tagger(kind)
     twin = copy.deepcopy(module)

@@ -138,7 +138,7 @@ def some(count, **options):
     return [torch.randn(3, 4, **options) for _ in range(count)]
 
 
-@pytest.mark.parametrize("device", ["fake_npu", "cpu"])
+@pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
 def test_what_stays_reads_results_as_they_lie_in_pytorch(device):
     function, inputs = each_of([*BY_STRIDES.values()]), some(len(BY_STRIDES))
     run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": [device]})
@@ -162,7 +162,7 @@ class Kept(torch.autograd.Function):
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch does when it captures
-@pytest.mark.parametrize("device", ["fake_npu", "cpu"])
+@pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
 def test_gradients_of_what_is_read_by_strides(device):
     functions = [Kept.apply, *(BY_STRIDES[name] for name in BY_STRIDES if name not in WITHOUT_GRADIENTS)]
     function, inputs = each_of(functions), some(len(functions), requires_grad=True)

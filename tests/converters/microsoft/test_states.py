@@ -11,7 +11,7 @@ from nnadapter.onnx.preparation.device_forms import function_body
 from tests.converters.microsoft.function_node import check, model_of, refusal
 from tests.converters.microsoft.test_quantized import types
 from tests.converters.single_node import floats
-from tests.every import for_every
+from tests.every import for_every, for_every_pair
 
 STATES = ("y0", "y1")
 
@@ -29,7 +29,7 @@ def convolution(steps=5, taps=4, *, bias=True, past=True, dilation=1, channels=(
 
 
 @pytest.mark.slow
-@for_every(
+@for_every_pair(
     activation=(None, "none", "silu", "swish"), steps=(1, 5), taps=(1, 2, 4), bias=(False, True), past=(False, True)
 )
 def test_causal_convolutions(activation, steps, taps, bias, past):
@@ -41,7 +41,7 @@ def test_causal_convolutions(activation, steps, taps, bias, past):
     assert types(made) == ["CAUSAL_CONV"]
 
 
-@for_every(
+@for_every_pair(
     dilation=(1, 3), channels=((3,), (2, 3)), last=(False, True), past=(False, True), activation=("none", "silu")
 )
 def test_causal_convolutions_of_other_forms(dilation, channels, last, past, activation):
@@ -82,7 +82,7 @@ def attention(rule, heads, groups, keys, *, steps=3, past=True, single_decay=Fal
     return inputs
 
 
-@for_every(
+@for_every_pair(
     rule=("linear", "gated", "delta", "gated_delta"),
     heads=((2, 2, 2), (4, 2, 2), (2, 4, 4), (2, 4, 2), (1, 3, 1)),
     past=(False, True),
@@ -111,7 +111,9 @@ def test_gates_of_linear_attention(dtype, rate, far):
 
 
 @pytest.mark.slow
-@for_every(dtype=(np.float32, np.float16), groups=(1, 3), rank=(2, 3, 4), activation=(None, "silu", "swish", "sigmoid"))
+@for_every_pair(
+    dtype=(np.float32, np.float16), groups=(1, 3), rank=(2, 3, 4), activation=(None, "silu", "swish", "sigmoid")
+)
 def test_gated_normalization(dtype, groups, rank, activation):
     shape = (*(2, 3, 2)[: rank - 1], groups * 4)
     inputs = [floats(*shape).astype(dtype), floats(4, seed=1).astype(dtype), floats(*shape, seed=2).astype(dtype)]
@@ -135,7 +137,7 @@ def rotation(*, packed, part, dtype=np.float32, size=16, heads=3):
 
 
 @pytest.mark.slow
-@for_every(
+@for_every_pair(
     dtype=(np.float32, np.float16),
     packed=(False, True),
     part=(0, 12),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper
 
@@ -246,7 +246,6 @@ def odd(draw, descriptor=onnx.ModelProto.DESCRIPTOR, depth=5):
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
 @given(st.one_of(damaged(), odd()))
 @example(PLAIN)
 def test_bytes_are_no_less_strict_than_onnx(contents):

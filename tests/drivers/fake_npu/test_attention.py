@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.kernels import attention
@@ -30,7 +30,6 @@ def _mask(kind, shape):
     return generator.random(shape) < 0.6 if kind == "bool" else floats(*shape[2:], seed=5)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 3),
     st.sampled_from([(2, 2), (4, 2), (3, 1)]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.graph import TensorType
@@ -141,7 +141,6 @@ def test_convolutions_that_gain_nothing_by_tiles(image, outputs, changed):
     width=st.integers(1, 40),
     pads=st.tuples(*[st.integers(0, 3)] * 4),
 )
-@settings(max_examples=40, deadline=None)
 def test_tiles_of_any_image(count, height, width, pads):
     """Straight on the kernel, since small images are computed otherwise."""
     rows, columns = height + pads[0] + pads[2] - 2, width + pads[1] + pads[3] - 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.ir.definition import by_definition
@@ -196,7 +196,6 @@ _PAIRS = st.tuples(st.permutations("abcd"), st.permutations("abcd"), st.permutat
 
 
 @given(_PAIRS, st.integers(0, 4), st.integers(0, 4), st.data())
-@settings(max_examples=60)
 def test_any_pair_of_factors(labels, left, right, data):
     sizes = dict(zip("abcd", (2, 3, 4, 5), strict=True))
     x, y = labels[0][:left], labels[1][:right]

@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.backend.test.loader import load_model_tests
 
@@ -56,7 +56,6 @@ def same(found: NpuGraph, expected: NpuGraph) -> None:
 
 
 @given(st.lists(SIZES, min_size=2, max_size=6))
-@settings(max_examples=30, deadline=None)
 def test_other_sizes(sizes: Sequence[tuple[int, int, int]]) -> None:
     lowerings = Lowerings()
     for size in sizes:
@@ -247,7 +246,6 @@ def test_layers_are_lowered_once() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), min_size=2, max_size=6))
-@settings(max_examples=40, deadline=None)
 def test_contents_that_decide_something_are_told_apart(rows: list[tuple[int, int, bool]]) -> None:
     lowerings = Lowerings()
     for factor, offset, equal in rows:

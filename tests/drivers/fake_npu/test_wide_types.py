@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -13,7 +13,6 @@ from tests.drivers.fake_npu.against_definition import agrees
 from tests.drivers.fake_npu.harness import oracle, run
 from tests.models import parse, run_whole
 
-LAWS = settings(deadline=None, max_examples=40)
 WIDE = st.sampled_from(["int64", "float64"])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, max_side=4)
 PAIRS = hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, min_side=1, max_side=3)
@@ -46,7 +45,6 @@ def nonzero(shape):
 
 
 @pytest.mark.parametrize("type_", BINARY)
-@LAWS
 @given(st.data())
 def test_two_operands(type_, data):
     dtype, shapes = data.draw(WIDE), data.draw(PAIRS).input_shapes
@@ -56,7 +54,6 @@ def test_two_operands(type_, data):
     np.testing.assert_array_equal(run(type_, [x, y]), wanted)
 
 
-@LAWS
 @given(st.data())
 def test_division_of_integers_truncates_and_remainders_have_a_sign(data):
     first, second = data.draw(PAIRS).input_shapes
@@ -86,7 +83,6 @@ def test_reductions_as_onnxruntime_has_them(type_, op_type):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
-@LAWS
 @given(st.data())
 def test_reductions(name, data):
     dtype = data.draw(WIDE)
@@ -100,7 +96,6 @@ def test_reductions(name, data):
     np.testing.assert_allclose(got, wanted, rtol=0 if exact else 1e-9, atol=0 if exact else 1e-3)
 
 
-@LAWS
 @given(st.data())
 def test_places_running_sums_and_the_largest(data):
     x = data.draw(arrays("int64", data.draw(hnp.array_shapes(max_dims=3, max_side=4))))
@@ -111,7 +106,6 @@ def test_places_running_sums_and_the_largest(data):
     np.testing.assert_array_equal(values, np.flip(np.sort(x, axis), axis))
 
 
-@LAWS
 @given(st.data())
 def test_movement(data):
     x = data.draw(arrays(data.draw(WIDE), data.draw(SHAPES)))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.kernels.window_matrix import bind_window_matrix
@@ -20,7 +20,6 @@ PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
     pads=st.tuples(*[st.integers(0, 4)] * 4),
     data=st.data(),
 )
-@settings(max_examples=200, deadline=None)
 def test_every_window(size, kernel, strides, dilations, pads, data):
     counts = [
         (size[axis] + pads[axis] + pads[axis + 2] - (kernel[axis] - 1) * dilations[axis] - 1) // strides[axis] + 1

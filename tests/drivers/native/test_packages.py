@@ -53,7 +53,7 @@ def test_a_wheel_is_built_installed_and_found(tree, tmp_path, folder, backend):
     assert found.strip() == '[true, "acme-c 1.0", ""]'
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
 def test_cmake_builds_it_alone(tree, tmp_path):
     build = tmp_path / "build"

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter import InferenceSession
-from tests.every import for_every
+from tests.every import for_every, for_every_pair, for_every_value
 from tests.models import exact_options, run_whole
 
 QUANTIZING = """<ir_version: 8, opset_import: ["": {opset}]>
@@ -36,7 +36,7 @@ def is_on_device(session):
     return "cpu" not in {node.device for node in session.report().nodes}
 
 
-@for_every(
+@for_every_value(
     sizes=(("5, 7", (5, 7)), ("N, S", (5, 7), (1, 1), (9, 64)), ("N, 2, S", (1, 2, 3), (4, 2, 50))), opset=(11, 13, 21)
 )
 def test_quantizing_by_a_range(sizes, opset):
@@ -71,7 +71,7 @@ def check(model, feed, expected, device="openvino"):
 POINTS = {"none": (None, None), "one": ((), (1,)), "each": ((3,), (6,))}
 
 
-@for_every(a=("uint8", "int8"), b=("uint8", "int8"), points=POINTS, is_known=(True, False), depth=(4, 515, 3000))
+@for_every_pair(a=("uint8", "int8"), b=("uint8", "int8"), points=POINTS, is_known=(True, False), depth=(4, 515, 3000))
 def test_products(a, b, points, is_known, depth):
     """Sums of 3000 products of 8 bits are larger than float32 has integers."""
     arrays = {"a": integers(0, a, 3, depth), "b": integers(1, b, depth, 6)}
@@ -98,7 +98,7 @@ def test_stacks_of_products(opset, known):
     check(model, feed, arrays["a"].astype(np.int64) @ arrays["b"].astype(np.int64))
 
 
-@for_every(
+@for_every_pair(
     a=("uint8", "int8"),
     b=("uint8", "int8"),
     points=("", ", p", ", p, q"),
@@ -140,7 +140,7 @@ FUSED = {
 """Forms that ONNX Runtime's optimizer makes of the others."""
 
 
-@for_every(form=FUSED, depth=(24, 2000))
+@for_every_value(form=FUSED, depth=(24, 2000))
 def test_forms_of_com_microsoft(form, depth):
     text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[N, {depth}] x) => (float[N, 6] y)
     <float[1] s = {{0.01}}, int8[1] q = {{3}}, float[6] c = {{1, 2, 3, 4, 5, 6}}> {{ {FUSED[form]} }}"""
@@ -184,7 +184,7 @@ def check_quantized(model):
 ENDS = ("", "r = Neg(m)", "r = Softmax(m)", "k = Concat<axis = 1>(m, m)  r, o = Split<axis = 1>(k)")
 
 
-@for_every(depth=(24, 515, 3000), largest=(60, 127), end=ENDS)
+@for_every_value(depth=(24, 515, 3000), largest=(60, 127), end=ENDS)
 def test_quantized_products_in_integers(depth, largest, end):
     weights = np.clip(integers(1, "int8", depth, 16), -largest, largest)
     weights[:, 0] = largest

@@ -8,7 +8,7 @@ import onnx.shape_inference
 import onnxruntime
 
 from nnadapter import InferenceSession
-from tests.every import for_every
+from tests.every import for_every, for_every_value
 
 FORMS = {
     "1 minus, times": "a = Sub(one, m) c = Mul(a, C) y = Add(c, b)",
@@ -48,7 +48,7 @@ def model_of(form: str, large: float, rows: str) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model)
 
 
-@for_every(form=FORMS, large=LARGE, rows=("2", "N"))
+@for_every_value(form=FORMS, large=LARGE, rows=("2", "N"))
 def test_small_constants_are_not_lost_beside_large_ones(form, large, rows):
     model, alone = model_of(FORMS[form], large, rows), onnxruntime.SessionOptions()
     alone.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

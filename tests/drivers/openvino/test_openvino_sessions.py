@@ -55,7 +55,7 @@ def test_nodes_that_fail_to_compile_go_elsewhere_and_the_rest_stays(monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["det", "rec", "cls"])
+@pytest.mark.parametrize("kind", ["cls", *(pytest.param(kind, marks=pytest.mark.sweep) for kind in ("det", "rec"))])
 def test_networks_run_whole_and_right(kind):
     model = ocr_model(kind)
     with nna.InferenceSession(model, devices="openvino:CPU", options=nna.Options(fallback="forbid")) as session:

@@ -8,7 +8,7 @@ import onnxruntime
 
 from nnadapter import InferenceSession
 from nnadapter.drivers.openvino.compiler import read
-from tests.every import for_every
+from tests.every import for_every_value
 
 BETWEEN = {
     "Relu": "b = Relu(a)",
@@ -36,7 +36,7 @@ def check(made, sizes):
         assert {node.device for node in session.report().nodes} == {"openvino"}
 
 
-@for_every(between=BETWEEN, order=ORDERS)
+@for_every_value(between=BETWEEN, order=ORDERS)
 def test_orders_that_undo_each_other_around_what_is_elementwise(between, order):
     sizes, order_values = [int(each) for each in ORDERS[order].split(",")], eval(order)
     back = np.argsort(order_values).tolist()
@@ -65,7 +65,7 @@ def test_only_orders_that_undo_each_other_are_left_out():
     assert orders(f"{turned}  b = Mul(a, a)  y = Transpose<perm = [0, 2, 1]>(b)") == 2
 
 
-@for_every(
+@for_every_value(
     order=("[0, 2, 3, 1]", "[1, 2, 3, 0]", "[2, 0, 3, 1]", "[0, 1, 3, 2]", "[3, 2, 1, 0]"), height=("H", "4"),
     behind=("y = Relu(a)", "y = Transpose<perm = [1, 0, 3, 2]>(a)"),
 )  # fmt: skip

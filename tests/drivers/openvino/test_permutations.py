@@ -9,22 +9,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from nnadapter.drivers.openvino.compiler import read
 from tests.drivers.openvino.harness import computed, context
+from tests.every import for_every_value
 from tests.models import run_whole
 
 SHUFFLED = (0, 2, 4, 1, 3, 5)
-GATHERS = {
-    "turned": (1, 2, 0),
-    "shuffled": SHUFFLED,
-    "from the end": (-2, -1, -3),
-    "reversed": (2, 1, 0),
-    "repeated": (0, 0, 1),
-}
-PARTS = {
-    "turned": (3, (1, 2, 0)),
-    "reversed": (3, (2, 1, 0)),
-    "wide and turned": (6, (1, 2, 0)),
-    "wide and reversed": (6, (2, 1, 0)),
-}
+GATHERS = ((1, 2, 0), SHUFFLED, (-2, -1, -3), (2, 1, 0), (0, 0, 1))
+PARTS = ((3, (1, 2, 0)), (3, (2, 1, 0)), (6, (1, 2, 0)), (6, (2, 1, 0)))
+"""Channels of the input, and the order of its parts."""
 BETWEEN = {
     "nothing": [],
     "Relu": [helper.make_node("Relu", ["p"], ["q"])],
@@ -87,18 +78,15 @@ def splitting(order):
     return [split, helper.make_node("Concat", [parts[number] for number in order], ["p"], axis=1)]
 
 
-@pytest.mark.parametrize("between", BETWEEN)
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("order", GATHERS.values(), ids=GATHERS)
+@for_every_value(order=GATHERS, sizes=SIZES.values(), between=BETWEEN)
 def test_gathered_channels_are_convolved_in_their_new_order(order, sizes, between):
     nodes, constants = gathering(order)
     assert_right(convolved(nodes, between, len(order), sizes, **constants), len(order))
 
 
-@pytest.mark.parametrize("between", BETWEEN)
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize(("channels", "order"), PARTS.values(), ids=PARTS)
-def test_parts_of_channels_are_convolved_in_their_new_order(channels, order, sizes, between):
+@for_every_value(part=PARTS, sizes=SIZES.values(), between=BETWEEN)
+def test_parts_of_channels_are_convolved_in_their_new_order(part, sizes, between):
+    channels, order = part
     assert_right(convolved(splitting(order), between, channels, sizes), channels)
 
 

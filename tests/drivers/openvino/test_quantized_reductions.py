@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from tests.every import for_every
+from tests.every import for_every_value
 
 BEHIND = {
     "nothing": "y = Identity(m)",
@@ -19,7 +19,7 @@ BEHIND = {
 STEP = 0.02
 
 
-@for_every(op_type=("Mean", "Sum", "Max", "Min", "L1", "L2"), axis=(1, 2), behind=BEHIND)
+@for_every_value(op_type=("Mean", "Sum", "Max", "Min", "L1", "L2"), axis=(1, 2), behind=BEHIND)
 def test_reductions_of_quantized_values_have_their_zero_points(op_type, axis, behind):
     """As LayerNormalization has them where it is written in parts."""
     text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[4, 3, 5] x) => (float[a, b, c] y)

@@ -9,7 +9,7 @@ import onnxruntime
 from nnadapter import InferenceSession
 from nnadapter.drivers.openvino import quantized_workarounds
 from nnadapter.drivers.openvino.compiler import read
-from tests.every import for_every
+from tests.every import for_every_value
 
 PRODUCTS = {"Conv": "p = Conv(d, f)", "scaled": "o = Conv(d, f)  p = Mul(o, two)", "MatMul": "p = MatMul(d, g)"}
 RECTIFIERS = {"Relu": "r = Relu(p)", "LeakyRelu": "r = LeakyRelu<alpha = 0.1>(p)"}
@@ -35,7 +35,7 @@ def model(product, rectifier, negated, size):
     return onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
 
 
-@for_every(product=PRODUCTS, rectifier=RECTIFIERS, negated=NEGATED, size=("H", "3"))
+@for_every_value(product=PRODUCTS, rectifier=RECTIFIERS, negated=NEGATED, size=("H", "3"))
 def test_what_is_multiplied_by_negative_numbers_is_rectified_before(product, rectifier, negated, size):
     made = model(PRODUCTS[product], RECTIFIERS[rectifier], NEGATED[negated], size)
     known = onnxruntime.InferenceSession(made.SerializeToString())

@@ -7,10 +7,10 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from tests.every import for_every
+from tests.every import for_every_value
 
 
-@for_every(
+@for_every_value(
     op=("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd", "ReduceSumSquare"),
     opset=(11, 13, 17),
     attributes=("axes = [2]", "axes = [-2], keepdims = 0", "axes = [0, 2]", "keepdims = 0"),

@@ -8,7 +8,7 @@ import onnxruntime
 
 from nnadapter import InferenceSession
 from nnadapter.drivers.openvino.compiler import read
-from tests.every import for_every
+from tests.every import for_every, for_every_value
 
 CONSTANTS = """float[1, 3] flat = {-4.5, 2, 3}, float[1, 3, 1] deep = {-4.5, 2, 3}, float[3] each = {1, 2, 3},
 float[3] spread = {4, 5, 6}, int64[1] last = {-1}, int64[1] first = {0}, float half = {0.5}"""
@@ -45,7 +45,7 @@ def check(nodes, batch="N"):
         assert {node.device for node in session.report().nodes} == {"openvino"}
 
 
-@for_every(op=OPS, behind=BEHIND, constant=REDUCED)
+@for_every_value(op=OPS, behind=BEHIND, constant=REDUCED)
 def test_constants_per_channel_behind_a_reduction_are_those_of_every_batch(op, behind, constant):
     check(f"{REDUCED[constant].format(op)}  {behind.format(constant)}")
 

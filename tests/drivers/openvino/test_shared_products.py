@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from tests.every import for_every
+from tests.every import for_every_value
 
 PRODUCTS = {
     "Conv": ("N, 8, H, W", "8, 8, 3, 3", "c = Conv<pads = [1, 1, 1, 1]>(d, f)"),
@@ -26,7 +26,7 @@ READERS = {
 STEP = 0.03
 
 
-@for_every(product=PRODUCTS, reader=READERS, kind=(("int8", 0), ("uint8", 128)))
+@for_every_value(product=PRODUCTS, reader=READERS, kind=(("int8", 0), ("uint8", 128)))
 def test_products_of_quantized_values_are_scaled_once(product, reader, kind):
     shape, weights, node = PRODUCTS[product]
     body, also = READERS[reader]

@@ -7,7 +7,7 @@ import threading
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import CompiledModelError
@@ -32,7 +32,6 @@ def small(tmp_path):
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=5), st.binary(max_size=300)), max_size=12))
-@settings(max_examples=50, deadline=None)
 def test_what_is_written_is_read_and_equal_parts_are_one(tmp_path_factory, parts):
     path = tmp_path_factory.mktemp("parts") / "file"
     numbers = written(path, parts)

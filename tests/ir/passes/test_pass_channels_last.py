@@ -2,7 +2,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.ir import Layout
@@ -258,13 +258,11 @@ def networks(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(networks())
 def test_any_network_computes_the_same(model):
     check(CHANNELS_LAST, PASSES["remove_dead"](model), tolerance=1e-3)
 
 
-@settings(max_examples=50, deadline=None)
 @given(networks())
 def test_all_passes_together_compute_the_same(model):
     check(lambda live: run_passes(live, list(PASSES)), PASSES["remove_dead"](model), tolerance=1e-3)

@@ -215,7 +215,6 @@ ORDERS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
 @given(models(), ORDERS)
 def test_passes_change_nothing_but_the_form(model, order):
     def observe(name, before, after):
@@ -226,7 +225,6 @@ def test_passes_change_nothing_but_the_form(model, order):
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
 @given(models(), st.permutations(list(PASSES)))
 def test_every_step_computes_the_same(model, order):
     run_passes(model, order, check_numbers(by_definition, tolerances=STEP_TOLERANCES))
@@ -242,7 +240,6 @@ def test_what_is_done_is_done(name, model):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
 @given(models(), ORDERS)
 def test_an_editor_for_all_passes_makes_what_one_for_each_makes(model, order):
     together, apart = run_passes(model, order), run_passes(model, order, lambda name, before, after: None)

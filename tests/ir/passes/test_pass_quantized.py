@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
@@ -123,7 +123,6 @@ def test_every_pass_keeps_the_integers(name, kind, dtype):
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_networks_on_the_device_and_through_passes(data):
     network = Network(data.draw(st.integers(0, 9)), data.draw(st.sampled_from([DataType.INT8, DataType.UINT8])))

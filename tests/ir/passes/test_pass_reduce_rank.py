@@ -2,7 +2,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidOptionError
@@ -167,7 +167,6 @@ STEPS = [transpose, transpose, reshape, add, reduce, pad, softmax]
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(chains(), st.integers(3, 5))
 def test_chains_compute_the_same_and_are_done_at_once(model, largest):
     function = partial(reduce_rank, largest=largest)

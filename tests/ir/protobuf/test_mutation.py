@@ -6,7 +6,7 @@ import tracemalloc
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
@@ -39,7 +39,6 @@ def _survives(contents, files):
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, len(_INNER) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
-@settings(max_examples=300)
 def test_any_changed_bytes(changes, whole):
     contents = bytearray(_CONTENTS if whole else _INNER)
     for position, byte in changes:
@@ -48,7 +47,6 @@ def test_any_changed_bytes(changes, whole):
 
 
 @given(st.binary(max_size=200), st.integers(0, len(_INNER)), st.integers(0, len(_INNER)))
-@settings(max_examples=300)
 def test_any_bytes_put_in_or_taken_out(inserted, first, last):
     _survives(sealed(_INNER[:first] + inserted + _INNER[last:]), {"weights": _DATA})
 
@@ -90,7 +88,6 @@ def _mutate(draw, message):
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=300)
 def test_any_changed_fields(data):
     message = new("Model")
     message.ParseFromString(_INNER)

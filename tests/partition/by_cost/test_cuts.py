@@ -81,7 +81,6 @@ def test_a_path_counts_no_launch_that_can_be_saved(case):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 3))
 def test_launches_along_paths_are_a_lower_bound(seed, number):
     graph = woven(8, seed, reach=4)

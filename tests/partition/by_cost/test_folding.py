@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partition import Graph, Node
@@ -43,7 +43,6 @@ def kinds_read(graph, atom):
     ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(6, 20), st.integers(1, 6), st.integers(0, 500), st.integers(1, 3))
 def test_every_atom_is_like_its_home(layers, size, seed, kept):
     graph = repeating(layers, size, seed)

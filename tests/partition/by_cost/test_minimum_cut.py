@@ -73,7 +73,6 @@ def test_elimination_finds_the_least_of_all_values(case, seed):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000))
 def test_what_is_left_is_a_sum_over_edges(seed):
     """Cliques that are too large to be eliminated, with chains between them that are not."""

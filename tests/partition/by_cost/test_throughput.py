@@ -11,6 +11,7 @@ from partition import GraphError
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, device_seconds, price, topology_of
 from partition.by_cost.throughput import place_by_throughput
+from tests.every import for_every_value
 from tests.partition.generated_graphs import branches, chain, random_prices, residual, transformer, woven
 
 TWO, THREE = ("npu", "cpu"), ("gpu", "npu", "cpu")
@@ -63,9 +64,11 @@ def test_the_search_comes_near_where_all_could_be_tried(make, devices, seed):
     assert found.stage <= 1.2 * least
 
 
-@pytest.mark.parametrize("make", [chain, branches, residual, woven])
-@pytest.mark.parametrize("sharing", [("cpu", "npu"), ("cpu", "gpu"), ("cpu",), THREE])
-@pytest.mark.parametrize("enumerate_few", [True, False])
+@for_every_value(
+    make=(chain, branches, residual, woven),
+    sharing=(("cpu", "npu"), ("cpu", "gpu"), ("cpu",), THREE),
+    enumerate_few=(True, False),
+)
 def test_devices_that_share_processors_do_their_work_one_after_the_other(make, sharing, enumerate_few):
     graph = make(5 if enumerate_few else 7, 1)
     prices = random_prices(graph, 1, devices=THREE, launch=0.2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nnadapter.torch_models.decompositions import OWN
@@ -29,7 +29,6 @@ def convolutions(draw):
 
 
 @given(convolutions(), st.tuples(st.booleans(), st.booleans(), st.booleans()))
-@settings(max_examples=150, deadline=None)
 def test_gradients_of_any_convolution(convolution, wanted):
     image, weight, moves = convolution
     try:

@@ -28,7 +28,7 @@ MODULES = {
 }
 LIKE_OTHERS = {
     *("silu", "averages of stretches", "group normalization", "larger by lines"),
-    *("convolution of sequences", "convolution of volumes"),
+    *("convolution", "transposed convolution", "convolution of sequences", "convolution of volumes"),
 }
 """Made of operators that others have too; test_convolution.py has convolutions of all kinds."""
 

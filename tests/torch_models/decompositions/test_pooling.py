@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nnadapter.torch_models.decompositions import OWN
@@ -35,7 +35,6 @@ def result_of(operator, *arguments):
 
 
 @given(windows(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_gradient_of_the_largest(case, data):
     image, kernel, stride, padding, ceil_mode = case
     forward, backward = {
@@ -49,7 +48,6 @@ def test_gradient_of_the_largest(case, data):
 
 
 @given(windows(), st.booleans(), st.sampled_from([None, 3]))
-@settings(max_examples=100, deadline=None)
 def test_gradient_of_averages(case, count_include_pad, divisor):
     image, *moves = case
     forward, backward = {
@@ -64,7 +62,6 @@ SIZES = st.lists(st.integers(1, 9), min_size=2, max_size=2)
 
 
 @given(SIZES, SIZES)
-@settings(max_examples=50, deadline=None)
 def test_averages_of_stretches_and_their_gradient(sizes, results):
     image = torch.randn(2, 3, *sizes, dtype=torch.float64)
     agrees(ATEN._adaptive_avg_pool2d.default, image, results)
@@ -72,7 +69,6 @@ def test_averages_of_stretches_and_their_gradient(sizes, results):
 
 
 @given(SIZES, SIZES)
-@settings(max_examples=50, deadline=None)
 def test_gradient_of_the_largest_of_stretches(sizes, results):
     image = torch.randn(2, 3, *sizes, dtype=torch.float64)
     result, indices = ATEN.adaptive_max_pool2d(image, results)
