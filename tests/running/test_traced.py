@@ -13,7 +13,6 @@ from itertools import pairwise
 import numpy as np
 import onnxruntime
 import pytest
-from nnadapter.running.turns import Turns
 
 import nnadapter as nna
 from nnadapter.drivers import Execution, Program, Threading
@@ -22,6 +21,7 @@ from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import CancelledError, InvalidInputError, InvalidOptionError
 from nnadapter.running import traced_programs
 from nnadapter.running.by_trace import pools_of
+from nnadapter.running.control import Turns
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.traces.recorder import Recorder
 from nnadapter.traces.trace import SILENT

@@ -222,11 +222,11 @@ def _returncode(guard, without):
     """Check the cases of a guard in a child process, which may crash, without a guard."""
     code = f"""
 import warnings
-from nnadapter.drivers.openvino import guards, mends
+from nnadapter.drivers.openvino import guards, workarounds
 from nnadapter.errors import FallbackWarning
 from tests.drivers.openvino.test_guards import CASES, check
 warnings.simplefilter("error", FallbackWarning)
-mends.GUARDS = {{name: each for name, each in guards.GUARDS.items() if name != {without!r}}}
+workarounds.GUARDS = {{name: each for name, each in guards.GUARDS.items() if name != {without!r}}}
 for case in (each for each in CASES if each.startswith({guard!r})):
     check(case)"""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
