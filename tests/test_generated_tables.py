@@ -8,7 +8,7 @@ from nnadapter import limits
 from nnadapter.converters import OnnxNode, convert_graph
 from nnadapter.drivers import Reason
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.preparation import prepare as preparation
+from nnadapter.onnx.preparation.prepare import specialize
 from partition import Value
 from tests.models import HEAD, numbers, parse, run_whole
 
@@ -50,7 +50,7 @@ def test_tables(folded):
         x = numbers(rows, 40)
         for got, want in zip(session.run(None, {"x": x}), run_whole(model, {"x": x}), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    specialized = preparation.specialize(prepare(model), {"x": (20, 40)})
+    specialized = specialize(prepare(model), {"x": (20, 40)})
     assert _MADE & {node.op_type for node in specialized.graph.nodes} == (set() if folded else _MADE)
 
 

@@ -18,7 +18,6 @@ import pytest
 
 from nnadapter.caching.folder import Entry, Folder, Miss, read_entry
 from nnadapter.caching.key import PARTS, Key, nearest, text_part
-from nnadapter.caching.outcome import _told
 from nnadapter.errors import CacheWarning
 from tests.caching.nets import network, outcome
 
@@ -223,7 +222,6 @@ def in_a_process(function, *arguments):
 
 def warned(path, words):
     """A session with a cache that cannot be written is right, and warns."""
-    _told.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         hit, why = outcome(path, network(), "fake_npu")

@@ -1,23 +1,30 @@
-import click
+from pathlib import Path
+
 import pytest
-from click.testing import CliRunner
 
-from nnadapter.cli.parameters import placing, takes_placing
+import nnadapter as nna
 
 
-@click.command()
-@takes_placing
-def shown(policy, rules, plan):
-    found = placing(policy, rules, plan, "allow")
-    click.echo(f"{found.policy} {found.fallback} {'given' if rules is None else found.rules} {found.plan}")
+class Opened(Exception):  # noqa: N818  no error
+    """A session is to be opened."""
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "priority allow given None"),
-        (["--rules", "r.toml", "--plan", "p.json", "--policy", "latency"], "latency allow r.toml p.json"),
+        ("", ("priority", nna.Options().rules, None)),
+        ("--rules r.toml --plan p.json --policy latency", ("latency", Path("r.toml"), "p.json")),
     ],
 )
-def test_what_decides_placement(arguments, expected):
-    assert CliRunner().invoke(shown, arguments).output == f"{expected}\n"
+def test_what_decides_placement(call, folder, monkeypatch, arguments, expected):
+    def opened(model, devices, options):
+        raise Opened(options)
+
+    monkeypatch.setattr(nna, "InferenceSession", opened)
+    for name in ("r.toml", "p.json"):
+        (folder / name).touch()
+    with pytest.raises(Opened) as caught:
+        call(f"run chain.onnx --fallback allow {arguments}")
+    (options,) = caught.value.args
+    assert (options.policy, options.rules, options.plan) == expected
+    assert options.fallback == "allow"

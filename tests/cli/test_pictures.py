@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
-from nnadapter.cli.inputs import picture_array
-from nnadapter.errors import InvalidInputError
+import nnadapter as nna
+from tests.models import HEAD, parse
 
 PIXELS = np.random.default_rng(1).integers(0, 256, (4, 5, 3), np.uint8)
 
@@ -18,34 +19,55 @@ def path(tmp_path):
     return str(tmp_path / "p.png")
 
 
-def test_channels_last_and_batch(path):
-    found = picture_array(path, "x", "float32", (2, 4, 5, 3))
+@pytest.fixture
+def picture_array(call, monkeypatch):
+    """What the command line feeds a model that is given a picture."""
+    fed = []
+    run = nna.InferenceSession.run
+
+    def recorded(session, names, feed):
+        fed.append(feed)
+        return run(session, names, feed)
+
+    monkeypatch.setattr(nna.InferenceSession, "run", recorded)
+
+    def array(path, dtype, shape, exit_code=0):
+        kind = f"{dtype.replace('32', '')}[{','.join(map(str, shape))}]"
+        onnx.save(parse(f"{HEAD} g ({kind} x) => ({kind} y) {{ y = Identity(x) }}"), "same.onnx")
+        result = call(f"run same.onnx -d cpu --input x={path} --repeat 0", exit_code)
+        return result.stderr if exit_code else fed[0]["x"]
+
+    return array
+
+
+def test_channels_last_and_batch(picture_array, path):
+    found = picture_array(path, "float32", (2, 4, 5, 3))
     np.testing.assert_array_equal(found, np.stack([PIXELS, PIXELS]).astype(np.float32) / 255)
     assert found.flags.c_contiguous and found.dtype == np.float32
 
 
-def test_one_channel_is_gray(path):
-    found = picture_array(path, "x", "uint8", (1, 1, 4, 5))
+def test_one_channel_is_gray(picture_array, path):
+    found = picture_array(path, "uint8", (1, 1, 4, 5))
     np.testing.assert_array_equal(found[0, 0], np.asarray(Image.open(path).convert("L")))
 
 
-def test_sizes_are_the_inputs(path):
-    found = picture_array(path, "x", "float16", (1, 3, 9, 7))
+def test_sizes_are_the_inputs(picture_array, path):
+    found = picture_array(path, "float16", (1, 3, 9, 7))
     expected = np.asarray(Image.open(path).resize((7, 9), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     np.testing.assert_allclose(found[0], expected / 255, atol=1e-3)
 
 
-def test_transparency_goes(tmp_path):
+def test_transparency_goes(picture_array, tmp_path):
     Image.new("RGBA", (3, 2), (255, 0, 0, 128)).save(tmp_path / "p.png")
-    found = picture_array(str(tmp_path / "p.png"), "x", "float32", (1, 3, 2, 3))
+    found = picture_array(tmp_path / "p.png", "float32", (1, 3, 2, 3))
     np.testing.assert_array_equal(found[0, :, 0, 0], [1, 0, 0])
 
 
-def test_pictures_are_turned_upright(tmp_path):
+def test_pictures_are_turned_upright(picture_array, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # turn clockwise by 90 degrees to see it upright
     Image.fromarray(PIXELS).save(tmp_path / "p.png", exif=exif)
-    found = picture_array(str(tmp_path / "p.png"), "x", "uint8", (1, 5, 4, 3))
+    found = picture_array(tmp_path / "p.png", "uint8", (1, 5, 4, 3))
     np.testing.assert_array_equal(found[0], np.rot90(PIXELS, -1))
 
 
@@ -58,6 +80,5 @@ def test_pictures_are_turned_upright(tmp_path):
         ("float32", (1, 3, 0, 4), "nothing to resize"),
     ],
 )
-def test_inputs_that_take_no_picture(path, dtype, shape, text):
-    with pytest.raises(InvalidInputError, match=text):
-        picture_array(path, "x", dtype, shape)
+def test_inputs_that_take_no_picture(picture_array, path, dtype, shape, text):
+    assert text in picture_array(path, dtype, shape, exit_code=2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import nnadapter as nna
-from nnadapter.compiled_models.checking import reasons_against
-from nnadapter.compiled_models.compiled_file import CompiledFile
+from nnadapter.cli import main
 from nnadapter.drivers import Compatibility
 from nnadapter.errors import DriverWarning
 from tests.keeping_driver import ASKED, FAULTS
@@ -87,7 +87,10 @@ def test_a_driver_that_writes_no_programs_compiles_and_the_report_says_so(tmp_pa
 @pytest.mark.parametrize("fault", ["check_blob raises", "check_blob gives a word"])
 def test_a_check_says_what_the_driver_did(tmp_path, fault):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
-    assert reasons_against(CompiledFile(tmp_path / "f")) == ()
+    check = CliRunner().invoke(main, ["compile", "--check", str(tmp_path / "f")])
+    assert check.exit_code == 0 and check.stdout == f"{tmp_path / 'f'}: runs here as it is\n"
     FAULTS.add(fault)
-    (reason,) = reasons_against(CompiledFile(tmp_path / "f"))
+    check = CliRunner().invoke(main, ["compile", "--check", str(tmp_path / "f")])
+    (reason,) = check.stdout.splitlines()
+    assert check.exit_code == 1
     assert "segment 0 is compiled again for 'keeping': the driver" in reason and "when asked about it" in reason

@@ -10,15 +10,16 @@ import numpy as np
 import onnx.parser
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, first_feed, language_model
+from nnadapter.cli import main
 from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.compiled_models.messages import MESSAGES
-from nnadapter.compiled_models.words import in_words
 from nnadapter.errors import CompiledModelError, InvalidInputError
 from tests import keeping_driver
 from tests.compiled_models.test_compiled_models import changed
@@ -440,11 +441,22 @@ def test_a_file_for_one_shape_of_many_says_how_to_have_more(files):
         loaded.run(None, feed)
 
 
-def test_of_inputs_that_are_alike_one_is_told():
-    cache = {f"past.{layer}": ("B", 4, f"past.{layer}[2]", 16) for layer in range(12)}
-    told = in_words({"x": ("B", 1), **cache, "y": ("B", 1)})
-    assert told == "x=[B, 1], past.0=[B, 4, past.0[2], 16] (and 11 inputs alike), y=[B, 1]"
-    assert in_words({"x": (2, 3), "y": (2, 3)}) == "x=[2, 3], y=[2, 3]"
+def test_of_inputs_that_are_alike_one_is_told(tmp_path):
+    cache = ", ".join(f"float[B, 4, ?, 16] past{layer}" for layer in range(12))
+    made = ", ".join(f"float[B, 4, ?, 16] present{layer}" for layer in range(12))
+    nodes = " ".join(f"present{layer} = Relu(past{layer})" for layer in range(12))
+    text = f"{HEAD} g (float[B, 1] x, {cache}, float[B, 1] y) => (float[B, 1] z, {made}) {{ z = Add(x, y) {nodes} }}"
+    told = "x=[B, 1], past0=[past0[0], 4, past0[2], 16] (and 11 inputs alike), y=[B, 1]\n"
+    assert told in compiled_in_words(tmp_path, text)
+    text = f"{HEAD} g (float[2, 3] x, float[2, 3] y) => (float[2, 3] z) {{ z = Add(x, y) }}"
+    assert "for x=[2, 3], y=[2, 3]\n" in compiled_in_words(tmp_path, text)
+
+
+def compiled_in_words(folder, text):
+    """What the command line says of a file that it compiles."""
+    onnx.save(parse(text), folder / "m.onnx")
+    words = ["compile", f"{folder}/m.onnx", "-d", "fake_npu", "-o", f"{folder}/f"]
+    return CliRunner().invoke(main, words, catch_exceptions=False).stdout
 
 
 def test_rows_and_lengths_of_a_model_whose_usual_size_is_that_of_its_table(tmp_path):

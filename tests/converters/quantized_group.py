@@ -5,8 +5,8 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from nnadapter.converters import convert_graph
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.convert import convert_graph
 from nnadapter.converters.quantized_groups import convert_quantized_group, find_groups
 from nnadapter.ir import verify
 from nnadapter.ir.definition import by_definition

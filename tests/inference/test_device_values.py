@@ -13,7 +13,6 @@ from onnx.parser import parse_model
 import nnadapter as nna
 from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, InvalidOptionError
-from nnadapter.running.device_value import exported
 from tests.c_compiler import needs_compiler
 from tests.running.test_residence import acme  # noqa: F401  a fixture
 
@@ -454,10 +453,11 @@ def test_a_copy_that_is_not_allowed_is_not_made(device):
 
 def test_dlpack_of_an_array_that_knows_no_versions():
     array = np.arange(6, dtype=np.float32).view(ArrayWithoutVersions)
-    given = exported(array, None, (1, 0), (1, 0))
+    value = nna.DeviceValue(array, "cpu")
+    given = value.__dlpack__(max_version=(1, 0), dl_device=(1, 0))
     assert "dltensor" in repr(given) and "versioned" not in repr(given)
     with pytest.raises(BufferError, match="in the host's memory"):
-        exported(array, None, (1, 0), (2, 0))
+        value.__dlpack__(max_version=(1, 0), dl_device=(2, 0))
 
 
 def test_dlpack_to_and_from_torch():

@@ -8,8 +8,7 @@ import pytest
 
 import nnadapter as nna
 from benchmarks.models.language_models import CHOOSES, Sizes, first_feed, language_model, merged_decoder
-from nnadapter.drivers.isolation.context import IsolatedProgram
-from nnadapter.drivers.native.program import NativeExecution
+from nnadapter.drivers import Execution, Program
 from nnadapter.ir.structure import SpecializableModel
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.running.compiled import Compiled
@@ -97,9 +96,9 @@ def test_nothing_of_a_session_waits_for_the_collector(use, device, tmp_path):
     check_freed(use, device, tmp_path)
 
 
-KINDS = (Prepared, Compiled, SpecializableModel, IsolatedProgram, NativeExecution)
+KINDS = (Prepared, Compiled, SpecializableModel, Program, Execution)
 
 
 def held() -> list[str]:
     """What models, plans and programs are in the process, by their kinds."""
-    return sorted(type(each).__name__ for each in gc.get_objects() if type(each) in KINDS)
+    return sorted(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), KINDS))

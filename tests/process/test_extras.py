@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.openvino.driver import OpenvinoDriver
+from nnadapter.drivers.openvino import OpenvinoDriver
 from nnadapter.errors import DeviceUnavailableError, MissingExtraError
 from nnadapter.process.packages import EXTRAS, has_extra, missing_extra
 from tests.models import CHAIN, parse

@@ -7,13 +7,14 @@ import json
 from collections import Counter
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
+from nnadapter.cli import main
 from nnadapter.errors import InvalidOptionError
 from nnadapter.reports.difference import compare_reports
-from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.report import read_report, report_from
 from tests.models import CHAIN, SANDWICH, numbers, parse
 from tests.reports.made import made_report, measured, priced
@@ -184,11 +185,26 @@ def test_what_is_no_report_is_one_clear_error(tmp_path, text, said):
     assert said in str(raised.value) and "old.json" in str(raised.value) and len(str(raised.value)) < 400
 
 
-def test_gates():
+@pytest.fixture
+def broken_gates(monkeypatch):
+    """What the command line says of limits that a report does not keep."""
+
+    def broken(report, limits=""):
+        monkeypatch.setattr(nna, "partition_report", lambda *_, **__: report)
+        result = CliRunner().invoke(main, ["report", "m.onnx", *limits.split()])
+        lines = result.stderr.splitlines()
+        assert result.exit_code == (1 if lines else 0)
+        assert all(line.startswith("Error: ") for line in lines)
+        return [line.removeprefix("Error: ") for line in lines]
+
+    return broken
+
+
+def test_gates(broken_gates):
     report = priced(made_report(12))
-    assert broken_gates(report, Gates()) == ()
-    assert broken_gates(report, Gates(min_coverage=8 / 12, max_segments=8, max_latency_seconds=0.004)) == ()
-    broken = broken_gates(report, Gates(min_coverage=0.7, max_segments=7, max_latency_seconds=0.0039))
+    assert broken_gates(report) == []
+    assert broken_gates(report, f"--min-coverage {8 / 12} --max-segments 8 --max-latency 4") == []
+    broken = broken_gates(report, "--min-coverage 0.7 --max-segments 7 --max-latency 3.9")
     assert [line.split(" is ")[0].split(" has ")[0] for line in broken] == [
         "coverage",
         "the plan",
@@ -196,14 +212,15 @@ def test_gates():
     ]
 
 
-def test_a_limit_of_latency_says_whether_it_was_measured():
-    (broken,) = broken_gates(measured(made_report()), Gates(max_latency_seconds=0.002))
+def test_a_limit_of_latency_says_whether_it_was_measured(broken_gates):
+    (broken,) = broken_gates(measured(made_report()), "--max-latency 2")
     assert broken.startswith("the measured cost is 2.10 ms")
 
 
-def test_a_limit_of_latency_needs_costs():
-    with pytest.raises(InvalidOptionError, match="not known"):
-        broken_gates(made_report(), Gates(max_latency_seconds=1))
+def test_a_limit_of_latency_needs_costs(monkeypatch):
+    monkeypatch.setattr(nna, "partition_report", lambda *_, **__: made_report())
+    result = CliRunner().invoke(main, ["report", "m.onnx", "--max-latency", "1000"])
+    assert result.exit_code == 2 and "latency cannot be judged: its cost is not known" in result.stderr
 
 
 def test_weights_shared_by_segments_count_once():

@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 import pytest
 
-from nnadapter.cli.report import report
+from nnadapter.cli import main
 from nnadapter.planning import border_steps
 from nnadapter.planning.plan_files import UnmatchedEntry
 from nnadapter.reports import facts
 from nnadapter.running.plans import PlanCounts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+REPORT = main.get_command(None, "report")
 ROWS = {
     "coverage": facts.Coverage,
     "segments": facts.SegmentFacts,
@@ -58,7 +59,7 @@ def test_keys_of_the_report():
 
 
 def test_formats_are_those_of_the_command():
-    (option,) = [parameter for parameter in report.params if parameter.name == "form"]
+    (option,) = [parameter for parameter in REPORT.params if parameter.name == "form"]
     assert isinstance(option.type, click.Choice)
     section = PAGE.split("## Formats")[1].split("###")[0]
     assert re.findall(r"^\| `(\w[\w-]*)`", section, re.MULTILINE) == list(option.type.choices)
@@ -66,7 +67,7 @@ def test_formats_are_those_of_the_command():
 
 def test_gates_are_those_of_the_command():
     section = PAGE.split("## Gates")[1].split("##")[0]
-    flags = {flag for parameter in report.params for flag in parameter.opts}
+    flags = {flag for parameter in REPORT.params for flag in parameter.opts}
     gates = re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)
     assert len(gates) == 3 and set(gates) <= flags
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.rules.application import Selector
-from partition import Graph, Node
+from nnadapter.rules import Rules, apply_rules
+from partition import SUPPORTED, Graph, Node
 from tests.partition.small_graphs import edges, graph_of
 
 NODES = (
@@ -21,9 +21,25 @@ NODES = (
 GRAPH = Graph(NODES, {}, frozenset(("p",)), ("x",), ("d", "e"))
 
 
+def applied(graph, rule):
+    """What a rule does where two devices take every node."""
+    rules = Rules(pins=(rule,)) if isinstance(rule, nna.Pin) else Rules(bans=(rule,))
+    nodes, devices = range(len(graph.nodes)), ("npu", "cpu")
+    return apply_rules(rules, graph, graph, nodes, devices, {name: [SUPPORTED for _ in nodes] for name in devices})
+
+
+def selected(graph, **selectors):
+    return set(applied(graph, nna.Pin(device="cpu", **selectors)).pinned)
+
+
 def chosen(**selectors):
-    rule = nna.Pin(device="cpu", **selectors)
-    return [NODES[position].name for position in sorted(Selector(GRAPH).select(rule))]
+    return [NODES[position].name for position in sorted(selected(GRAPH, **selectors))]
+
+
+def why_nothing(graph, **selectors):
+    (effect,) = applied(graph, nna.Ban(device="cpu", **selectors)).effects
+    assert effect.nodes == 0
+    return effect.note
 
 
 @pytest.mark.parametrize(
@@ -69,12 +85,12 @@ def test_selectors(selectors, expected):
 )
 def test_why_nothing_is_selected(selectors, said):
     assert chosen(**selectors) == []
-    assert Selector(GRAPH).why_nothing(nna.Ban(device="cpu", **selectors)) == said
+    assert why_nothing(GRAPH, **selectors) == said
 
 
 def test_a_branch_that_was_chosen_is_no_if():
     graph = Graph(NODES[:1], {}, frozenset(), ("x",), ("a",))
-    told = Selector(graph).why_nothing(nna.Ban(device="cpu", op_type="If"))
+    told = why_nothing(graph, op_type="If")
     assert told == (
         "the model has no op type 'If'; known: Erf; rules find nodes of a chosen branch by the name of their 'If'"
     )
@@ -101,8 +117,7 @@ def test_regions_are_the_nodes_of_all_paths(predecessors, data):
     graph = graph_of(predecessors)
     tensors = st.lists(st.sampled_from(["x", *graph.producer]), min_size=1, max_size=3)
     first, last = data.draw(tensors), data.draw(tensors)
-    rule = nna.Pin(device="cpu", from_=first, to=last)
-    assert Selector(graph).select(rule) == on_paths(graph, first, last)
+    assert selected(graph, from_=first, to=last) == on_paths(graph, first, last)
 
 
 @given(st.lists(st.text("ab/[]*?.", min_size=1, max_size=4), max_size=5, unique=True), st.text("ab/[]*?", min_size=1))
@@ -110,5 +125,5 @@ def test_patterns_are_those_of_the_shell_but_for_a_node_of_that_very_name(names,
     nodes = tuple(Node(name, "Neg", "", (), (f"v{index}",)) for index, name in enumerate(names))
     graph = Graph(nodes, {}, frozenset(), (), ())
     expected = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
-    found = Selector(graph).select(nna.Pin(device="cpu", name=pattern))
+    found = selected(graph, name=pattern)
     assert sorted(names[position] for position in found) == sorted(expected)

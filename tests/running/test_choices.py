@@ -13,7 +13,6 @@ import pytest
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError
 from nnadapter.running import plan_devices
-from nnadapter.running.choices import MOST_CHOICES
 from nnadapter.running.repeating import Repeat
 from tests import residing_driver
 from tests.models import HEAD, numbers, parse, run_whole
@@ -164,6 +163,10 @@ def test_plans_are_made_for_branches_and_not_for_values():
         assert session.report().plans.made == 3
         check(session, model, {"x": rows(2), "rate": np.array(8000)})
         assert session.report().plans.made == 3
+
+
+MOST_CHOICES = 8
+"""Forms of a model that a session plans."""
 
 
 def test_what_is_beyond_the_bound_runs_as_the_model_that_was_given():

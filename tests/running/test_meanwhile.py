@@ -14,9 +14,9 @@ import pytest
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, first_feed, language_model
-from nnadapter.drivers.fake_npu.context import FakeNpuContext
 from nnadapter.errors import ClosedError, DeadlineExceededError, InvalidModelError, InvalidOptionError, NNAdapterError
 from nnadapter.running.planned import PlannedEngine
+from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 
 OPEN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Exp(x) b = Softmax(a) y = Neg(b) }}"
@@ -36,7 +36,8 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch):
-    compile_now, gate = FakeNpuContext.compile, Gate()
+    kind, gate = type(context()), Gate()
+    compile_now = kind.compile
 
     def compile_then(self, model):
         gate.entered.set()
@@ -44,7 +45,7 @@ def gate(monkeypatch):
         gate.compiled += 1
         return compile_now(self, model)
 
-    monkeypatch.setattr(FakeNpuContext, "compile", compile_then)
+    monkeypatch.setattr(kind, "compile", compile_then)
     yield gate
     gate.open.set()
     wait_for(lambda: not making())
@@ -108,6 +109,7 @@ def test_plans_are_made_for_threads_that_go_on_after_the_main_one():
 import threading, time
 import numpy as np
 import nnadapter as nna
+from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, parse
 
 def serve():

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from nnadapter.converters.convert import Conversion, convert_graph
+from nnadapter.converters import Conversion, convert_graph
 from nnadapter.drivers import Unsupported
 from nnadapter.ir import Array
 from nnadapter.ir.definition import by_definition

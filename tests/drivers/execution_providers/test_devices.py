@@ -8,11 +8,11 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter import ort
 from nnadapter.drivers import OpenSizes, provider_names
 from nnadapter.drivers.execution_providers import libraries
 from nnadapter.drivers.execution_providers.driver import EpDriver
 from nnadapter.drivers.provider_names import has_hardware
-from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.drivers.registry import HardwareNeeds
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FallbackWarning
 from tests.models import CHAIN, parse
@@ -47,7 +47,7 @@ def test_a_provider_whose_hardware_is_not_here_is_no_device_of_the_machine(monke
     row = rows()["ort:CUDA"]
     assert not row.available and not row.possible and "none of the hardware" in row.reason
     with pytest.warns(FallbackWarning, match="'CUDAExecutionProvider' is not a device of this installation"):
-        assert devices_of_providers(provider_names) == ["cpu"]
+        assert nna.InferenceSession(parse(CHAIN), providers=provider_names).devices == ("cpu",)
     with pytest.raises(DeviceUnavailableError, match="none of the hardware"):
         nna.InferenceSession(parse(CHAIN), devices="ort:CUDA")
 
@@ -120,7 +120,7 @@ def test_a_package_that_sessions_refuse_is_listed_with_their_reason(acme, says, 
     with pytest.raises(DeviceUnavailableError, match=words):
         nna.InferenceSession(parse(CHAIN), devices="ort:acme")
     with pytest.warns(FallbackWarning, match="'AcmeExecutionProvider' is not a device of this installation"):
-        assert devices_of_providers(["AcmeExecutionProvider"]) == ["cpu"]
+        assert nna.InferenceSession(parse(CHAIN), providers=["AcmeExecutionProvider"]).devices == ("cpu",)
 
 
 def test_a_package_whose_library_ends_the_process_is_listed_so(acme):
@@ -154,10 +154,9 @@ def test_what_is_no_plugin_library_is_said(tmp_path):
 def test_a_client_s_providers_that_are_here_are_devices_with_their_options():
     if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has no AzureExecutionProvider")
-    found = devices_of_providers([("AzureExecutionProvider", {"a": 1}), "CPUExecutionProvider"])
-    assert found == [("ort:Azure", {"provider_options": ("a=1",)}), "cpu"]
-    assert [provider_of_device(name) for name in ("ort:Azure", "cpu", "fake_npu")] == [
-        "AzureExecutionProvider",
-        "CPUExecutionProvider",
-        "fake_npu",
-    ]
+    providers = [("AzureExecutionProvider", {"a": 1}), "fake_npu", "CPUExecutionProvider"]
+    with pytest.warns(FallbackWarning, match="'ort:Azure' took none of the"):
+        session = ort.InferenceSession(parse(CHAIN).SerializeToString(), providers=providers)
+    assert session.devices == ("ort:Azure", "fake_npu", "cpu")
+    assert session.report().device_options["ort:Azure"]["provider_options"] == "a=1"
+    assert session.get_providers() == ["AzureExecutionProvider", "fake_npu", "CPUExecutionProvider"]

@@ -16,7 +16,6 @@ from nnadapter.drivers import ModelForm, Reason, Threading
 from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.drivers.fake_npu.options import operations_named
-from nnadapter.drivers.fake_npu.program import MAGIC
 from nnadapter.errors import DeviceNotFoundError, IncompatibleProgramError, InvalidOptionError
 from nnadapter.ir import SCHEMAS, DataType, ModelBuilder, OperandType
 from nnadapter.ir.definition import by_definition
@@ -162,7 +161,7 @@ def spoiled(blob):
     yield "changed weight", blob[:-100] + bytes([blob[-100] ^ 1]) + blob[-99:]
     yield "changed header", blob[:80] + bytes([blob[80] ^ 1]) + blob[81:]
     yield "not ours", b"OTHER" + blob[5:]
-    yield "other version", MAGIC + struct.pack("<I", 999) + blob[12:]
+    yield "other version", blob[:8] + struct.pack("<I", 999) + blob[12:]
 
 
 def test_damaged_programs_are_refused():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.drivers.fake_npu.kernels.interpolation import reflected
 from nnadapter.errors import InputValueError
 from tests.drivers.fake_npu.against_definition import agrees
 from tests.drivers.fake_npu.harness import floats, model_of, run, run_model
@@ -37,8 +36,12 @@ def test_places_that_are_no_numbers_do_no_harm(mode):
 
 @given(st.floats(-30, 30, width=32), st.integers(1, 6))
 def test_reflected_places_lie_inside(place, size):
-    (found,) = reflected(np.array([place], np.float32), -0.5, size - 0.5)
-    assert -0.5 - 1e-4 <= found <= size - 0.5 + 1e-4
+    """Each pixel is its own place; beyond the centers of the outer ones the image goes on as it ends."""
+    image = np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)
+    grid = np.array([[[[(2 * place + 1) / size - 1, 0]]]], np.float32)
+    found = run("GRID_SAMPLE", [image, grid], {"padding_mode": "reflection"})
+    turned = abs((place + 0.5 + size) % (2 * size) - size) - 0.5
+    np.testing.assert_allclose(found, np.clip(turned, 0, size - 1).reshape(1, 1, 1, 1), atol=1e-4)
 
 
 @pytest.mark.parametrize("align_corners", [False, True])

@@ -15,6 +15,7 @@ from onnx import helper
 
 import nnadapter as nna
 from nnadapter.drivers import ModelForm, Reason, Threading
+from nnadapter.drivers.envelope import Envelope
 from nnadapter.drivers.openvino import engine
 from nnadapter.errors import (
     CompilationError,
@@ -253,13 +254,13 @@ def test_programs_of_another_engine_or_other_options_are_refused(monkeypatch):
 
 
 def test_contents_that_only_look_right_are_refused():
-    from nnadapter.drivers.openvino.program import _ENVELOPE
-
-    header, contents = _ENVELOPE.open(context().compile(model_of(SMALL)).serialize())
+    blob = context().compile(model_of(SMALL)).serialize()
+    envelope = Envelope(magic=blob[:8], version=int.from_bytes(blob[8:12], "little"))
+    header, contents = envelope.open(blob)
     for forged in (
-        _ENVELOPE.close(header, [b"nothing"]),
-        _ENVELOPE.close(b"{}", [contents]),
-        _ENVELOPE.close(b"[", []),
+        envelope.close(header, [b"nothing"]),
+        envelope.close(b"{}", [contents]),
+        envelope.close(b"[", []),
     ):
         with pytest.raises(IncompatibleProgramError):
             context().deserialize(forged)

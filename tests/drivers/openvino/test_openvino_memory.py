@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.harness import anonymous_bytes
 from nnadapter.drivers import Control
-from nnadapter.drivers.interface import UNLIMITED
 from tests.drivers.openvino.harness import context, fixed, model_of
 
 BOTH = (
@@ -23,7 +22,7 @@ def plainly(execution, x):
 
 
 def unless_stopped(execution, x):
-    return execution.compute_within([x], UNLIMITED)
+    return execution.compute_within([x], Control())
 
 
 def if_wanted(execution, x):

@@ -8,7 +8,6 @@ from hypothesis.extra.numpy import mutually_broadcastable_shapes
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS, DataType, Layout
-from nnadapter.ir.operations.windows import FUSE_CODES
 from tests.ir.operations.shape_oracle import flops, infer, operand
 
 _PARAMETERS = {"clip": (0.0, 6.0), "hard_sigmoid": (0.2, 0.5), "hard_swish": (1 / 6, 0.5), "leaky_relu": (0.1,)}
@@ -77,7 +76,7 @@ def test_binary_takes_nhwc_from_either_side(swap: bool):
     assert infer("ADD", pair[::-1] if swap else pair)[0].layout is Layout.NHWC
 
 
-@pytest.mark.parametrize("code", FUSE_CODES)
+@pytest.mark.parametrize("code", SCHEMAS["ADD"].attribute("fuse_code").choices)
 def test_fused_activation_costs_what_it_costs_alone(code: str):
     pair = [operand(2, 3), operand(3)]
     alone = {"gelu_tanh": ("GELU", {"approximate": "tanh"})}.get(code, (code.upper(), {}))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.definition.matrix import MATRIX
+from nnadapter.ir.definition import FUNCTIONS
 from tests.ir.operations.shape_oracle import flops, infer, operand
 
 FOUR_BITS = {"bits": 4, "block_size": 32}
@@ -52,5 +52,5 @@ def test_products_of_no_depth_are_the_bias(units, points):
     bias = np.arange(units, dtype=np.float32)
     zero_point = None if points is None else np.empty((units, 0), points)
     given = (np.empty((2, 0), np.float32), np.empty((units, 0, 16), np.uint8), np.empty((units, 0), np.float32))
-    made = MATRIX["MAT_MUL_N_BITS"](*given, zero_point, bias, **FOUR_BITS)
+    made = FUNCTIONS["MAT_MUL_N_BITS"](*given, zero_point, bias, **FOUR_BITS)
     np.testing.assert_array_equal(made, [bias, bias])

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.ir.definition.models import by_definition
-from nnadapter.ir.operations.equation import read_equation
+from nnadapter.ir.definition import FUNCTIONS, by_definition
 from tests.ir.operations.shape_oracle import dimensions, flops, infer, operand
 
 
@@ -139,10 +138,13 @@ def test_equations_that_are_none(equation, shapes, message):
 
 
 def test_ellipses_are_written_out():
-    equation = read_equation("...ij, ...jk", [4, 4])
-    assert equation.terms == (("0", "1", "i", "j"), ("0", "1", "j", "k"))
-    assert equation.result == ("0", "1", "i", "k")
-    assert equation.labels == ("0", "1", "i", "j", "k")
+    """They stand for the same axes in all terms, and for the first of the result."""
+    given, equation = [operand(2, 3, 4, 5), operand(2, 3, 5, 6)], "...ij, ...jk"
+    assert infer("EINSUM", given, equation=equation) == (operand(2, 3, 4, 6),)
+    assert flops("EINSUM", given, equation=equation) == flops("EINSUM", given, equation="abij,abjk->abik")
+    arrays = [np.arange(np.prod(each.dimensions), dtype=np.float32).reshape(each.dimensions) for each in given]
+    made = FUNCTIONS["EINSUM"](*arrays, equation=equation)
+    np.testing.assert_allclose(made, np.einsum("abij,abjk->abik", *arrays), rtol=1e-6)
 
 
 def test_flops_of_equations():

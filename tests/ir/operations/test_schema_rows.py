@@ -4,8 +4,8 @@ import pytest
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS, AttributeKind, OperationSchema, check_attributes, schema_of
-from nnadapter.ir.operations.windows import FUSE_CODES
 from tests.every import for_every
+from tests.ir.operations.shape_oracle import infer, operand
 
 _PYTHON = {
     AttributeKind.BOOL: bool,
@@ -103,5 +103,6 @@ def test_unknown_operation_suggests_close_names(name: str, hint: str):
 
 
 def test_every_fuse_code_names_its_parameters():
-    assert FUSE_CODES["clip"][0] == ("min", "max")
-    assert next(iter(FUSE_CODES)) == "none"
+    with pytest.raises(InvalidModelError, match=r"expected 2 \(min, max\) for fuse_code 'clip'"):
+        infer("ADD", [operand(2), operand(2)], fuse_code="clip")
+    assert SCHEMAS["ADD"].attribute("fuse_code").choices[0] == "none"

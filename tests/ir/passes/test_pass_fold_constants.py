@@ -4,7 +4,7 @@ import numpy as np
 
 from nnadapter.ir import ABSENT
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.passes.fold_constants import fold_constants
+from nnadapter.ir.passes import fold_constants
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.symbolic_numbers import Trace
 from tests.ir.passes.program import Program, check, origins, random, types

@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from nnadapter.converters.convert import convert_graph
+from nnadapter.converters import convert_graph
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.offering.preparing import prepare

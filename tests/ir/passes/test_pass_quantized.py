@@ -9,7 +9,6 @@ from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization, QuantizedType, verify
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.ir.passes.legalization import quantized_to_real, symmetric_to_asymmetric
 from tests.drivers.fake_npu.harness import run_model
 from tests.every import for_every
 from tests.ir.passes.program import border, origins, types
@@ -147,7 +146,7 @@ def test_signed_operands_become_unsigned():
     for kind in ("CONV_2D", "ADD", "MAX_POOL_2D"):
         grow(network, kind)
     network.add("DEQUANTIZE", network.last)
-    after = check(symmetric_to_asymmetric, network.finish())
+    after = check(PASSES["symmetric_to_asymmetric"], network.finish())
     assert types(after) == ["QUANTIZE", "CONV_2D", "ADD", "MAX_POOL_2D", "DEQUANTIZE"]
     assert {operand.type.dtype for operand in after.operands} == {DataType.FLOAT32, DataType.UINT8}
     assert origins(after) == {f"n{number}" for number in (1, 3, 4, 5, 6)}
@@ -158,7 +157,7 @@ def test_signed_operands_become_unsigned():
 def test_signed_outputs_stay_signed():
     network = Network()
     grow(network, "CONV_2D")
-    after = check(symmetric_to_asymmetric, network.finish())
+    after = check(PASSES["symmetric_to_asymmetric"], network.finish())
     assert types(after) == ["QUANTIZE", "CONV_2D", "DEQUANTIZE", "QUANTIZE"]
 
 
@@ -166,13 +165,13 @@ def test_unsigned_models_are_left_alone():
     network = Network(dtype=DataType.UINT8)
     grow(network, "ADD")
     model = network.finish()
-    assert symmetric_to_asymmetric(model) is model
+    assert PASSES["symmetric_to_asymmetric"](model) is model
 
 
 def test_operations_of_reals_are_spelled_out():
     network = Network()
     grow(network, "ADD")
-    assert types(check(quantized_to_real, network.finish())) == [
+    assert types(check(PASSES["quantized_to_real"], network.finish())) == [
         "QUANTIZE",
         "DEQUANTIZE",
         "DEQUANTIZE",
@@ -183,7 +182,7 @@ def test_operations_of_reals_are_spelled_out():
         network = Network()
         grow(network, kind)
         model = network.finish()
-        assert quantized_to_real(model) is model
+        assert PASSES["quantized_to_real"](model) is model
 
 
 def test_products_are_not_folded_into():
@@ -200,7 +199,7 @@ def test_a_scalar_is_shifted():
     builder = ModelBuilder()
     constant = builder.add_constant("c", np.array(3, np.int8), Quantization(scale=(0.5,), zero_point=(1,)))
     model = builder.finish(builder.add_operation("DEQUANTIZE", (constant,)))
-    after = symmetric_to_asymmetric(model)
+    after = PASSES["symmetric_to_asymmetric"](model)
     verify(after)
     assert by_definition(after, []) == by_definition(model, []) == [1.0]
 
@@ -211,7 +210,7 @@ def test_integers_of_a_constant_are_kept_for_those_who_see_them():
     (reals,) = builder.add_operation("DEQUANTIZE", (constant,))
     (place,) = builder.add_operation("ARG_MIN", (constant,), {"axis": 0})
     model = builder.finish((reals, place, constant))
-    after = symmetric_to_asymmetric(model)
+    after = PASSES["symmetric_to_asymmetric"](model)
     verify(after)
     for got, expected in zip(by_definition(after, []), by_definition(model, []), strict=True):
         np.testing.assert_array_equal(got, expected)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir import to_text
-from nnadapter.ir.passes import run_passes
-from nnadapter.ir.passes.reduce_rank import reduce_rank
+from nnadapter.ir.passes import reduce_rank, run_passes
 from tests.ir.passes.program import Program, check, random, types
 
 SHAPE = (2, 3, 4, 5, 6)

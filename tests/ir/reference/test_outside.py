@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS, Example, Meaning
 from nnadapter.ir import operations as table
 from nnadapter.ir.reference.entry import entry_of
-from nnadapter.ir.reference.meaning import tensor
 from nnadapter.ir.reference.plain import to_dict, to_text
 
 TWICE = dataclasses.replace(SCHEMAS["ABS"], type="TWICE", source="acme")
@@ -20,7 +20,7 @@ MEANING = Meaning(
     formula="2 * x",
     inputs={"input": "Numbers."},
     outputs={"output": "As the input."},
-    example=Example((tensor([1.0, 2.0]),)),
+    example=Example((np.array([1, 2], np.float32),)),
 )
 
 
