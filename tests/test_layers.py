@@ -14,6 +14,12 @@ from nnadapter import optional_parts
 from tests.every import for_every
 
 ROOT = Path(__file__).parent.parent
+
+
+def _modules(names: str) -> tuple[str, ...]:
+    return tuple(f"nnadapter.{name}" for name in names.split())
+
+
 _PARTITION = ("verdict dtypes graph", "segments", "plan by_cost", "")
 _NNADAPTER = (
     "errors include limits optional_parts policies",
@@ -39,54 +45,29 @@ _NNADAPTER = (
 )
 RANKS = [
     *(tuple(f"partition.{name}" if name else "partition" for name in row.split(" ")) for row in _PARTITION),
-    *(tuple(f"nnadapter.{name}" for name in row.split()) for row in _NNADAPTER),
+    *map(_modules, _NNADAPTER),
 ]
 """Lowest first. A module may import its own room and lower rows; docs/architecture.md has the same."""
 PUBLIC = ("nnadapter",)
 """The package's own __init__, which names things lazily."""
-ONNX = (
-    "nnadapter.onnx",
-    "nnadapter.drivers.onnxruntime",
-    "nnadapter.drivers.execution_providers",
-    "nnadapter.drivers.openvino",
-    "nnadapter.drivers.reference",
-    "nnadapter.drivers.reference_operators",
-    "nnadapter.backend",
-    "nnadapter.testing.onnx_cases",
-    "nnadapter.testing.onnx_cases",
-    "nnadapter.testing.operator_tests",
+
+ONNX = _modules(
+    "onnx drivers.onnxruntime drivers.execution_providers drivers.openvino drivers.reference "
+    "drivers.reference_operators backend testing.onnx_cases testing.operator_tests"
 )
-ONNXRUNTIME = (
-    "nnadapter.process.real_onnxruntime",
-    "nnadapter.onnx.onnxruntime_limits",
-    "nnadapter.onnx.preparation.folding",
-    "nnadapter.drivers.onnxruntime",
-    "nnadapter.drivers.execution_providers",
-    "nnadapter.ray.actors",
-    "nnadapter.running.host",
-    "nnadapter.ort",
-    "nnadapter.inference.session",
-    "nnadapter.inference.binding",
-    "nnadapter.paddle.predictor",
-    "nnadapter.paddle_models.comparison",
-    "nnadapter.cli",
+ONNXRUNTIME = _modules(
+    "process.real_onnxruntime onnx.onnxruntime_limits onnx.preparation.folding drivers.onnxruntime "
+    "drivers.execution_providers ray.actors running.host ort inference.session inference.binding "
+    "paddle.predictor paddle_models.comparison cli"
 )
 
 
-OPTIONAL = (
-    "nnadapter.drivers.execution_providers",
-    "nnadapter.drivers.faulty",
-    "nnadapter.drivers.openvino",
-    "nnadapter.drivers.xla",
-    "nnadapter.paddle",
-    "nnadapter.paddle_models",
-    "nnadapter.ray",
-    "nnadapter.testing",
-    "nnadapter.torch",
-    "nnadapter.torch_models",
+OPTIONAL = _modules(
+    "drivers.execution_providers drivers.faulty drivers.openvino drivers.xla paddle paddle_models ray "
+    "testing torch torch_models"
 )
 """Parts that need packages of their own; the core reaches them through `nnadapter.optional_parts` alone."""
-COMMANDS_OF_PARTS = ("nnadapter.cli.conformance", "nnadapter.cli.serve")
+COMMANDS_OF_PARTS = _modules("cli.conformance cli.serve")
 """Commands that are an optional part's own; the command line imports them by name."""
 
 
