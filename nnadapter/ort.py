@@ -166,7 +166,7 @@ class InferenceSession(_InferenceSession):
         with _as_theirs(of_loading=True):
             chosen, options = _chosen
             if chosen and kwargs.get("devices") is None:
-                kwargs["devices"] = _before(list(chosen), providers, provider_options)
+                kwargs["devices"] = _merge_devices(list(chosen), providers, provider_options)
             if options is not None and kwargs.get("options") is None:
                 kwargs["options"] = options
             super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
@@ -275,7 +275,7 @@ def get_available_providers() -> list[str]:
     return providers
 
 
-def _before(
+def _merge_devices(
     chosen: list[DeviceRequest], providers: Sequence[Any] | None, options: Sequence[Mapping[str, Any]] | None
 ) -> list[DeviceRequest]:
     """The chosen devices, then those that the client's providers stand for and that were not chosen."""

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import ceil, prod
 from typing import cast
 
-_KNOWN = frozenset((int,))
+_STATIC_DIMENSION_TYPES = frozenset((int,))
 """Kinds of dimensions that are known."""
 
 
@@ -41,7 +41,7 @@ class Value:
         """The shape if every dimension is a known number, else None."""
         if self.shape is None:
             return None
-        if _KNOWN.issuperset(map(type, self.shape)):  # nearly always, and it is asked for very often
+        if _STATIC_DIMENSION_TYPES.issuperset(map(type, self.shape)):  # nearly always, and it is asked for very often
             return cast("tuple[int, ...]", self.shape)
         dimensions = tuple(size for size in self.shape if size is not None and not isinstance(size, str))
         return dimensions if len(dimensions) == len(self.shape) else None

@@ -106,7 +106,7 @@ def _search(
     everything = (1 << len(placement)) - 1
     for _ in range(bound - 1):
         following = [
-            _after(state, label, successors, placement)
+            _state_after_turn(state, label, successors, placement)
             for state in states
             for label, ready in state.ready.items()
             if ready
@@ -120,7 +120,9 @@ def _search(
     return None, exact
 
 
-def _after(state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> _State:
+def _state_after_turn(
+    state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]
+) -> _State:
     ready = {name: list(atoms) for name, atoms in state.ready.items()}
     copy = _State(state.done, list(state.pending), ready, (*state.turns, label))
     for atom in _drain(copy, label, successors, placement):

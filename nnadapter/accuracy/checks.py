@@ -168,7 +168,7 @@ class Subject(Protocol):
 _MOST_STEPS = 1024
 """Steps whose past is remembered; plans for other shapes have others."""
 _MOST_NOTES = 16
-_ROOM = 2.0
+_MARGIN = 2.0
 """What a step may be off by over what it was off by when it was found to be right."""
 _StepKey = tuple[str, ...]
 """Device and nodes: of a choice of branches, another one has others that make the same outputs."""
@@ -189,7 +189,7 @@ class _StepHistory:
     def is_beyond(self, check: StepCheck) -> bool:
         """Whether a value is off by more than is allowed, and than is usual."""
         every = check.deviations.items()
-        return any(off.tolerances > max(1.0, _ROOM * self.usual.get(name, 0.0)) for name, off in every)
+        return any(off.tolerances > max(1.0, _MARGIN * self.usual.get(name, 0.0)) for name, off in every)
 
     def accept(self, check: StepCheck) -> None:
         """Take what a step is off by as usual."""
@@ -266,7 +266,7 @@ class SessionChecks:
                 self._accept(plan, bound, check)
             if located.blame is not ErrorCause.PROGRAM:
                 located = self._subject.keep(plan, bound, located)
-        return None if located.blame is ErrorCause.NOTHING else self._put_right(plan, bound, located)
+        return None if located.blame is ErrorCause.NOTHING else self._withdraw_wrong_nodes(plan, bound, located)
 
     def _shadowed(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
         """Check a step once more, and whether it is off too often by now."""
@@ -278,7 +278,7 @@ class SessionChecks:
         if is_beyond and not past.drift.checks:
             located = self._located(plan, bound, values)
             if located.blame in (ErrorCause.NODES, ErrorCause.TOGETHER):
-                return self._put_right(plan, bound, located)
+                return self._withdraw_wrong_nodes(plan, bound, located)
             if located.blame is ErrorCause.NOTHING:
                 self._accept(plan, bound, check)
                 is_beyond = False
@@ -288,7 +288,7 @@ class SessionChecks:
             self._accept(plan, bound, check)
             past.drift = Drift()
             return None
-        return self._put_aside(plan, bound, check.largest, past.drift.checks)
+        return self._withdraw_device(plan, bound, check.largest, past.drift.checks)
 
     def _compared(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> StepCheck | None:
         """Compare a step; None where it cannot be, which is said."""
@@ -322,20 +322,20 @@ class SessionChecks:
             f"does not: {_off(check.largest)}"
         )
 
-    def _put_right(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:
+    def _withdraw_wrong_nodes(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:
         """Say which nodes are wrong, and take them from their device."""
         device, subject = bound.step.device, self._subject
         nodes = located.nodes or tuple(subject.nodes(plan, bound))
         off = "" if located.deviation is None else f": {_off(located.deviation)}"
         problem = f"device {device!r} computes {_WRONGLY[located.blame].format(named(nodes))}{off}"
         shown = f"; {located.reproducer} shows it" if located.reproducer else ""
-        incident = self._said(bound, nodes, problem, f"they go to the next device{shown}", located.deviation)
+        incident = self._report_incident(bound, nodes, problem, f"they go to the next device{shown}", located.deviation)
         removal = (device, *nodes)
         subject.take_back(plan, bound, () if removal in self._taken else nodes, problem)  # else it would never end
         self._taken.add(removal)
         return incident
 
-    def _put_aside(self, plan: RunnablePlan, bound: BoundStep, off: Deviation, checks: int) -> Incident:
+    def _withdraw_device(self, plan: RunnablePlan, bound: BoundStep, off: Deviation, checks: int) -> Incident:
         """Say that a device drifts, and take everything from it."""
         step = bound.step
         nodes = tuple(self._subject.nodes(plan, bound))
@@ -344,11 +344,11 @@ class SessionChecks:
             f"{_off(off)}"
         )
         instead = f"all goes to the next device; `nnadapter compare MODEL -d {step.device} --layers` looks for the node"
-        incident = self._said(bound, nodes, problem, instead, off)
+        incident = self._report_incident(bound, nodes, problem, instead, off)
         self._subject.take_back(plan, bound, (), problem)
         return incident
 
-    def _said(
+    def _report_incident(
         self, bound: BoundStep, nodes: Sequence[str], problem: str, instead: str, off: Deviation | None
     ) -> Incident:
         step, times = bound.step, math.inf if off is None else off.tolerances

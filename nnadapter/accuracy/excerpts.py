@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 """Arrays by name; lists for sequences."""
-_ALONE = " alone"
+_SINGLE_ATOM_SUFFIX = " alone"
 """Behind the name of a value that an atom makes while others read the CPU's."""
 
 
@@ -79,7 +79,7 @@ class Cutting:
 
     def visible(self, atom: int) -> tuple[str, ...]:
         """The values that others than the atom itself read, or nobody but the caller of the model."""
-        return self._left_over([atom])
+        return self._visible_outputs([atom])
 
     def size(self, atom: int) -> int:
         """Bytes of what is visible of the atom, as far as that is known before the run."""
@@ -102,7 +102,7 @@ class Cutting:
             values: contents of the values that they read from others, whose types are taken.
             all_visible: give what any atom makes for another, not only what leaves them all.
         """
-        outputs = self._left_over(atoms)
+        outputs = self._visible_outputs(atoms)
         if all_visible:
             outputs = tuple(dict.fromkeys(name for atom in atoms for name in self.visible(atom)))
         return self._excerpt(atoms, self._read(atoms), outputs, values)
@@ -115,26 +115,28 @@ class Cutting:
         home = {name: atom for atom in atoms for node in self.nodes([atom]) for name in node.outputs if name}
         atom_of = [self.graph.atom_of[node] for node in self._positions(atoms)]
         for proto, atom in zip(excerpt.model.graph.node, atom_of, strict=True):
-            proto.input[:] = [name + _ALONE if home.get(name) == atom else name for name in proto.input]
-            proto.output[:] = [name and name + _ALONE for name in proto.output]
+            proto.input[:] = [name + _SINGLE_ATOM_SUFFIX if home.get(name) == atom else name for name in proto.input]
+            proto.output[:] = [name and name + _SINGLE_ATOM_SUFFIX for name in proto.output]
         for output in excerpt.model.graph.output:
-            output.name += _ALONE
-        return replace(excerpt, outputs={name: name + _ALONE for name in outputs})
+            output.name += _SINGLE_ATOM_SUFFIX
+        return replace(excerpt, outputs={name: name + _SINGLE_ATOM_SUFFIX for name in outputs})
 
     def _positions(self, atoms: Sequence[int]) -> list[int]:
         return sorted(node for atom in atoms for node in self.graph.atoms[atom])
 
-    def _made(self, atoms: Sequence[int]) -> list[str]:
+    def _produced_values(self, atoms: Sequence[int]) -> list[str]:
         return [name for node in self.nodes(atoms) for name in node.outputs if name]
 
     def _read(self, atoms: Sequence[int]) -> tuple[str, ...]:
-        inside = {*self._made(atoms), *self.graph.constants}
+        inside = {*self._produced_values(atoms), *self.graph.constants}
         return tuple(dict.fromkeys(name for node in self.nodes(atoms) for name in node.reads if name not in inside))
 
-    def _left_over(self, atoms: Sequence[int]) -> tuple[str, ...]:
+    def _visible_outputs(self, atoms: Sequence[int]) -> tuple[str, ...]:
         members = set(self._positions(atoms))
         outputs, consumers = set(self.graph.outputs), self.graph.consumers
-        return tuple(n for n in self._made(atoms) if n in outputs or not members.issuperset(consumers.get(n, ())))
+        return tuple(
+            n for n in self._produced_values(atoms) if n in outputs or not members.issuperset(consumers.get(n, ()))
+        )
 
     def _excerpt(self, atoms: Sequence[int], inputs: Sequence[str], outputs: Sequence[str], values: Values) -> Excerpt:
         nodes = self.nodes(atoms)
@@ -175,14 +177,14 @@ def cut(
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
     specialized, _ = with_atoms(specialized, converted(specialized))
-    device_of = [_home(specialized.own.nodes[position].name, homes) for position in specialized.positions]
+    device_of = [_device_of(specialized.own.nodes[position].name, homes) for position in specialized.positions]
     graph = _parted(specialized.graph, device_of)
     parts = OnnxParts(replace(specialized, graph=graph), OnnxIndex.of(prepared.model))
     devices = tuple(device_of[atom[-1]] for atom in graph.atoms)
     return Cutting(parts, graph, devices), prepared.defaults
 
 
-def _home(name: str, homes: Mapping[str, str]) -> str:
+def _device_of(name: str, homes: Mapping[str, str]) -> str:
     """The device of a node, or of all the nodes of its body."""
     if name in homes:
         return homes[name]
@@ -216,7 +218,7 @@ def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
     yield first, len(cutting.devices)
 
 
-_HELD = 6
+_RETAINED_BOUNDARIES = 6
 """Borders whose values are held."""
 
 
@@ -294,7 +296,7 @@ class HostValues:
             start_values, live = self._known[start], self._cutting.live(border)
             results = self._trials.run_on_host(self._cutting.between(range(start, border), start_values), start_values)
             self._known[border] = {**self._feed, **{n: v for n, v in {**start_values, **results}.items() if n in live}}
-            for evicted_border in list(self._known)[1 : len(self._known) - _HELD]:
+            for evicted_border in list(self._known)[1 : len(self._known) - _RETAINED_BOUNDARIES]:
                 del self._known[evicted_border]
         return self._known[border]
 

@@ -79,7 +79,8 @@ def _summary(output: str, report: PartitionReport) -> str:
     programs = [step.HasField("program") or len(step.filled) for plan in file.message.plans for step in plan.steps]
     unwritten = f", compiled when loaded: {programs.count(0)}" if 0 in programs else ""
     segments = ", ".join(
-        f"{sum(segment.device == device for segment in report.segments)} on {device}" for device in _used(report)
+        f"{sum(segment.device == device for segment in report.segments)} on {device}"
+        for device in _segment_devices(report)
     )
     segments = segments or "none"
     is_fixed = not any(plan.HasField("open") for plan in file.message.plans)
@@ -95,7 +96,7 @@ def _summary(output: str, report: PartitionReport) -> str:
     )
 
 
-def _used(report: PartitionReport) -> list[str]:
+def _segment_devices(report: PartitionReport) -> list[str]:
     return list(dict.fromkeys(segment.device for segment in report.segments))
 
 

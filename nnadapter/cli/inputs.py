@@ -194,11 +194,11 @@ def _load_or_generate(
     generator: np.random.Generator,
 ) -> Array:
     array = loaded.get(value.name)
-    contents = _made(value, sources.get(value.name, RANDOM), shape, generator) if array is None else array
+    contents = _generated_input(value, sources.get(value.name, RANDOM), shape, generator) if array is None else array
     return _named_type(contents, value.dtype)
 
 
-def _made(value: Value, source: str, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
+def _generated_input(value: Value, source: str, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
     if source == RANDOM:
         return random_array(value, shape, generator)
     if Path(source).suffix.lower() in PICTURE_SUFFIXES:

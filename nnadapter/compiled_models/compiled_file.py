@@ -383,7 +383,7 @@ class CompiledFile:
         problem = problem_of(self.message, self.container)
         if problem:
             raise self.container.damaged(problem)
-        self.whole: Message | None = self._whole()
+        self.whole: Message | None = self._cpu_fallback()
         """The model as it was as a plan for any shapes: one step on the CPU; None where it was not kept."""
 
     @property
@@ -403,7 +403,7 @@ class CompiledFile:
         described = self.message.plans[0] if plan is self.whole else plan
         return bytes(self.container.contents(described.report, REPORT))
 
-    def _whole(self) -> Message | None:
+    def _cpu_fallback(self) -> Message | None:
         message = self.message
         if not message.HasField("whole"):
             return None

@@ -196,13 +196,15 @@ class Loader:
         device = self.devices.opened.get(step.device)
         if device is None:
             why = self.devices.absent.get(step.device, "it is not among the file's devices")
-            return self._instead(step, why, notes)
+            return self._make_substitute(step, why, notes)
         if step.HasField("program"):
             program = self.programs.deserialized(device, step.program.part, about, notes)
             if program is not None:
                 return Loaded(program, step.device, tuple(step.program.inputs), bool(step.segment.places))
         if not step.HasField("segment"):
-            return self._instead(step, "its program does not fit, and the file has nothing to compile again", notes)
+            return self._make_substitute(
+                step, "its program does not fit, and the file has nothing to compile again", notes
+            )
         twin = before[step.twin].program if step.HasField("twin") else None
         try:
             model = self.segments.model(step.segment, None if held is None else held.trace)
@@ -228,12 +230,12 @@ class Loader:
             released=(),
         )
         if self.incidents.policy("compile") != "forbid":
-            loaded = self._instead(step, why, notes)
+            loaded = self._make_substitute(step, why, notes)
         text, nodes = f"device {step.device!r} was to compile again what it had taken: {why}", list(step.nodes)
         fall_back("compile", failed, nodes, text, "the CPU runs it", error, self.incidents)
         return loaded
 
-    def _instead(self, step: Message, why: str, notes: list[str]) -> Loaded:
+    def _make_substitute(self, step: Message, why: str, notes: list[str]) -> Loaded:
         """The CPU in place of a device."""
         if not step.HasField("instead"):
             raise CompiledModelError(
@@ -314,7 +316,7 @@ class Loader:
         message = record.steps[step.segment]
         if not message.HasField("instead"):
             raise CompiledModelError("the file was compiled with fallback forbidden")
-        instead = self._instead(message, "it failed", [])
+        instead = self._make_substitute(message, "it failed", [])
         inputs = tuple(slots[name] for name in instead.inputs)
         pool = self._site.pools(NamedCalls(CPU, step.segment, list(message.nodes)))(instead.program)
         return Substitute(CPU, "the CPU", pool, inputs)

@@ -184,7 +184,7 @@ def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         kind_pairs = [pair for pair in pairs if pair.kind == kind]
         works = [[work for work in pair.further if work.kind == kind] for pair in kind_pairs]
-        seconds = [max(0.0, pair.further_seconds - _others(pair, lines)) for pair in kind_pairs]
+        seconds = [max(0.0, pair.further_seconds - _seconds_of_other_kinds(pair, lines)) for pair in kind_pairs]
         lines[kind] = _line(kind, works, seconds, [NOISE * pair.long.seconds for pair in kind_pairs])
     return lines
 
@@ -197,7 +197,7 @@ def _line(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: S
     best = min(range(len(lines)), key=off.__getitem__)
     line = lines[best if off[best] < _CLEARLY * off[0] else 0]
     measured_works = tuple(
-        _seen(line, row, *measurement)
+        _measured_work(line, row, *measurement)
         for row, *measurement in zip(works, seconds, least, strict=True)
         if measurement[0] > 0
     )
@@ -220,7 +220,7 @@ def _off(line: Line, works: Sequence[Works], seconds: Sequence[float]) -> float:
     )
 
 
-def _seen(line: Line, works: Works, took: float, least: float) -> MeasuredWork:
+def _measured_work(line: Line, works: Works, took: float, least: float) -> MeasuredWork:
     predicted, padding = _total(line, works), _padding(works[0], line.block)
     quotient = min(max(took / predicted, 1 / _FARTHEST), _FARTHEST) if predicted else 1.0
     return MeasuredWork(
@@ -269,7 +269,7 @@ def _seconds(lines: Lines, work: OperationWork) -> float:
     return 0.0 if line is None else _of(line, work)
 
 
-def _others(pair: Pair, lines: Lines) -> float:
+def _seconds_of_other_kinds(pair: Pair, lines: Lines) -> float:
     """What the operations of other kinds in the further links take, as far as that is known."""
     return sum(_seconds(lines, work) for work in pair.further if work.kind != pair.kind)
 
@@ -315,17 +315,17 @@ def launches_of(
     several = len({timed.tensors for timed in segments}) > 1
     # Where all have as many tensors, these count as part of the launch.
     rows = [(1.0, float(timed.tensors) if several else 0.0, float(timed.nbytes)) for timed in segments]
-    segment, tensor, byte = map(float, fit(rows, _left(segments, lines), _least(segments)))
+    segment, tensor, byte = map(float, fit(rows, _unexplained_seconds(segments, lines), _least(segments)))
     launches = Launches(segment=segment, alone=segment, tensor=tensor, byte=byte)
     residuals = [
         max(0.0, seconds - launches.crossing(timed) * crosses)
-        for timed, seconds in zip(standalone_programs, _left(standalone_programs, lines), strict=True)
+        for timed, seconds in zip(standalone_programs, _unexplained_seconds(standalone_programs, lines), strict=True)
     ]
     standalone_seconds = float(fit([(1.0,)] * len(residuals), residuals, _least(standalone_programs))[0])
     return Launches(segment=max(segment, standalone_seconds), alone=standalone_seconds, tensor=tensor, byte=byte)
 
 
-def _left(programs: Sequence[ProgramTiming], lines: Lines) -> list[float]:
+def _unexplained_seconds(programs: Sequence[ProgramTiming], lines: Lines) -> list[float]:
     return [max(0.0, timed.seconds - work_seconds(lines, timed.model)) for timed in programs]
 
 
@@ -468,12 +468,12 @@ def calibrate(
     processors = (
         None
         if measurements.processors is None or not is_counted
-        else _alone(measurements.processors, available_processors)
+        else _uncontended_processors(measurements.processors, available_processors)
     )
     return _calibration(selected, opened, measurements, processors, crowded=tells and is_crowded(*loads))
 
 
-def _alone(processors: float, available_processors: float) -> float:
+def _uncontended_processors(processors: float, available_processors: float) -> float:
     """How many processors would be in use where so many were, and others left so many: beside others one has less."""
     return max(
         processors, min(processors / max(available_processors / usable(), _LEAST_PROCESSOR_SHARE), float(usable()))

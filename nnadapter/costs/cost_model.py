@@ -326,7 +326,7 @@ def cost_table(
         out=borders.copy(),
         launch=np.array([costs[name].profile.launch_seconds for name in devices]),
         values=values,
-        again=_again(crossing, [costs[name] for name in devices]),
+        again=_resident_read_seconds(crossing, [costs[name] for name in devices]),
     )
     sources = {name: costs[name].source for name in devices}
     fusion_notes = (fusion.note for fusion in fusions.values() if fusion.note)
@@ -343,7 +343,7 @@ def _crossing_seconds(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) 
     return np.zeros_like(crossing.nbytes) if is_host else crossing.seconds(costs.profile)
 
 
-def _again(crossing: Crossing, costs: Sequence[DeviceCosts]) -> Numbers | None:
+def _resident_read_seconds(crossing: Crossing, costs: Sequence[DeviceCosts]) -> Numbers | None:
     if not any(cost.keeps for cost in costs):
         return None
     nothing = np.full_like(crossing.nbytes, np.inf)

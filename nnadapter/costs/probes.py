@@ -76,16 +76,16 @@ def probes() -> tuple[Probe, ...]:
         *_sizes(Kind(light, light), _elementwise, (*tables, (2048, 512))),
         *_sizes(Kind(OperationClass.FUNCTION, light), _function, tables),
         *_sizes(Kind(OperationClass.MOVEMENT), _movement, (*tables, (2048, 512))),
-        *_sizes(Kind(light), _behind(_movement, _elementwise), tables),
-        *_sizes(Kind(OperationClass.FUNCTION), _behind(_movement, _function), tables),
-        *_sizes(Kind(piecewise), _behind(_movement, _hard), tables),
+        *_sizes(Kind(light), _compose_links(_movement, _elementwise), tables),
+        *_sizes(Kind(OperationClass.FUNCTION), _compose_links(_movement, _function), tables),
+        *_sizes(Kind(piecewise), _compose_links(_movement, _hard), tables),
         *_sizes(Kind(OperationClass.REDUCTION), _reduction, tables),
         *_sizes(Kind(OperationClass.NORMALIZATION), _normalization, tables),
         *_sizes(Kind(OperationClass.SUM_NORMALIZATION), _normalized_sum, ((1, 8, 64), (1, 64, 128), (1, 128, 256))),
         *_sizes(Kind(matrix), _matrix, ((1, 128), (64, 128), (1, 1024), (32, 512), (256, 512))),
         *_sizes(Kind(OperationClass.PAIRED), _paired, ((4, 16, 16), (4, 48, 48), (4, 112, 112))),
-        *_sizes(Kind(light, matrix), _behind(_matrix, _sums), products),
-        *_sizes(Kind(OperationClass.FUNCTION, matrix), _behind(_matrix, _function), products),
+        *_sizes(Kind(light, matrix), _compose_links(_matrix, _sums), products),
+        *_sizes(Kind(OperationClass.FUNCTION, matrix), _compose_links(_matrix, _function), products),
         *_sizes(Kind(OperationClass.RECURRENT), _recurrent, ((8, 1, 64), (32, 1, 64), (16, 1, 192))),
         *_sizes(
             Kind(OperationClass.DEPTHWISE),
@@ -113,10 +113,12 @@ def probes() -> tuple[Probe, ...]:
             ((1, 8, 8, 8), (1, 8, 64, 64), (1, 12, 28, 28)),
         ),
         *_sizes(Kind(OperationClass.NARROW), _there_and_back, ((1, 3, 64, 64),)),
-        *_sizes(Kind(OperationClass.LAYOUT), _behind(partial(_convolution, kernel=1), _movement), images),
-        *_sizes(Kind(light, convolution), _behind(partial(_convolution, kernel=1), _sums), images),
-        *_sizes(Kind(OperationClass.FUNCTION, convolution), _behind(partial(_convolution, kernel=1), _gate), images),
-        *_sizes(Kind(piecewise, convolution), _behind(partial(_convolution, kernel=1), _hard), images),
+        *_sizes(Kind(OperationClass.LAYOUT), _compose_links(partial(_convolution, kernel=1), _movement), images),
+        *_sizes(Kind(light, convolution), _compose_links(partial(_convolution, kernel=1), _sums), images),
+        *_sizes(
+            Kind(OperationClass.FUNCTION, convolution), _compose_links(partial(_convolution, kernel=1), _gate), images
+        ),
+        *_sizes(Kind(piecewise, convolution), _compose_links(partial(_convolution, kernel=1), _hard), images),
     )
 
 
@@ -261,7 +263,7 @@ def _there_and_back(builder: ModelBuilder, value: int, number: int) -> int:
     return builder.add_operation("CONV_2D", [conv, narrow])[0]
 
 
-def _behind(carrier: Link, rider: Link) -> Link:
+def _compose_links(carrier: Link, rider: Link) -> Link:
     """One link behind another one."""
     return lambda builder, value, number: rider(builder, carrier(builder, value, number), number)
 

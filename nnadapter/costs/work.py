@@ -85,9 +85,9 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
         padded_flops = flops * padding
         seconds: Numbers = self.seconds + np.hypot(padded_flops * self.seconds_per_flop, nbytes * self.seconds_per_byte)
-        return seconds * self._beside(padded_flops, nbytes, padding) if self.seen else seconds
+        return seconds * self._nearby_residual(padded_flops, nbytes, padding) if self.seen else seconds
 
-    def _beside(self, flops: Numbers, nbytes: Numbers, padding: Numbers) -> Numbers:
+    def _nearby_residual(self, flops: Numbers, nbytes: Numbers, padding: Numbers) -> Numbers:
         """What was timed of sizes like these, over the line."""
         places = np.log1p([[measurement.flops, measurement.nbytes, measurement.padding] for measurement in self.seen])
         away = np.zeros((len(flops), len(places)))
@@ -243,14 +243,16 @@ class GraphWork:
                 [node_flops or 0 for node_flops in standalone.conversion.flops], dtype=np.float64
             )[like]
             classes[members] = _classes(standalone.conversion)[like]
-        nbytes = self._border(np.arange(len(classes)), len(classes))
+        nbytes = self._boundary_bytes(np.arange(len(classes)), len(classes))
         nbytes[classes == _RANK[OperationClass.VIEW]] = 0.0
         if not company:
             return UnitWork(flops, nbytes, classes, dtypes)
         channels = self._channels.copy()
         if standalone.nodes:
             channels[members] = _channels(standalone.conversion)[like]
-        return UnitWork(flops, nbytes, classes, dtypes, *self._company(np.arange(len(classes)), classes, channels))
+        return UnitWork(
+            flops, nbytes, classes, dtypes, *self._fusion_context(np.arange(len(classes)), classes, channels)
+        )
 
     @cached_property
     def _reads(self) -> tuple[Indices, Indices, Numbers]:
@@ -287,12 +289,14 @@ class GraphWork:
         classes, dtypes = self._kinds
         main = _mains(unit, units, self.flops, classes)
         unit_classes = classes[main]
-        nbytes = np.where(unit_classes == _RANK[OperationClass.VIEW], 0.0, self._border(unit, units))
+        nbytes = np.where(unit_classes == _RANK[OperationClass.VIEW], 0.0, self._boundary_bytes(unit, units))
         flops = np.bincount(unit, self.flops, units).astype(np.float64)
-        more = self._company(unit, unit_classes, self._channels[main]) if company else ()
+        more = self._fusion_context(unit, unit_classes, self._channels[main]) if company else ()
         return UnitWork(flops, nbytes, unit_classes, dtypes[main], *more)
 
-    def _company(self, unit: Indices, classes: Indices, channels: Numbers) -> tuple[Indices, Numbers, Indices, Numbers]:
+    def _fusion_context(
+        self, unit: Indices, classes: Indices, channels: Numbers
+    ) -> tuple[Indices, Numbers, Indices, Numbers]:
         """What each unit comes behind, its channels, and where layouts change; views in between hide that."""
         reader, value, _ = self._reads
         is_produced = self._makers[value] >= 0
@@ -323,7 +327,7 @@ class GraphWork:
             2.0 * self.nbytes[np.array([change.value for change in changes], dtype=np.int64)],
         )
 
-    def _border(self, unit: Indices, units: int) -> Numbers:
+    def _boundary_bytes(self, unit: Indices, units: int) -> Numbers:
         """Bytes that each unit reads from elsewhere and makes for elsewhere, every value once."""
         reader, value, read = self._reads
         maker = np.where(self._makers >= 0, unit[self._makers], -1)

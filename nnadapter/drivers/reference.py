@@ -112,7 +112,8 @@ class ReferenceContext(Context):
         types = {value.name: value for value in (*normalized_model.graph.input, *normalized_model.graph.value_info)}
         return [
             _node_verdict(
-                _alone(normalized_model, node, types, holds_calls=(node.domain, node.op_type) in functions), functions
+                _single_node_model(normalized_model, node, types, holds_calls=(node.domain, node.op_type) in functions),
+                functions,
             )
             for node in normalized_model.graph.node
         ]
@@ -219,7 +220,7 @@ def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
     return not are_known or attributes["axis"].i + len(second.shape.dim) != len(first.shape.dim)
 
 
-def _alone(
+def _single_node_model(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onnx.ValueInfoProto], *, holds_calls: bool
 ) -> onnx.ModelProto:
     """A model of one node; functions only where the node may call one."""

@@ -76,7 +76,7 @@ class Place(NamedTuple):
 
 
 _all: WeakValueDictionary[int, Block] = WeakValueDictionary()
-_known: dict[int, int] = {}
+_block_numbers: dict[int, int] = {}
 """By address, the numbers of blocks that `place_of` finds."""
 _starts: list[list[int]] = [[]]
 """Their addresses in order; a change puts another list here, so that looking takes no lock."""
@@ -89,9 +89,9 @@ def shared_bytes(nbytes: int) -> Array:
         OutOfMemoryError: there is no room.
     """
     block = Block(nbytes)
-    _known[block.address] = block.number
+    _block_numbers[block.address] = block.number
     finalize(block, _forget, block.address)
-    _starts[0] = sorted(_known)
+    _starts[0] = sorted(_block_numbers)
     return block.array(0, (nbytes,), np.dtype(np.uint8))
 
 
@@ -140,13 +140,13 @@ def _descriptor(nbytes: int) -> int:
 
 
 def _forget(address: int) -> None:
-    _known.pop(address, None)
-    _starts[0] = sorted(_known)
+    _block_numbers.pop(address, None)
+    _starts[0] = sorted(_block_numbers)
 
 
 def _part() -> None:
     """In a process that was forked: what was shared becomes its own, and empty, where it is."""
-    _known.clear()
+    _block_numbers.clear()
     _starts[0] = []
     with suppress(AttributeError, OSError):  # a system whose C library is another: nobody shares what is in use there
         place = ctypes.CDLL(None).mmap

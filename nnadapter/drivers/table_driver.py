@@ -169,7 +169,7 @@ class TableContext(Context):
         Raises:
             InvalidModelError: the model contradicts itself.
         """
-        return [answer if isinstance(answer, Unsupported) else SUPPORTED for answer in self._asked(model)]
+        return [answer if isinstance(answer, Unsupported) else SUPPORTED for answer in self._lower_all(model)]
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
@@ -190,14 +190,14 @@ class TableContext(Context):
         return TableProgram(model, closures, self._lowered, self._driver)
 
     def _lowered(self, model: Model) -> list[Computes]:
-        answers = self._asked(model)
+        answers = self._lower_all(model)
         refused = {position: answer for position, answer in enumerate(answers) if isinstance(answer, Unsupported)}
         if refused:
             first = next(iter(refused.values()))
             raise CompilationError(f"{len(refused)} operations are not lowered: {first.detail}", refused=refused)
         return [answer for answer in answers if not isinstance(answer, Unsupported)]
 
-    def _asked(self, model: Model) -> list[Computes | Unsupported]:
+    def _lower_all(self, model: Model) -> list[Computes | Unsupported]:
         from nnadapter.ir.verification import verify
 
         verify(model)

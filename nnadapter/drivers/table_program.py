@@ -12,19 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from nnadapter import errors
 from nnadapter.drivers.capability import OperationSupport
 from nnadapter.drivers.interface import Control, Execution, Program
 from nnadapter.drivers.table_lowering import Computes, Lowering
-from nnadapter.errors import (
-    FAILURES,
-    CancelledError,
-    DriverError,
-    ExecutionError,
-    InvalidModelError,
-    NNAdapterError,
-    close_names,
-    describe,
-)
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import INTEGER, Array, DataType, Operand
@@ -85,8 +76,10 @@ class LoweringTable:
             return refusal
         try:
             lowered = row.lowering.lower(named)
-        except FAILURES as error:
-            return Unsupported(Reason.DRIVER_ERROR, f"the lowering of {operation.type} failed: {describe(error)}")
+        except errors.FAILURES as error:
+            return Unsupported(
+                Reason.DRIVER_ERROR, f"the lowering of {operation.type} failed: {errors.describe(error)}"
+            )
         if callable(lowered) or isinstance(lowered, Unsupported):
             return lowered
         detail = f"the lowering of {operation.type} gave {type(lowered).__name__}, expected a function or Unsupported"
@@ -98,16 +91,18 @@ def _check(lowering: Lowering, other: TableRow | None) -> None:
     name = _name(lowering)
     try:
         schema = schema_of(lowering.type)
-    except InvalidModelError as error:
-        raise DriverError(f"{name} lowers {lowering.type!r}: {error}") from error
+    except errors.InvalidModelError as error:
+        raise errors.DriverError(f"{name} lowers {lowering.type!r}: {error}") from error
     if other is not None:
-        raise DriverError(f"{name} and {_name(other.lowering)} both lower {lowering.type}, expected one of them")
+        raise errors.DriverError(f"{name} and {_name(other.lowering)} both lower {lowering.type}, expected one of them")
     unknown = lowering.fuse_codes - FUSE_CODES.keys()
     if unknown:
-        raise DriverError(f"{name} names the activation {min(unknown)!r}; {close_names(min(unknown), FUSE_CODES)}")
+        raise errors.DriverError(
+            f"{name} names the activation {min(unknown)!r}; {errors.close_names(min(unknown), FUSE_CODES)}"
+        )
     accepted_dtypes = frozenset[DataType]().union(*(role.dtypes for role in schema.inputs))
     if lowering.types is not None and not lowering.types & accepted_dtypes:
-        raise DriverError(
+        raise errors.DriverError(
             f"{name} lowers {lowering.type} for {', '.join(sorted(lowering.types))}, "
             f"expected some of {', '.join(sorted(accepted_dtypes))}"
         )
@@ -347,7 +342,7 @@ def _on_the_host(arrays: Iterable[Array | None], values: Iterable[Any], border: 
     for array, value in zip(arrays, values, strict=False):
         if array is not None:
             yield array
-            with suppress(*FAILURES):
+            with suppress(*errors.FAILURES):
                 array = np.asarray(border.to_host(value))
             yield array
 
@@ -363,10 +358,10 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
             else:
                 for index, value in zip(results, _several(compute(*read(values)), len(results)), strict=True):
                     values[index] = value
-        except NNAdapterError:
+        except errors.NNAdapterError:
             raise
-        except FAILURES as error:
-            raise ExecutionError(f"{step.operation} failed: {describe(error)}") from error
+        except errors.FAILURES as error:
+            raise errors.ExecutionError(f"{step.operation} failed: {errors.describe(error)}") from error
         for index in freed:
             values[index] = None
 
@@ -382,7 +377,7 @@ def _several(results: Any, count: int) -> Sequence[Any]:
 def _while_wanted(steps: Sequence[Step], cancelled: Callable[[], bool]) -> Iterator[Step]:
     for position, step in enumerate(steps):
         if cancelled():
-            raise CancelledError(f"stopped before operation {position} of {len(steps)}")
+            raise errors.CancelledError(f"stopped before operation {position} of {len(steps)}")
         yield step
 
 
@@ -459,7 +454,7 @@ class OpenTableExecution(Execution):
         Raises:
             DriverError: always.
         """
-        raise DriverError("the program leaves sizes open: say by `at` what they are")
+        raise errors.DriverError("the program leaves sizes open: say by `at` what they are")
 
     def at(self, sizes: Sequence[Any]) -> Execution:
         """See `Execution.at`.

@@ -238,7 +238,7 @@ class ProgramCache:
             context = self._context(device)
             entry = self._kept.get(key)
             if entry is None:
-                entry = self._kept[key] = _made(context, call)
+                entry = self._kept[key] = _compile_operation(context, call)
             self._kept.move_to_end(key)
             dropped = [self._kept.popitem(last=False)[1] for _ in range(len(self._kept) - self._most)]
         close_all(dropped)
@@ -258,7 +258,7 @@ class ProgramCache:
         return context
 
 
-def _made(context: Context, call: OperationCall) -> _CacheEntry:
+def _compile_operation(context: Context, call: OperationCall) -> _CacheEntry:
     driver_context = context.driver_context
     table = driver_context.table if isinstance(driver_context, KernelContext) else KernelTable()
     plain = _model(call)

@@ -24,7 +24,7 @@ from nnadapter.options import default_devices
 DEFAULT_FLOAT = np.dtype(np.float32)
 """What Python's floats are, and what integers become where a result is floating."""
 _DEFAULT_INTEGER = np.dtype(np.int64)
-_KNOWN = frozenset(map(str, DataType))
+_DTYPE_NAMES = frozenset(map(str, DataType))
 
 Dtype = np.dtype[Any]
 
@@ -44,7 +44,8 @@ def contents(data: object, dtype: object = None) -> Array:
     """
     try:
         if dtype is not None:
-            numpy_dtype = DataType(dtype).array_type if isinstance(dtype, str) and dtype in _KNOWN else np.dtype(dtype)  # type: ignore[call-overload]
+            is_name = isinstance(dtype, str) and dtype in _DTYPE_NAMES
+            numpy_dtype = DataType(dtype).array_type if is_name else np.dtype(dtype)  # type: ignore[arg-type,call-overload]
             array = np.array(data, dtype=numpy_dtype)
             if numpy_dtype in _NARROW and not hasattr(data, "dtype"):
                 _check_range(np.array(data), numpy_dtype)
@@ -54,7 +55,7 @@ def contents(data: object, dtype: object = None) -> Array:
                 array = array.astype(DEFAULT_FLOAT)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"a tensor is made of numbers: {' '.join(str(error).split())}; got {data!r}") from error
-    if array.dtype.name not in _KNOWN:
+    if array.dtype.name not in _DTYPE_NAMES:
         raise InvalidInputError(f"a tensor holds numbers or booleans, got {array.dtype}; expected one of {_listed()}")
     return freeze(array)
 
@@ -77,7 +78,7 @@ def _listed() -> str:
 
 def is_floating(dtype: Dtype) -> bool:
     """Whether it is a floating-point type, ml_dtypes' included."""
-    return dtype.name in _KNOWN and DataType(dtype.name).is_floating
+    return dtype.name in _DTYPE_NAMES and DataType(dtype.name).is_floating
 
 
 def common(dtypes: Sequence[Dtype], numbers: Sequence[object] = ()) -> Dtype:

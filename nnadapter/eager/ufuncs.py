@@ -174,7 +174,7 @@ def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array
     if row is None or not arrays or not {type(number) for number in numbers} <= {bool, int, float}:
         return None
     dtype = _dtype(row, arrays, numbers)
-    if name in _COMPARISONS and not _holds(dtype, numbers):
+    if name in _COMPARISONS and not _can_represent(dtype, numbers):
         # The answer is the same whatever the elements are: there is nothing for a device to do.
         return freeze(np.asarray(ufunc(*inputs)))
     operands = [
@@ -193,7 +193,7 @@ def _beyond_bool(numbers: Sequence[object]) -> bool:
     return any(type(number) is not bool for number in numbers)
 
 
-def _holds(dtype: Dtype, numbers: Sequence[object]) -> bool:
+def _can_represent(dtype: Dtype, numbers: Sequence[object]) -> bool:
     """Whether an integer type has all of Python's ints among some numbers; others round."""
     if dtype.kind not in "iu":
         return True

@@ -27,15 +27,15 @@ def calibration_file(device: str, options: Mapping[str, object]) -> Path:
 
 def calibrations_of(device: str) -> Sequence[Path]:
     """The files of a device, whatever its options."""
-    return _found(_prefix(device))
+    return _list_files(_prefix(device))
 
 
 def calibrations_of_driver(device: str) -> Sequence[Path]:
     """The files of all devices of a device's driver, and of drivers whose names go on behind its name."""
-    return _found(f"{_written(device.partition(':')[0])}-")
+    return _list_files(f"{_written(device.partition(':')[0])}-")
 
 
-def _found(prefix: str) -> Sequence[Path]:
+def _list_files(prefix: str) -> Sequence[Path]:
     try:
         return sorted(_folder().glob(f"{prefix}*.json"))
     except OSError:  # what cannot be a folder holds nothing

@@ -98,7 +98,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
             _verify(model, engine, shape_sets)
         leaves_open = input_shapes is None if open_sizes is None else open_sizes
         leaves_open = leaves_open and not engine.is_fixed
-        _plan_each(engine, partial(_leave_open if leaves_open else _prepare, engine, shape_sets))
+        _plan_each(engine, partial(_compile_dynamic if leaves_open else _prepare, engine, shape_sets))
         report = build_report(engine.observed())  # makes a plan for usual shapes if there is none
         save(target, engine, setting, keeps_model=keep_model)
         return report
@@ -141,7 +141,7 @@ def _prepare(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen
             engine.prepare_choice(shapes, chosen)
 
 
-def _leave_open(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+def _compile_dynamic(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
     """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
     prepared, initial_count = _prepared(engine, chosen), _count_open(engine)
     usual = default_shapes(prepared)

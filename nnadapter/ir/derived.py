@@ -98,7 +98,7 @@ class ArrayTrace:
         values: list[Any] = list(arrays)
         for step in self._steps:
             arguments = [values[argument] if isinstance(argument, int) else argument for argument in step.arrays]
-            result = _made(step.function, arguments, step.parameters, step.deferral)
+            result = _apply(step.function, arguments, step.parameters, step.deferral)
             if step.form is None:
                 if result != step.answer:
                     return None
@@ -121,9 +121,9 @@ class ArrayTrace:
 
         If it is deferred, it is not called before somebody asks for what it makes.
         """
-        result = _made(function, list(map(self._value, arrays)), parameters, deferral)
+        result = _apply(function, list(map(self._value, arrays)), parameters, deferral)
         form = _form(result)
-        self._steps.append(_TracedStep(function, tuple(map(_given, arrays)), parameters, form, deferral))
+        self._steps.append(_TracedStep(function, tuple(map(_array_number, arrays)), parameters, form, deferral))
         parts = result if isinstance(result, tuple) else (result,)
         first = len(self._values)
         self._values.extend(parts)
@@ -134,7 +134,7 @@ class ArrayTrace:
         """What a function says of arrays, on which something is decided from here on."""
         answer = function(*map(self._contents, arrays), **parameters)
         self._steps.append(
-            _TracedStep(function, tuple(map(_given, arrays)), parameters, None, answer=cast("Hashable", answer))
+            _TracedStep(function, tuple(map(_array_number, arrays)), parameters, None, answer=cast("Hashable", answer))
         )
         return answer
 
@@ -164,7 +164,7 @@ class ArrayTrace:
         return contents_of(self._value(array))
 
 
-def _looking(convert: Callable[..., Any]) -> Callable[..., Any]:
+def _reading(convert: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: TracedArray, *arguments: Any) -> Any:
         return convert(self.trace.look(self), *arguments)
 
@@ -197,9 +197,9 @@ class TracedArray(NDArrayOperatorsMixin):
         """Bytes of the contents."""
         return self.size * int(self.dtype.itemsize)
 
-    __getitem__, __contains__ = _looking(operator.getitem), _looking(operator.contains)
-    __len__, __iter__ = _looking(len), _looking(iter)
-    __bool__, __int__, __float__, __index__ = _looking(bool), _looking(int), _looking(float), _looking(operator.index)
+    __getitem__, __contains__ = _reading(operator.getitem), _reading(operator.contains)
+    __len__, __iter__ = _reading(len), _reading(iter)
+    __bool__, __int__, __float__, __index__ = _reading(bool), _reading(int), _reading(float), _reading(operator.index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """The contents, for numpy, which are looked at."""
@@ -262,7 +262,7 @@ def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
     return next((array.trace for array in arrays if isinstance(array, TracedArray)), None)
 
 
-def _made(
+def _apply(
     function: Callable[..., Any], arrays: Sequence[Any], parameters: dict[str, Any], deferral: Deferral | None
 ) -> Any:
     if deferral is not None and deferral.holds(arrays):
@@ -270,7 +270,7 @@ def _made(
     return function(*map(contents_of, arrays), **parameters)
 
 
-def _given(array: Any) -> int | Array | None:
+def _array_number(array: Any) -> int | Array | None:
     return array.number if isinstance(array, TracedArray) else array
 
 

@@ -395,7 +395,7 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
             yield Found(name, allowed)
         else:
             reader = view.node(name)
-            input_ranges = None if reader is None else _before(view, reader, allowed)
+            input_ranges = None if reader is None else _input_ranges(view, reader, allowed)
             if input_ranges is None:
                 interval = _of_sizes(view, reader, name)
                 yield Found(name, allowed, interval, reader)
@@ -464,7 +464,7 @@ def _is_within(interval: Interval, allowed: Allowed) -> bool:
     return isinstance(interval.high, int) and interval.high <= most
 
 
-_WHOLE = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
+_FULL_RANGE = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 _MOVES = frozenset(["Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"])
 """Operators whose result has exactly the elements of the first input."""
 _CHOOSES = frozenset(
@@ -487,7 +487,7 @@ _CHOOSES = frozenset(
 """Operators whose result has only elements of the first input, perhaps not all."""
 
 
-def _before(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
+def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
     """Return what the inputs of an operation have to be for its result to be in a range; None if that is unknown."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
@@ -500,7 +500,9 @@ def _before(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Col
         return _input_range_of_concat(view, reader, allowed)
     if kind == "Cast":
         to, of = view.dtype(reader.outputs[0]), view.dtype(first)
-        return [(first, allowed)] if to in _WHOLE and of in (*_WHOLE, "float32", "float64", "float16") else None
+        return (
+            [(first, allowed)] if to in _FULL_RANGE and of in (*_FULL_RANGE, "float32", "float64", "float16") else None
+        )
     if kind in ("Add", "Sub", "Max", "Min") and len(reader.inputs) == 2:
         return _input_range_of_arithmetic(view, reader, allowed)
     if kind == "Where" and len(allowed) == 1:
@@ -535,7 +537,7 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
         for first, second in (reader.inputs, reader.inputs[::-1]):
             steps, shape = view.constant(second), view.shape(first)
             if steps is not None and steps.size > 1 and shape is not None and all(size == 1 for size in shape):
-                return [(first, (_beside(allowed[0], steps),))] if steps.dtype.kind in "iu" else None
+                return [(first, (_scalar_range(allowed[0], steps),))] if steps.dtype.kind in "iu" else None
     numbers = [_number(view, name) for name in reader.inputs]
     if numbers[1] is not None:
         name, number = reader.inputs[0], numbers[1]
@@ -549,7 +551,7 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
     return [(name, tuple(column.shifted(number if reader.kind == "Add" else -number) for column in allowed))]
 
 
-def _beside(allowed: Allowed, steps: Array) -> Allowed:
+def _scalar_range(allowed: Allowed, steps: Array) -> Allowed:
     """Return the range of one number whose sums with several are in a range."""
     low, high = allowed.low, allowed.high
     return allowed._replace(
@@ -609,7 +611,7 @@ def _wide_interval(view: View, name: str, depth: int) -> Interval | None:
     if dtype == "bool":
         return Interval(0, 1)
     if dtype.startswith(("int", "uint")) and dtype[-1].isdigit():
-        limits = np.iinfo(dtype) if dtype in _WHOLE else np.iinfo(np.int8)  # of fewer bits
+        limits = np.iinfo(dtype) if dtype in _FULL_RANGE else np.iinfo(np.int8)  # of fewer bits
         return Interval(int(limits.min), int(limits.max))
     return None
 

@@ -215,13 +215,13 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
     touched.discard(ABSENT)
     operands = sorted(touched)
     is_sound = model.is_sound and _is_complete(model, operations, inputs, outputs, operands)
-    if is_sound and _is_whole(model, operations, inputs, outputs, operands):
+    if is_sound and _is_entire_model(model, operations, inputs, outputs, operands):
         return model
     position = {operand: number for number, operand in enumerate(operands)}
     position[ABSENT] = ABSENT
     place = position.__getitem__
     part = Model(
-        tuple(_placed(model.operands[index], index in input_set, index in output_set) for index in operands),
+        tuple(_as_part_operand(model.operands[index], index in input_set, index in output_set) for index in operands),
         tuple(op.renumbered(place) for op in chosen),
         tuple(map(place, inputs)),
         tuple(map(place, outputs)),
@@ -231,7 +231,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
     return part.found_sound() if is_sound else part
 
 
-def _is_whole(
+def _is_entire_model(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
     """Whether a part that is sound lacks nothing; what varies in a part is not said."""
@@ -262,7 +262,7 @@ def _is_complete(
     )
 
 
-def _placed(operand: Operand, is_input: bool, is_output: bool) -> Operand:
+def _as_part_operand(operand: Operand, is_input: bool, is_output: bool) -> Operand:
     if operand.lifetime is Lifetime.CONSTANT:
         return operand
     lifetime = Lifetime.MODEL_INPUT if is_input else Lifetime.MODEL_OUTPUT if is_output else Lifetime.TEMPORARY

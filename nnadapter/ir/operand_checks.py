@@ -32,13 +32,13 @@ def check_well_formed(model: Model) -> None:
         if not isinstance(listed, tuple):
             raise InvalidModelError(f"model {name}s are {listed!r}, expected a tuple of whole numbers")
         for operand_index in listed:
-            if not _is_whole(operand_index):
+            if not _is_integer(operand_index):
                 raise InvalidModelError(f"model {name} {operand_index!r} is no operand, expected a whole number")
     for position, operation in enumerate(model.operations):
         _check_operation(position, operation)
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return type(value) is int or (isinstance(value, (Integral, Traced)) and not isinstance(value, bool))
 
 
@@ -58,7 +58,7 @@ def _check_operand(index: int, operand: Operand) -> None:
         raise InvalidModelError(f"{which} has the lifetime {operand.lifetime!r}, expected a Lifetime")
     if not isinstance(type_.dimensions, tuple):
         raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected a tuple of whole numbers")
-    if not all(map(_is_whole, type_.dimensions)):
+    if not all(map(_is_integer, type_.dimensions)):
         raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected whole numbers, all known")
     if type_.quantization is not None:
         check_quantization_fields(which, type_.quantization)
@@ -85,11 +85,11 @@ def check_quantization_fields(which: str, quantization: object) -> None:
         if not isinstance(scale, Real):
             raise InvalidModelError(f"{which} has a scale that is no number: {scale!r}, expected numbers")
     for point in quantization.zero_point:
-        if not _is_whole(point):
+        if not _is_integer(point):
             raise InvalidModelError(
                 f"{which} has a zero point that is no whole number: {point!r}, expected whole numbers"
             )
-    if quantization.axis is not None and not _is_whole(quantization.axis):
+    if quantization.axis is not None and not _is_integer(quantization.axis):
         raise InvalidModelError(f"{which} is quantized along axis {quantization.axis!r}, expected a whole number")
 
 
@@ -113,7 +113,7 @@ def _check_operation(position: int, operation: Operation) -> None:
                 f"operation {position}, {operation.type}: {verb} {operands!r}, expected a tuple of whole numbers"
             )
         for operand in operands:
-            if not _is_whole(operand):
+            if not _is_integer(operand):
                 raise InvalidModelError(
                     f"operation {position}, {operation.type}: {verb} operand {operand!r}, expected a whole number"
                 )

@@ -606,7 +606,7 @@ class Interned:
 
     def add(self, value: Any) -> int:
         """The position of a value, the same for values that are equal wherever a replay does not refuse."""
-        position = self._positions.setdefault(_alike(value), len(self._values))
+        position = self._positions.setdefault(_equality_key(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)
         return position
@@ -623,13 +623,13 @@ class Interned:
     def _settled(self, value: Any) -> Callable[[Sequence[Any]], Any]:
         """What settles one value, its form looked at now."""
         if not isinstance(value, tuple):
-            return operator.itemgetter(self._place(value))
+            return operator.itemgetter(self._position(value))
         if len(value) > 1 and not any(isinstance(element, tuple) for element in value):
-            return operator.itemgetter(*map(self._place, value))
+            return operator.itemgetter(*map(self._position, value))
         parts = tuple(map(self._settled, value))
         return lambda numbers: tuple([part(numbers) for part in parts])
 
-    def _place(self, value: Any) -> int:
+    def _position(self, value: Any) -> int:
         """Where a number is, or what is no tuple: behind the numbers of a replay, told from their end."""
         if isinstance(value, Traced):
             return value.number
@@ -645,10 +645,10 @@ def told_apart(value: Any) -> object:
     return (Traced, value.number) if isinstance(value, Traced) else exactly(value)
 
 
-def _alike(value: Any) -> object:
+def _equality_key(value: Any) -> object:
     """A key that values share which are equal wherever their trace does not refuse a replay."""
     if isinstance(value, tuple):
-        return tuple(map(_alike, value))
+        return tuple(map(_equality_key, value))
     return (Traced, value.trace.alike(value.number)) if isinstance(value, Traced) else exactly(value)
 
 

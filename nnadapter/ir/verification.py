@@ -181,7 +181,7 @@ def verify(model: Model) -> None:
     for operand in model.operands:
         _check_operand(operand)
     _check_inputs_and_outputs(model)
-    defined_operands = {index for index, operand in enumerate(model.operands) if operand.lifetime in _GIVEN}
+    defined_operands = {index for index, operand in enumerate(model.operands) if operand.lifetime in _INPUT_LIFETIMES}
     for position, operation in enumerate(model.operations):
         try:
             _check_operation(model, operation, defined_operands)
@@ -197,7 +197,7 @@ def verify(model: Model) -> None:
     model.found_sound()
 
 
-_GIVEN = frozenset({Lifetime.CONSTANT, Lifetime.MODEL_INPUT})
+_INPUT_LIFETIMES = frozenset({Lifetime.CONSTANT, Lifetime.MODEL_INPUT})
 
 
 def _check_names(model: Model) -> None:
@@ -235,7 +235,7 @@ def _check_inputs_and_outputs(model: Model) -> None:
     if len(frozenset(model.inputs)) != len(model.inputs):
         raise InvalidModelError(f"model inputs are {list(model.inputs)}, expected none twice")
     _check_listed(model, model.inputs, Lifetime.MODEL_INPUT, frozenset({Lifetime.MODEL_INPUT}))
-    _check_listed(model, model.outputs, Lifetime.MODEL_OUTPUT, _GIVEN | {Lifetime.MODEL_OUTPUT})
+    _check_listed(model, model.outputs, Lifetime.MODEL_OUTPUT, _INPUT_LIFETIMES | {Lifetime.MODEL_OUTPUT})
 
 
 def _check_listed(model: Model, listed: Sequence[int], lifetime: Lifetime, allowed: frozenset[Lifetime]) -> None:
@@ -263,7 +263,7 @@ def _check_operation(model: Model, operation: Operation, defined_operands: set[i
         missing = sorted(complete.keys() - operation.attributes.keys())
         raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected every one of the schema")
     inferred = schema.infer(types, complete)
-    _check_made(model, operation, len(inferred), defined_operands)
+    _check_outputs(model, operation, len(inferred), defined_operands)
     quantized = [model.operands[index].type.quantized for index in operation.outputs]
     for index, expected in zip(
         operation.outputs, quantized_results(schema, types, complete, inferred, quantized), strict=True
@@ -271,7 +271,7 @@ def _check_operation(model: Model, operation: Operation, defined_operands: set[i
         _check_output(operation, model.operands[index], expected)
 
 
-def _check_made(model: Model, operation: Operation, count: int, defined_operands: set[int]) -> None:
+def _check_outputs(model: Model, operation: Operation, count: int, defined_operands: set[int]) -> None:
     """Which operands an operation makes; of what type they are is looked at where they are those that it may make."""
     if len(operation.outputs) != count:
         raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {count}")

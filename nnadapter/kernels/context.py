@@ -109,7 +109,7 @@ class KernelCall:
         except CancelledError:
             raise
         except FAILURES as error:
-            raise self._failed(f"raised {_told(error)}", "correct it") from error
+            raise self._failed(f"raised {_error_text(error)}", "correct it") from error
         try:
             return self._checked(kernel_result, inputs)
         except Exception as error:
@@ -124,13 +124,13 @@ class KernelCall:
             kernel_types = _padded(self.kernel.outputs, len(results))
             results = [_turned_back(*triple) for triple in zip(results, kernel_types, self.call.outputs, strict=True)]
         expected = [(type_.dimensions, type_.dtype.array_type) for type_ in self.call.outputs]
-        return [_own(array, inputs) for array in check_results(results, self.names, expected)]
+        return [_copy_if_shared(array, inputs) for array in check_results(results, self.names, expected)]
 
     def _failed(self, problem: str, advice: str) -> ExecutionError:
         return ExecutionError(f"kernel {self.kernel.name!r} of {self.call.display_name} {problem}; {advice}")
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = describe(error)
     if isinstance(error, ValueError) and "read-only" in text:
         return f"{text} (it may not write to its inputs)"
@@ -158,7 +158,7 @@ def _turned_back(result: object, kernel_type: KernelType | None, type_: OperandT
     return np.ascontiguousarray(result.transpose(_TO_NCHW if kernel_type.layout is Layout.NHWC else _TO_NHWC))
 
 
-def _own(result: Array, inputs: Sequence[Array]) -> Array:
+def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
     """A result that nobody else holds: a kernel may well give back what it was given."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result
@@ -368,7 +368,7 @@ class KernelContext(Context):
             return self.inner.deserialize(blob)
         stored, blobs = read(blob)
         return _assembled(
-            stored, [_Deserialized(self.inner, inner_blob) for inner_blob in blobs], self._bound_again(stored.calls)
+            stored, [_Deserialized(self.inner, inner_blob) for inner_blob in blobs], self._rebind(stored.calls)
         )
 
     def deserialize_view(self, blob: memoryview) -> Program:
@@ -408,7 +408,7 @@ class KernelContext(Context):
         assert called is not None, "it is a call"
         return KernelCall.of(choice, called.call, called.call.spread(called.types), operation.makes)
 
-    def _bound_again(self, calls: Model) -> list[KernelCall]:
+    def _rebind(self, calls: Model) -> list[KernelCall]:
         segment = ir_segment(calls, lambda _, __: True)
         try:
             return [self._bind(operation) for operation in segment.operations]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FOR_PEOPLE = frozenset(
     ("name", "doc_string", "metadata_props", "producer_name", "producer_version", "domain", "model_version")
 )
-_KNOWN = {
+_CANONICAL_FIELDS = {
     "model": frozenset(("ir_version", "opset_import", "graph", "functions")),
     "graph": frozenset(("node", "initializer", "input", "output", "value_info")),
     "node": frozenset(("input", "output", "op_type", "domain", "overload", "attribute")),
@@ -171,7 +171,7 @@ def _set(message: Any, name: str) -> Iterable[Any]:
 
 
 def _check(message: Any, kind: str) -> None:
-    allowed_fields = _KNOWN[kind]
+    allowed_fields = _CANONICAL_FIELDS[kind]
     for field, _ in message.ListFields():
         if field.name not in allowed_fields and field.name not in _FOR_PEOPLE:
             raise NotCanonicalError(f"its {kind} holds {field.name}, of which is not known what it decides")

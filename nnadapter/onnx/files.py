@@ -93,7 +93,7 @@ class _Files:
                 offset, length = _bounds(place, len(contents), bytes_of(tensor))
                 _put(tensor, bytes(contents[offset : offset + length]))
                 return
-            path, status = self._known.get(location) or self._found(location)
+            path, status = self._known.get(location) or self._resolve(location)
             self._known[location] = path, status
             offset, length = _bounds(place, status.st_size, bytes_of(tensor))
             if may_refer and fits(tensor, length):
@@ -108,7 +108,7 @@ class _Files:
                 f"{' '.join(str(reason).split())}; {advice}"
             ) from error
 
-    def _found(self, location: str) -> tuple[Path, os.stat_result]:
+    def _resolve(self, location: str) -> tuple[Path, os.stat_result]:
         """The path of a file, without links, and what the system says of it."""
         model = Path(self._path or "model")
         path = (model.parent / location).resolve()

@@ -383,7 +383,7 @@ def check_calls(model: onnx.ModelProto) -> None:
     largest = max((*sizes.values(), total))
     if largest > most:
         raise InvalidModelError(
-            f"calls of the model's functions come to {_told(largest)} nodes, expected at most {most:,} where "
+            f"calls of the model's functions come to {_count_text(largest)} nodes, expected at most {most:,} where "
             f"{written:,} are written; export it without functions, or with fewer calls inside of calls"
         )
 
@@ -417,5 +417,5 @@ def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, in
     return sizes
 
 
-def _told(count: int) -> str:
+def _count_text(count: int) -> str:
     return f"{count:,}" if count < 10**9 else "more than a billion"

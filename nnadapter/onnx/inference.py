@@ -54,7 +54,9 @@ class Written:
             names: of values.
             values: what is known beside the model, by name: of its inputs, the dimensions.
         """
-        types_by_name = {name: self._settled(self._by_name[name], values) for name in names if name in self._by_name}
+        types_by_name = {
+            name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
+        }
         is_complete = len(types_by_name) == len(names) and all(
             value_of(info).static_shape is not None for info in types_by_name.values()
         )
@@ -74,7 +76,7 @@ class Written:
                     places.setdefault(dimension.dim_param, (info.name, axis))
         return places
 
-    def _settled(self, info: onnx.ValueInfoProto, values: Mapping[str, Value]) -> onnx.ValueInfoProto:
+    def _with_static_sizes(self, info: onnx.ValueInfoProto, values: Mapping[str, Value]) -> onnx.ValueInfoProto:
         settled = copied(info)
         for dimension in settled.type.tensor_type.shape.dim:
             name, axis = self._places.get(dimension.dim_param, ("", 0))
@@ -263,7 +265,7 @@ class Inference:
         Raises:
             InvalidModelError: types contradict each other.
         """
-        skeleton, types = self._settled(facts)
+        skeleton, types = self._infer_corrected(facts)
         values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
         values_by_name.update((name, constant_value(name, facts.constants[name])) for name in read)
@@ -272,7 +274,7 @@ class Inference:
     @_contradictions_told()
     def types(self, facts: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
-        return self._settled(facts)[1]
+        return self._infer_corrected(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:
         """The names of what the node at `index` reads, in graphs that it runs too."""
@@ -369,12 +371,12 @@ class Inference:
     def agrees(self, facts: InitialFacts) -> bool:
         """Whether no node contradicts the shapes of inputs, as far as inference can tell."""
         try:
-            self._settled(facts, strict=True)
+            self._infer_corrected(facts, strict=True)
         except FAILURES as error:
             return _contradicts_no_shape(str(error))
         return True
 
-    def _settled(
+    def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
         """A skeleton and what is inferred from it: nodes of which inference is wrong give way to what they make."""

@@ -27,7 +27,7 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import RUNNING_GRAPHS, FunctionKey, captured_names, key_of, opsets_of, value_of, with_nested
 from nnadapter.onnx.schemas import MICROSOFT
 
-_OWN = frozenset(
+_LIKE_FIRST_INPUT = frozenset(
     [
         "Affine",
         "GroupNormalization",
@@ -44,7 +44,7 @@ _OWN = frozenset(
 """Of ONNX's own domain, at some opsets at least."""
 _OF_MICROSOFT = frozenset(("MoE", "QMoE"))
 """Of ONNX Runtime's own domain: nobody says more of them."""
-LIKE_INPUT = _OWN | _OF_MICROSOFT
+LIKE_INPUT = _LIKE_FIRST_INPUT | _OF_MICROSOFT
 """Names of all, of which most models have none."""
 _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRelu": 10}
 """Those that it knows from some version on: before, only ONNX Runtime has them."""
@@ -54,7 +54,7 @@ def is_like_input(domain: str, op_type: str, version: int) -> bool:
     """Whether inference knows nothing of an op at a version, and its result is like its input."""
     if plain_domain(domain):
         return domain == MICROSOFT and op_type in _OF_MICROSOFT
-    return op_type in _OWN and version < _HAS_INFERENCE.get(op_type, inf)
+    return op_type in _LIKE_FIRST_INPUT and version < _HAS_INFERENCE.get(op_type, inf)
 
 
 def stand_in(node: onnx.NodeProto) -> onnx.NodeProto:

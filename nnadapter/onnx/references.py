@@ -256,17 +256,17 @@ def _key(tensor: TensorProto) -> Hashable:
 
 def _looked_up(tensor: TensorProto, place: Mapping[str, str]) -> Array:
     contents = _placed(place).view(helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    return _known(place, contents.reshape(tuple(tensor.dims)))
+    return _mark_contents(place, contents.reshape(tuple(tensor.dims)))
 
 
-def _known(place: Mapping[str, str], array: Array) -> Array:
+def _mark_contents(place: Mapping[str, str], array: Array) -> Array:
     """An array, of which is said that its place tells what it holds."""
-    release = partial(_let_go, weakref.ref(array)) if place[_KIND] == MAPPED else None
+    release = partial(_release_pages, weakref.ref(array)) if place[_KIND] == MAPPED else None
     know_contents(array, (*sorted(place.items()), dtype_name(array.dtype), array.shape), release)
     return array
 
 
-def _let_go(reference: weakref.ref[Array]) -> None:
+def _release_pages(reference: weakref.ref[Array]) -> None:
     """Take the pages of a mapped array out of the process's memory; whoever looks again has them mapped again."""
     array = reference()
     base = None if array is None else array.base

@@ -375,7 +375,7 @@ def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
 def _mask(body: BodyBuilder, query: str, key: str) -> tuple[str, str]:
     """What is added to scores, and which queries see a key at all: each broadcasts, and is empty where all is seen."""
     dtype = body.inputs.dtype(0)
-    allowed = _both(body, _behind(body, query, key), _within(body, key))
+    allowed = _both(body, _causal_mask(body, query, key), _within(body, key))
     if not body.input(_MASK):
         bias = filtered(body, allowed, lowest(dtype), dtype) if allowed else ""
         return bias, _any(body, allowed) if body.input(_LENGTHS) else ""
@@ -425,7 +425,7 @@ def _total(body: BodyBuilder) -> int | None:
     return None if steps is None or past is None else steps + past
 
 
-def _behind(body: BodyBuilder, query: str, key: str) -> str:
+def _causal_mask(body: BodyBuilder, query: str, key: str) -> str:
     """`[S, T]` or `[B, 1, S, T]`: which keys do not stand behind a query's own; empty if all may be seen."""
     if not body.node.integer("is_causal", 0):
         return ""

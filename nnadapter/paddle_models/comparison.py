@@ -66,7 +66,7 @@ def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool)
         expected = _predicted(predictor, feed)
     except Exception as error:  # noqa: BLE001  Paddle's are no RuntimeErrors; of values that do not fit, say
         return Comparison(
-            doubt=f"not held against Paddle, which does not run it on inputs that are made up ({_said(error)})"
+            doubt=f"not held against Paddle, which does not run it on inputs that are made up ({_short_error(error)})"
         )
     first = _run_and_held(contents, feed, expected)
     reals = {name: np.asarray(2 * array - 1, array.dtype) for name, array in feed.items() if array.dtype.kind == "f"}
@@ -90,15 +90,15 @@ def _run_and_held(contents: bytes, feed: Mapping[str, Array], expected: Mapping[
         actual = _computed(contents, feed)
     except Exception as error:  # noqa: BLE001  ONNX Runtime has classes of its own for each cause
         return Comparison(wrong=f"it does not run: {' '.join(str(error).split())}")
-    return _held(actual, expected)
+    return _compare_outputs(actual, expected)
 
 
-def _held(actual: Mapping[str, Any], expected: Mapping[str, Array]) -> Comparison:
+def _compare_outputs(actual: Mapping[str, Any], expected: Mapping[str, Array]) -> Comparison:
     doubt = ""
     for name, expected_array in expected.items():
         if name not in actual:
             return Comparison(wrong=f"it has no output {name!r}")
-        each = _apart(np.asarray(actual[name]), expected_array)
+        each = _array_difference(np.asarray(actual[name]), expected_array)
         if each.wrong:
             return Comparison(wrong=f"output {name!r} {each.wrong}")
         if each.doubt:
@@ -123,7 +123,7 @@ def _predicted(predictor: Any, feed: Mapping[str, Array]) -> dict[str, Array]:
     return {name: predictor.get_output_handle(name).copy_to_cpu() for name in predictor.get_output_names()}
 
 
-def _said(error: Exception) -> str:
+def _short_error(error: Exception) -> str:
     """What Paddle says, without the places in its code that it tells around it."""
     match = _ERROR.search(str(error))
     return match[0] if match else f"{type(error).__name__}: {' '.join(str(error).split())[:_QUOTED]}"
@@ -139,7 +139,7 @@ def _computed(contents: bytes, feed: Mapping[str, Array]) -> dict[str, Any]:
     return dict(zip(names, session.run(None, dict(feed)), strict=True))
 
 
-def _apart(actual: Array, expected: Array) -> Comparison:
+def _array_difference(actual: Array, expected: Array) -> Comparison:
     """How two arrays compare."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         form = f"{expected.dtype.name}{list(expected.shape)}"

@@ -128,7 +128,7 @@ def convert(files: PaddleFiles) -> bytes:
             if files.parameters is not None:
                 _place(files.parameters, folder / "model.pdiparams")
             code, log_text = _run(folder, label)
-            report = _told(folder)
+            report = _read_worker_facts(folder)
             model_path = folder / "model.onnx"
             if code == NO_ROOM:
                 raise ModelFileError(
@@ -136,7 +136,9 @@ def convert(files: PaddleFiles) -> bytes:
                     "another folder as TMPDIR"
                 )
             if code or not model_path.exists() or _NO_MODEL in log_text:
-                raise InvalidModelError(f"{label} cannot be converted to ONNX: {_why(code, log_text, report)}")
+                raise InvalidModelError(
+                    f"{label} cannot be converted to ONNX: {_failure_reason(code, log_text, report)}"
+                )
             contents = model_path.read_bytes()
     except OSError as error:
         raise ModelFileError(f"{label} cannot be converted: {error.strerror or error}; make room for it") from error
@@ -188,7 +190,7 @@ def _run(folder: Path, label: str) -> tuple[int, str]:
         return code, _COLORS.sub("", log_file.read().decode(errors="replace"))
 
 
-def _told(folder: Path) -> Mapping[str, Any]:
+def _read_worker_facts(folder: Path) -> Mapping[str, Any]:
     """What the process knew, as far as it came."""
     try:
         report = json.loads((folder / "told.json").read_bytes())
@@ -197,7 +199,7 @@ def _told(folder: Path) -> Mapping[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-def _why(code: int, log_text: str, report: Mapping[str, Any]) -> str:
+def _failure_reason(code: int, log_text: str, report: Mapping[str, Any]) -> str:
     """What is said of a failure."""
     unsupported = report.get("unsupported", ())
     if report.get("wrong"):
@@ -273,10 +275,10 @@ def onnx_of(
     if chosen.cache_dir is False:
         with _converting:
             return convert(files)
-    return _kept(files, versions, folder_of(chosen))
+    return _get_or_convert(files, versions, folder_of(chosen))
 
 
-def _kept(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> bytes:
+def _get_or_convert(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> bytes:
     key = _key(files, versions)
     cached_contents = folder.contents(key)
     if isinstance(cached_contents, memoryview):

@@ -59,11 +59,11 @@ def restore(model: onnx.ModelProto, count: int) -> None:
     if len(quantizing) != count:
         raise ValueError(f"{count} operations quantize, and {len(quantizing)} nodes do")
     for node in quantizing:
-        division = made_by[_found(made_by, node.input[1], "Div")]
-        _rescale(made_by[_found(made_by, division.input[1], "Constant")], _DIVISORS[node.op_type])
-        _retype(made_by[_found(made_by, node.input[2], "Cast")])
+        division = made_by[_checked_producer(made_by, node.input[1], "Div")]
+        _rescale(made_by[_checked_producer(made_by, division.input[1], "Constant")], _DIVISORS[node.op_type])
+        _retype(made_by[_checked_producer(made_by, node.input[2], "Cast")])
         if node.op_type == "DequantizeLinear":
-            cast = made_by[_found(made_by, node.input[0], "Cast")]
+            cast = made_by[_checked_producer(made_by, node.input[0], "Cast")]
             _retype(cast)
             producer = made_by.get(cast.input[0])
             if producer is not None and producer.op_type == "Cast" and producer.input[0] in made_by:
@@ -84,7 +84,7 @@ def unrounded(model: onnx.ModelProto) -> None:
             del node.input[1:], node.attribute[:]
 
 
-def _found(made_by: Mapping[str, Any], name: str, op_type: str) -> str:
+def _checked_producer(made_by: Mapping[str, Any], name: str, op_type: str) -> str:
     """The name, if such a node makes it."""
     if name not in made_by or made_by[name].op_type != op_type:
         raise ValueError(f"value {name!r} of a quantizing node is made by no {op_type}")

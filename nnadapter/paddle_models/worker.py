@@ -32,7 +32,7 @@ def main(name: str) -> None:
     except Exception as error:  # noqa: BLE001  whatever they raise is said by the process that waits
         if isinstance(error, OSError) and error.errno in _FULL:
             sys.exit(NO_ROOM)
-        _tell(folder, error=" ".join(f"{type(error).__name__}: {error}".split()))
+        _report_facts(folder, error=" ".join(f"{type(error).__name__}: {error}".split()))
         sys.exit(1)
 
 
@@ -53,7 +53,7 @@ def _converted(folder: Path) -> bytes:
         structure, parameters, outputs = _translated(folder)
     program = json.loads(structure.read_bytes())
     operations = operations_of(program["program"])
-    _tell(folder, unsupported=unsupported_in(operations, get_all_supported_operators_pir()))
+    _report_facts(folder, unsupported=unsupported_in(operations, get_all_supported_operators_pir()))
     is_rewritten, quantizing = rewrite(program["program"]), mark(program["program"])
     converted = folder / "rewritten.json" if is_rewritten or quantizing else structure
     if converted != structure:
@@ -71,7 +71,7 @@ def _converted(folder: Path) -> bytes:
         folder / "model.pdiparams",
         draws=draws_numbers(program["program"]),
     )
-    _tell(folder, wrong=comparison.wrong, doubt=comparison.doubt)
+    _report_facts(folder, wrong=comparison.wrong, doubt=comparison.doubt)
     if comparison.wrong:
         sys.exit(1)
     return contents
@@ -91,7 +91,7 @@ def _translated(folder: Path) -> tuple[Path, Path, list[str]]:
     return folder / "translated.json", folder / "translated.pdiparams", [target.name for target in targets]
 
 
-def _tell(folder: Path, **facts: object) -> None:
+def _report_facts(folder: Path, **facts: object) -> None:
     (folder / "told.json").write_text(json.dumps(facts))
 
 

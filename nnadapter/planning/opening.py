@@ -466,10 +466,12 @@ def _by_sizes(
 ) -> tuple[GuardedShapes, dict[int, SpecializablePart]]:
     """The sizes for which the segments hold, and those of them that are filled for each set of sizes."""
     known = _known_values(conversion)
-    given = _given(plan, [segment for segment in segments if not segment.why_fixed], known)
+    given = _shape_derived_values(plan, [segment for segment in segments if not segment.why_fixed], known)
     sizes = GuardedShapes(conversion.shapes, conversion.trace, given_of(conversion, given))
     fillable = {
-        step.segment: SpecializablePart(segment.part, given_of(conversion, _given(plan, [segment], known)))
+        step.segment: SpecializablePart(
+            segment.part, given_of(conversion, _shape_derived_values(plan, [segment], known))
+        )
         for step, segment in zip(plan.steps, segments, strict=True)
         if segment.why_fixed
     }
@@ -523,7 +525,7 @@ def _known_values(conversion: DynamicConversion) -> Set[str]:
     return conversion.sizes.keys() | conversion.tables.keys()
 
 
-def _given(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tuple[str, ...]:
+def _shape_derived_values(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tuple[str, ...]:
     """What segments read of that."""
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     read = dict.fromkeys(name for segment in segments for name in segment.part.inputs if name not in there)
@@ -565,7 +567,7 @@ def _made(plan: Plan, step: Step) -> Iterator[str]:
 def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion | None) -> Unsupported | None:
     """Why a part cannot have what it reads: sizes of a value that a segment behind it makes."""
     known = set() if conversion is None else _known_values(conversion)
-    there = {*plan.graph.inputs, *_given(plan, segments, known)}
+    there = {*plan.graph.inputs, *_shape_derived_values(plan, segments, known)}
     for step, segment in zip(plan.steps, segments, strict=True):
         for name in segment.part.inputs:
             if name not in there:

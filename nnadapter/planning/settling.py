@@ -146,7 +146,7 @@ def settle(
     """
     drafts, known = drafts or Drafts(), {} if known is None else known
     placement = place(judgment, setting)
-    best = _settled(judgment, placement, setting, drafts, known)
+    best = _partition(judgment, placement, setting, drafts, known)
     placed = placement.placed
     if judgment.demands.whole is not None or placed is None or best.price.seconds <= placed.cost * _ROUNDING:
         return best
@@ -154,12 +154,12 @@ def settle(
         if candidate.cost >= best.price.seconds:
             break
         other = placed_as(judgment, candidate.placement)
-        settled = _settled(other, place(other, setting), setting, drafts, known)
+        settled = _partition(other, place(other, setting), setting, drafts, known)
         best = min(best, settled, key=lambda partitioning: partitioning.price.seconds)
     return replace(best, weighed=placement)
 
 
-def _settled(
+def _partition(
     judgment: Judgment, placement: Placement, setting: Setting, drafts: Drafts, known: dict[Atoms, AdmittedSegment]
 ) -> Partitioning:
     """The one placement, cut until every segment is admitted by its device."""

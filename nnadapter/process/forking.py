@@ -24,7 +24,7 @@ class ForkAware(Protocol):
         """In the process that was forked: let go of it. No other thread runs; locks of `new_lock` are free."""
 
 
-_things: WeakSet[ForkAware] = WeakSet()
+_registered: WeakSet[ForkAware] = WeakSet()
 _locks: set[ref[Any]] = set()
 """Those that are there: plans of many segments make thousands."""
 _forget = _locks.discard
@@ -46,7 +46,7 @@ class Threads:
 
 def register_after_fork(thing: ForkAware) -> None:
     """Have `thing.part` called in every process that is forked while it lives."""
-    _things.add(thing)
+    _registered.add(thing)
 
 
 def new_lock() -> Lock:
@@ -66,13 +66,13 @@ def new_re_lock() -> ReentrantLock:
 def _part() -> None:
     for lock in (*filter(None, [reference() for reference in _locks.copy()]), *_of_properties):
         lock._at_fork_reinit()  # as the standard library does with its own
-    for thing in list(_things):
+    for thing in list(_registered):
         thing.part()
 
 
 _OURS = ("nnadapter", "partition")
 _of_properties: list[Any] = []
-_seen: set[str] = set()
+_scanned_modules: set[str] = set()
 """Modules that were looked through for these."""
 
 
@@ -83,9 +83,9 @@ def _find_locks_of_properties() -> None:
     """
     modules = sys.modules.copy()  # in one step: a list of pairs lets the collector run, and others import meanwhile
     unvisited_modules = [
-        (name, module) for name, module in modules.items() if name.startswith(_OURS) and name not in _seen
+        (name, module) for name, module in modules.items() if name.startswith(_OURS) and name not in _scanned_modules
     ]
-    _seen.update(name for name, _ in unvisited_modules)
+    _scanned_modules.update(name for name, _ in unvisited_modules)
     for name, module in unvisited_modules:
         for owner in list(vars(module).values()):
             if isinstance(owner, type) and owner.__module__ == name:

@@ -36,7 +36,7 @@ def installed_version(distribution: str) -> str:
     Source: the specification of PyPA for installed projects, `{name}-{version}.dist-info`.
     """
     target_name = _normalized(distribution)
-    for stem, form in _found():
+    for stem, form in _scan_distributions():
         name, _, version = stem.partition("-")
         if _normalized(name) == target_name:
             if form in _OLDER or not version:
@@ -56,7 +56,7 @@ def installed_builds(distribution: str) -> str:
     ONNX Runtime's module comes with `onnxruntime`, or with `onnxruntime-gpu` and others in its place.
     """
     target_name, builds = _normalized(distribution), dict[str, str]()
-    for stem, form in _found():
+    for stem, form in _scan_distributions():
         name, _, version = stem.partition("-")
         if _is_build(_normalized(name), target_name):  # the first of a name counts
             builds.setdefault(_normalized(name), "" if form in _OLDER else version)
@@ -67,7 +67,7 @@ def _is_build(name: str, target_name: str) -> bool:
     return name == target_name or name.startswith(f"{target_name}_")
 
 
-def _found() -> Iterator[tuple[str, str]]:
+def _scan_distributions() -> Iterator[tuple[str, str]]:
     """Names and versions of what Python finds, in its order, and in which form it is there."""
     for folder in (path for path in sys.path if isinstance(path, str)):
         with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
@@ -225,7 +225,9 @@ class PlugIns(Generic[_Value]):
                 plug_ins[point.name] = _clash(existing_plug_in, plug_in)
         for name in [name for name, plug_in in plug_ins.items() if plug_in.problem]:
             plug_in = plug_ins[name]
-            plug_ins[name] = PlugIn(name, plug_in.target, plug_in.distribution, self._told(plug_in, plug_in.problem))
+            plug_ins[name] = PlugIn(
+                name, plug_in.target, plug_in.distribution, self._problem_text(plug_in, plug_in.problem)
+            )
         return dict(sorted(plug_ins.items()))
 
     def _load(self, plug_in: PlugIn) -> _Value | str:
@@ -235,9 +237,9 @@ class PlugIns(Generic[_Value]):
             raise
         except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
             advice = "ask its vendor, install what is missing, or uninstall it"
-            return self._told(plug_in, f"{describe(error)}; {advice}")
+            return self._problem_text(plug_in, f"{describe(error)}; {advice}")
 
-    def _told(self, plug_in: PlugIn, problem: str) -> str:
+    def _problem_text(self, plug_in: PlugIn, problem: str) -> str:
         return f"{plug_in.name!r} of {plug_in.distribution} ({self._group}) is not used: {problem}"
 
 

@@ -236,7 +236,7 @@ def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request
     target = Path(request.folder, f"{file_name(kind, request)}{_ENDING}") if request.folder else None
     started = perf_counter()
     if target is not None and target.is_file():
-        return _made(target, None, started, (), "", was_there=True)
+        return _compile_result(target, None, started, (), "", was_there=True)
     with tempfile.TemporaryDirectory(dir=session_folder()) as folder, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         path = target or Path(folder, f"model{_ENDING}")
@@ -253,7 +253,7 @@ def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request
         messages = (*(str(warning.message) for warning in caught), *_of_sizes(path, request, report))
         notes = tuple(dict.fromkeys(messages))
         hits = sum(segment.cache is not None and segment.cache.hit for segment in report.segments)
-        return _made(path, compiled_bytes, started, notes, report.to_json(), was_there=False, cached=hits)
+        return _compile_result(path, compiled_bytes, started, notes, report.to_json(), was_there=False, cached=hits)
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
@@ -267,7 +267,7 @@ def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator
         yield f"rows of other sizes than {sizes} run on the CPU{reason}; say which come by input_shapes="
 
 
-def _made(
+def _compile_result(
     path: Path, contents: Any, started: float, notes: tuple[str, ...], report: str, *, was_there: bool, cached: int = 0
 ) -> Made:
     return Made(

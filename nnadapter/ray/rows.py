@@ -324,7 +324,7 @@ def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], co
     gathered_by_name = {name: _Gathered(count) for name in outputs}
     for rows in _chunks(axis, arrays, count):
         for name, result in zip(outputs, run(_feed(axis, arrays, rows), len(rows)), strict=True):
-            gathered_by_name[name].put(rows, _given(axis, name, result, len(rows)))
+            gathered_by_name[name].put(rows, _output_rows(axis, name, result, len(rows)))
     return {name: gathered.whole() for name, gathered in gathered_by_name.items()}
 
 
@@ -357,20 +357,20 @@ def _feed(axis: Axis, arrays: Mapping[str, Array], rows: Sequence[int]) -> dict[
     if not axis.has_axis:
         return {name: np.asarray(array[rows[0]]) for name, array in arrays.items()}
     missing = (axis.most or 0) - len(rows) if axis.is_fixed else 0
-    return {name: _filled(_taken(array, rows), missing) for name, array in arrays.items()}
+    return {name: _pad_rows(_select_rows(array, rows), missing) for name, array in arrays.items()}
 
 
-def _taken(array: Array, rows: Sequence[int]) -> Array:
+def _select_rows(array: Array, rows: Sequence[int]) -> Array:
     if _is_apart(array):
         return np.stack([array[row] for row in rows])
     return array[rows.start : rows.stop] if isinstance(rows, range) else array[list(rows)]
 
 
-def _filled(array: Array, missing: int) -> Array:
+def _pad_rows(array: Array, missing: int) -> Array:
     return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing > 0 else array
 
 
-def _given(axis: Axis, name: str, result: Any, count: int) -> Array:
+def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
     """What a run gave for an output, with an axis of its rows."""
     array = np.asarray(result)
     if name not in axis.stripped:

@@ -114,7 +114,7 @@ class PlansEngine(ABC, Generic[Held]):
         if self.defaults:
             values = {**self.defaults, **values}
         shapes = tuple([_shape_of(values[name]) for name in self.input_names])
-        done = self._run_meanwhile(shapes, values, wanted, options, control, kept)
+        done = self._run_fallback_while_planning(shapes, values, wanted, options, control, kept)
         if done is not None:
             return done
         use = object()
@@ -170,7 +170,7 @@ class PlansEngine(ABC, Generic[Held]):
 
             warn_of_unread_entries(entries, self._devices)
 
-    def _run_meanwhile(
+    def _run_fallback_while_planning(
         self,
         shapes: InputShapes,
         values: Mapping[str, Any],

@@ -259,7 +259,7 @@ class Compiler:
             say=partial(self._say_run_failed, partitioning),
             reference=partial(self._reference, partitioning),
             checks=checks_by_segment(partitioning.model, partitioning.plan, self.setting.accelerators, reads),
-            whole=partial(self._whole, partitioning),
+            whole=partial(self._make_cpu_fallback, partitioning),
         )
         return Binder(self._site, self.arenas, bindable)
 
@@ -309,11 +309,11 @@ class Compiler:
         filling = SpecializedPrograms(opened.plan.steps, fillable, opening.sizes, binder, shared, build, wrap)
         return SpecializedPlans(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
 
-    def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
+    def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""
         forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
-            self._given_up(partitioning, error)
+            self._cpu_fallback_incident(partitioning, error)
         outputs = partitioning.plan.graph.outputs
         try:
             whole = None if forbidden else self.on_host(partitioning.model.parts.as_it_was(outputs), outputs)
@@ -321,7 +321,7 @@ class Compiler:
             whole = None
         if whole is None:
             raise error
-        return replace(whole, say=partial(self._given_up, partitioning))
+        return replace(whole, say=partial(self._cpu_fallback_incident, partitioning))
 
     def on_host(self, part: Part, outputs: tuple[str, ...]) -> Whole:
         """A model as a whole, compiled by the host.
@@ -333,7 +333,7 @@ class Compiler:
         built = self._builder.built(part, calls)
         return Whole(calls.device, self._site.pools(calls)(built.program), built.inputs, outputs)
 
-    def _given_up(self, partitioning: Partitioning, error: NNAdapterError) -> Incident:
+    def _cpu_fallback_incident(self, partitioning: Partitioning, error: NNAdapterError) -> Incident:
         plan = partitioning.plan
         nodes = [node.name for node in plan.graph.nodes]
         message = f"a run cannot go on as it was planned: {describe(error)}"
@@ -347,14 +347,14 @@ class Compiler:
         if self.incidents.policy("run") == "forbid":
             self._say_run_failed(partitioning, step, error, "")
         message = run_failure(step, nodes_of(partitioning, step), describe(error))
-        return self._instead(partitioning, slots, step, message, error)
+        return self._make_substitute(partitioning, slots, step, message, error)
 
     def _reference(self, partitioning: Partitioning, slots: Mapping[str, int], step: Step) -> Substitute:
         """What a step is compared with: the host, or the last resort."""
         message = f"segment {step.segment} of device {step.device!r} is to be compared with the CPU"
-        return self._instead(partitioning, slots, step, message, None)
+        return self._make_substitute(partitioning, slots, step, message, None)
 
-    def _instead(
+    def _make_substitute(
         self,
         partitioning: Partitioning,
         slots: Mapping[str, int],
@@ -362,7 +362,7 @@ class Compiler:
         message: str,
         error: BaseException | None,
     ) -> Substitute:
-        device, built = self._built_instead(
+        device, built = self._build_substitute(
             host_of(self.setting, partitioning.plan, step), partitioning, message, step, error
         )
         if not slots.keys() >= set(built.inputs):  # of what stays inside of another segment it may ask for the size
@@ -376,7 +376,7 @@ class Compiler:
         message = run_failure(step, nodes, describe(error))
         return fall_back("run", step, nodes, message, instead, error, self.incidents)
 
-    def _built_instead(
+    def _build_substitute(
         self, device: SessionDevice, partitioning: Partitioning, message: str, step: Step, error: BaseException | None
     ) -> tuple[SessionDevice, Built]:
         """A step compiled for `device`, or for the last resort."""

@@ -412,7 +412,7 @@ class CompiledPlan:
                 or self._make_whole is None
             ):
                 raise
-            return self._run_whole(error, feeds, wanted, kept, control)
+            return self._run_fallback(error, feeds, wanted, kept, control)
 
     def run_held(
         self,
@@ -436,9 +436,9 @@ class CompiledPlan:
         except errors.NNAdapterError as error:
             if isinstance(error, (errors.CancelledError, errors.GivenUpError)) or self._make_whole is None:
                 raise
-            return *self._run_whole(error, feeds, wanted, kept, control), []
+            return *self._run_fallback(error, feeds, wanted, kept, control), []
 
-    def _run_whole(
+    def _run_fallback(
         self,
         error: errors.NNAdapterError,
         feeds: Mapping[str, Any],

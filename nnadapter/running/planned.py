@@ -96,7 +96,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         self._own = ModelPlans(self._session_plans, prepared, refused)
         self._choices = self._choices_of(prepared) if setting.accelerators else None
         shapes = self._declared_shapes()
-        self._meanwhile = _meanwhile(self) if options.background and setting.accelerators else None
+        self._meanwhile = _background_planner(self) if options.background and setting.accelerators else None
         if shapes is None:
             _refuse_invalid(model, prepared, setting, session_options)
             return
@@ -332,7 +332,7 @@ class PlannedEngine(PlansEngine[Compiled]):
             self._plans.close_unused()
         return True
 
-    def _run_meanwhile(
+    def _run_fallback_while_planning(
         self,
         shapes: InputShapes,
         values: Mapping[str, Any],
@@ -430,7 +430,7 @@ def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
     )
 
 
-def _meanwhile(engine: PlannedEngine) -> BackgroundPlanner:
+def _background_planner(engine: PlannedEngine) -> BackgroundPlanner:
     from nnadapter.running.meanwhile import BackgroundPlanner  # for one option alone
 
     return BackgroundPlanner(engine)

@@ -141,7 +141,7 @@ class Compilation(Handle):
         compilation = cls.__new__(cls)
         compilation._begin(context, None, signature)
         try:
-            compilation._own(
+            compilation._set_program(
                 checked_program(compilation._call("deserialize")(context.driver_context.deserialize, contents))
             )
         except errors.IncompatibleProgramError:
@@ -209,7 +209,7 @@ class Compilation(Handle):
             if self._owned is None:
                 assert self._model is not None, "a deserialized compilation has its program"
                 self._refuse(self._model)
-                self._own(self._compiled(self._model))
+                self._set_program(self._compiled(self._model))
             assert isinstance(self._owned, Program)
             return self._owned
 
@@ -248,7 +248,7 @@ class Compilation(Handle):
             return
         name = self._context.device.name
         because = [
-            f"operation {position} {operation.type} ({_made(model, operation)}): {verdict}"
+            f"operation {position} {operation.type} ({_output_names(model, operation)}): {verdict}"
             for operation, position, verdict in refused[:_MOST_SHOWN]
         ] or [str(admission_verdict)]
         more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
@@ -272,7 +272,7 @@ class Compilation(Handle):
                 device=name,
             ) from error
 
-    def _own(self, program: Program) -> None:
+    def _set_program(self, program: Program) -> None:
         self._owned = program
 
 
@@ -283,7 +283,7 @@ def _check_context(context: object) -> None:
         )
 
 
-def _made(model: Model, operation: Operation) -> str:
+def _output_names(model: Model, operation: Operation) -> str:
     return ", ".join(repr(model.operands[index].name) for index in operation.outputs)
 
 
@@ -428,7 +428,7 @@ class Execution(Handle):
         try:
             with self._turn:
                 results = self._call(self._execution.compute, inputs)
-            return [_own(result, inputs) for result in check_results(results, self._names, self._expected)]
+            return [_copy_if_shared(result, inputs) for result in check_results(results, self._names, self._expected)]
         except errors.FAILURES as error:
             raise self._failed("failed while it computed", error) from error
 
@@ -475,7 +475,7 @@ def _check(operand: Operand, array: object) -> None:
         )
 
 
-def _own(result: Array, inputs: Sequence[Array]) -> Array:
+def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
     """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result

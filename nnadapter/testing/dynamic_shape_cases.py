@@ -165,9 +165,9 @@ _SIZES = (12, 1, 2, 5, 3, 33, 0)
 _WANTED = 3
 _MOST_ELEMENTS = 1 << 13
 """Of any value: the definition looks at each by itself."""
-_ALONE = 2
+_SINGLE_SIZE_SAMPLES = 2
 """How many sizes there are where it is one, in the beginning and again at the end."""
-_NOT_TAKEN = "the device takes no such operation"
+_UNSUPPORTED_SKIP_REASON = "the device takes no such operation"
 _NO_OTHER = "the model holds at one size alone"
 _DECIDED = "its program holds at one size alone: the driver decides on it, and is asked again for others"
 
@@ -175,7 +175,7 @@ _DECIDED = "its program holds at one size alone: the driver decides on it, and i
 def ir_sizes(bench: Bench) -> Iterator[Case]:
     """Each operation with a size of its inputs left open, and random graphs; for devices that take adapter IR."""
     if bench.device.told.open_sizes is OpenSizes.NONE:
-        yield Case("sizes/none/0", _fixed)
+        yield Case("sizes/none/0", _skip_static)
         return
     for type_ in operation_types(bench):
         for number in range(1 if bench.settings.short else 2):
@@ -187,7 +187,7 @@ def ir_sizes(bench: Bench) -> Iterator[Case]:
 def onnx_sizes(bench: Bench) -> Iterator[Case]:
     """The same for devices that take ONNX."""
     if bench.device.told.open_sizes is OpenSizes.NONE:
-        yield Case("sizes/none/0", _fixed)
+        yield Case("sizes/none/0", _skip_static)
         return
     for op_type in NODES:
         for number in range(1 if bench.settings.short else 4):
@@ -196,7 +196,7 @@ def onnx_sizes(bench: Bench) -> Iterator[Case]:
         yield Case(f"sizes/random/{number}", _many_nodes)
 
 
-def _fixed(bench: Bench, random: Random) -> Outcome:
+def _skip_static(bench: Bench, random: Random) -> Outcome:
     return SkippedOutcome("the device compiles for fixed sizes")
 
 
@@ -210,7 +210,7 @@ def _graph(bench: Bench, random: Random) -> Outcome:
 
 def _with_each_size(bench: Bench, random: Random, random_case: RandomCase | None) -> Outcome:
     """The first of its sizes that can be left open, and at which the device takes it."""
-    outcome: Outcome = SkippedOutcome(_NOT_TAKEN if random_case is None else _NO_OTHER)
+    outcome: Outcome = SkippedOutcome(_UNSUPPORTED_SKIP_REASON if random_case is None else _NO_OTHER)
     for case in () if random_case is None else opened(random, random_case):
         outcome = _examined(bench, case)
         if not isinstance(outcome, SkippedOutcome):
@@ -301,10 +301,10 @@ def _computed(bench: Bench, dynamic_model: DynamicOnnxModel) -> Outcome:
         if subject
     }
     sizes = [*list(subjects)[: 1 + _WANTED], original_size]
-    if original_size not in subjects or len(sizes) == _ALONE:
+    if original_size not in subjects or len(sizes) == _SINGLE_SIZE_SAMPLES:
         return SkippedOutcome(_NO_OTHER)
     if not bench.takes(dynamic_model.closed):
-        return SkippedOutcome(_NOT_TAKEN)
+        return SkippedOutcome(_UNSUPPORTED_SKIP_REASON)
     refusal = bench.not_admitted(subjects[original_size])
     if refusal:
         return SkippedOutcome(refusal)

@@ -136,7 +136,7 @@ def _has(maker: Maker, shapes: OperandShapes) -> bool:
     return not types or any(type_.rank >= min(shapes.ranks) for type_ in types)
 
 
-_NOT_TAKEN = "the device takes no such operation"
+_UNSUPPORTED_SKIP_REASON = "the device takes no such operation"
 _LARGEST_GRAPH = 12
 
 
@@ -170,12 +170,20 @@ def refusals(bench: Bench) -> Iterator[Case]:
 
 def _operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes) -> Outcome:
     case = of_one_operation(bench, random, type_, shapes)
-    return SkippedOutcome(_NOT_TAKEN) if case is None else bench.examine(of_ir(case, bench.settings.precision))
+    return (
+        SkippedOutcome(_UNSUPPORTED_SKIP_REASON)
+        if case is None
+        else bench.examine(of_ir(case, bench.settings.precision))
+    )
 
 
 def _graph(bench: Bench, random: Random) -> Outcome:
     case = of_many(bench, random, random.randint(2, _LARGEST_GRAPH))
-    return SkippedOutcome(_NOT_TAKEN) if case is None else bench.examine(of_ir(case, bench.settings.precision))
+    return (
+        SkippedOutcome(_UNSUPPORTED_SKIP_REASON)
+        if case is None
+        else bench.examine(of_ir(case, bench.settings.precision))
+    )
 
 
 def _refusal(bench: Bench, random: Random, family: str) -> Outcome:

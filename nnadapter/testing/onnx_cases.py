@@ -24,7 +24,7 @@ from nnadapter.testing.ir_cases import refused
 from nnadapter.testing.subjects import Outcome, Precision, SkippedOutcome, Subject, by_band
 
 OPSET, _IR_VERSION = 17, 8
-_OPEN = "size"
+_DYNAMIC_DIMENSION = "size"
 _DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
 """Op type, attributes, number of further inputs like the first, and constants behind them."""
@@ -206,7 +206,9 @@ class _Graph:
             shapes = dict.fromkeys((*result_names, "x"), self._shapes["x"])
         if open_axis is not None:
             shapes = {name: (None,) * len(shape) for name, shape in self._shapes.items()}
-            shapes["x"] = [_OPEN if axis == open_axis else size for axis, size in enumerate(self._shapes["x"])]
+            shapes["x"] = [
+                _DYNAMIC_DIMENSION if axis == open_axis else size for axis, size in enumerate(self._shapes["x"])
+            ]
         outputs = [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes.get(name))
             for name in result_names
@@ -250,7 +252,7 @@ def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Arra
     return by_band(model, operations, feeds, expected, precision, partial(_of_model, precision, model))
 
 
-_NOT_TAKEN = "the op does not go with these dimensions"
+_DIMENSIONS_SKIP_REASON = "the op does not go with these dimensions"
 BOUNDARIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         "scalar": (),
@@ -289,7 +291,7 @@ def refusals(bench: Bench) -> Iterator[Case]:
 
 def _boundary(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Outcome:
     subject = of_op(bench, random, op_type, dimensions)
-    return SkippedOutcome(_NOT_TAKEN) if subject is None else bench.examine(subject)
+    return SkippedOutcome(_DIMENSIONS_SKIP_REASON) if subject is None else bench.examine(subject)
 
 
 def _graph(bench: Bench, random: Random) -> Outcome:

@@ -130,7 +130,7 @@ def _ir_piece(specialized: Specialized) -> _TestPiece | SkippedOutcome:
     for verdict in conversion.verdicts:
         if isinstance(verdict, Unsupported):
             return SkippedOutcome(f"its converter: {verdict.detail}")
-    outputs = _made(specialized)
+    outputs = _produced_outputs(specialized)
     operand_of = conversion.operand_of
     inputs = tuple(position for position, name in enumerate(graph.inputs) if name in operand_of)
     input_operands = [operand_of[graph.inputs[position]] for position in inputs]
@@ -143,9 +143,9 @@ def _onnx_piece(specialized: Specialized, index: OnnxIndex) -> _TestPiece:
     graph = specialized.graph
     model = OnnxParts(specialized, index).whole()
     operations = tuple(node.op_type for node in model.graph.node)
-    return _TestPiece(model, operations, tuple(range(len(graph.inputs))), _made(specialized))
+    return _TestPiece(model, operations, tuple(range(len(graph.inputs))), _produced_outputs(specialized))
 
 
-def _made(specialized: Specialized) -> tuple[int, ...]:
+def _produced_outputs(specialized: Specialized) -> tuple[int, ...]:
     graph = specialized.graph
     return tuple(position for position, name in enumerate(graph.outputs) if name in graph.producer)

@@ -127,7 +127,7 @@ def keep_failure(folder: Path, settings: Settings, name: str, failed: FailedOutc
             "detail": failed.detail,
             "command": repeat_command(settings, name),
             "versions": _versions(),
-            "arrays": {kind: [_told(array) for array in arrays] for kind, arrays in groups.items()},
+            "arrays": {kind: [_array_text(array) for array in arrays] for kind, arrays in groups.items()},
         }
         (part / "failure.json").write_text(json.dumps(facts, indent=2) + "\n")
         shutil.rmtree(target, ignore_errors=True)
@@ -155,7 +155,7 @@ def _write_arrays(folder: Path, kind: str, arrays: Sequence[Array]) -> None:
         np.save(folder / f"{kind}_{position}.npy", array, allow_pickle=array.dtype == object)
 
 
-def _told(array: Array) -> str:
+def _array_text(array: Array) -> str:
     return f"{array.dtype.name}{list(array.shape)}"
 
 

@@ -74,8 +74,10 @@ def results_of(inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], shown: Seq
     places = _places(inputs)
     likes = [node.meta["val"] for node in outputs]
     converts = [_converted(like, is_visible) for like, is_visible in zip(likes, shown, strict=True)]
-    promised = [(_dtype(like.dtype), tuple(map(_known, like.shape))) for like in likes]
-    open_sizes = [(place, axis, source) for place, like in enumerate(likes) for axis, source in _open(like, places)]
+    promised = [(_dtype(like.dtype), tuple(map(_static_size, like.shape))) for like in likes]
+    open_sizes = [
+        (place, axis, source) for place, like in enumerate(likes) for axis, source in _dynamic_sizes(like, places)
+    ]
     names = [node.name for node in outputs]
 
     def results(arrays: Sequence[Any], input_tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -107,12 +109,12 @@ def _places(inputs: Sequence[fx.Node]) -> Mapping[Any, _Place]:
     }
 
 
-def _open(like: Any, places: Mapping[Any, _Place]) -> list[tuple[int, _Place]]:
+def _dynamic_sizes(like: Any, places: Mapping[Any, _Place]) -> list[tuple[int, _Place]]:
     sizes = [(axis, size.node.expr) for axis, size in enumerate(like.shape) if isinstance(size, torch.SymInt)]
     return [(axis, places[expression]) for axis, expression in sizes if expression in places]
 
 
-def _known(size: Any) -> int | None:
+def _static_size(size: Any) -> int | None:
     return None if isinstance(size, torch.SymInt) else int(size)
 
 

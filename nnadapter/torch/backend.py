@@ -57,7 +57,7 @@ def ask_inputs(graph_module: fx.GraphModule) -> None:
     """Put sizes that follow from those of the graph's inputs in place of sizes of computed tensors."""
     graph = graph_module.graph
     size_nodes = [node for node in graph.find_nodes(op="call_function", target=_SIZE) if _is_computed(node)]
-    symbol_nodes = _known(graph) if size_nodes else {}
+    symbol_nodes = _input_symbols(graph) if size_nodes else {}
     for node in size_nodes:
         expression = _expression(node.meta["val"])
         if expression.free_symbols and expression.free_symbols <= symbol_nodes.keys():
@@ -71,7 +71,7 @@ def _is_computed(node: fx.Node) -> bool:
     return node.all_input_nodes[0].op == "call_function" and isinstance(node.meta["val"], torch.SymInt)
 
 
-def _known(graph: fx.Graph) -> Mapping[Any, fx.Node]:
+def _input_symbols(graph: fx.Graph) -> Mapping[Any, fx.Node]:
     """The symbols that inputs say: as numbers, or as sizes of tensors."""
     inputs = graph.find_nodes(op="placeholder")
     numbers = {_expression(node.meta["val"]): node for node in inputs if isinstance(node.meta.get("val"), torch.SymInt)}
@@ -83,7 +83,7 @@ def _known(graph: fx.Graph) -> Mapping[Any, fx.Node]:
         if isinstance(size, torch.SymInt) and _expression(size) not in numbers
     }
     with graph.inserting_after(inputs[-1]):
-        size_nodes = {symbol: _asked(graph, *place) for symbol, place in places.items()}
+        size_nodes = {symbol: _insert_size_node(graph, *place) for symbol, place in places.items()}
     return {**size_nodes, **numbers}
 
 
@@ -92,7 +92,7 @@ def _expression(size: torch.SymInt) -> Any:
     return size.node.expr
 
 
-def _asked(graph: fx.Graph, node: fx.Node, axis: int) -> fx.Node:
+def _insert_size_node(graph: fx.Graph, node: fx.Node, axis: int) -> fx.Node:
     size_node = graph.call_function(_SIZE, (node, axis))
     size_node.meta["val"] = node.meta["val"].shape[axis]
     return size_node
@@ -182,7 +182,7 @@ def compile_graph(
         operators=len(work),
         delegated=sum(len(region.working) for region in regions),
         programs=tuple(programs),
-        left=tuple(_left([node for node in nodes if node in work], refused)),
+        left=tuple(_fallback_operators([node for node in nodes if node in work], refused)),
     )
     run = _runner(graph_module, nodes, regions, programs)
     saved_inputs = [(place, node) for place, node in enumerate(inputs) if node.name in uses.read and kind == "backward"]
@@ -245,10 +245,10 @@ def lost(program: Program) -> Iterator[Left]:
     """The operators of a region that PyTorch runs, since no session could be made of it, or its session failed."""
     reason = program.repeated if program.failure is None else program.failure
     if reason is not None:
-        yield from _left(program.region.working, dict.fromkeys(program.region.working, reason))
+        yield from _fallback_operators(program.region.working, dict.fromkeys(program.region.working, reason))
 
 
-def _left(nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsupported]) -> Iterator[Left]:
+def _fallback_operators(nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsupported]) -> Iterator[Left]:
     for node in nodes:
         if node in refused:
             line = line_of(node.meta.get("stack_trace"))

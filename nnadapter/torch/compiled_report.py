@@ -206,7 +206,7 @@ def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
     if graph.sessions:
         yield f"  nodes    {accelerated} of {running} off the CPU"
         passing = f"{quantity(graph.taken_bytes, 'B')} in and {quantity(graph.given_bytes, 'B')} out in each call"
-        yield f"  passes   {passing}, {_moved(graph)}"
+        yield f"  passes   {passing}, {_transfer_text(graph)}"
     if graph.crowded:
         yield f"  memory   {' or '.join(graph.copying)} had no room for what stays there: it passes, and is tried again"
     if graph.waiting:
@@ -217,7 +217,7 @@ def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
     yield from _rows("refused", graph.refused)
 
 
-def _moved(graph: GraphFacts) -> str:
+def _transfer_text(graph: GraphFacts) -> str:
     if not graph.copying:
         return "nothing copied"
     to_device, back = quantity(graph.to_device_bytes, "B"), quantity(graph.to_host_bytes, "B")

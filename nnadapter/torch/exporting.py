@@ -107,7 +107,7 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
 
 def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
     """Return what each node of an exported model comes from, by the node's name."""
-    return {node.name: _origin(_said(node)) for node in model.graph.node}
+    return {node.name: _origin(_metadata(node)) for node in model.graph.node}
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:
@@ -156,11 +156,11 @@ def _blame(error: BaseException) -> tuple[str, str]:
 def _name_for_lines(nodes: Iterable[onnx.NodeProto]) -> None:
     """Put the line of source behind each node's name, where reports and rules see it."""
     for node in nodes:
-        line = short(_origin(_said(node)).line)
+        line = short(_origin(_metadata(node)).line)
         node.name = f"{node.name.removeprefix('node_')}@{line}" if line else node.name.removeprefix("node_")
 
 
-def _said(node: onnx.NodeProto) -> dict[str, str]:
+def _metadata(node: onnx.NodeProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in node.metadata_props}
 
 

@@ -396,12 +396,12 @@ class Program:
                 feeds = {name: convert(inputs[place]) for name, place, convert in bound.fed}
                 results = self._results(bound.session.run(self._outputs, feeds), inputs)
             if is_new and self._rests_on_last_resort(bound.session):
-                self._leave_whole()
+                self._move_to_pytorch()
             return results
         except _SESSION_ERRORS as error:
             return self._cut(error, inputs)
         except (ExecutionError, InvalidInputError) as error:
-            return self._again(error, inputs)
+            return self._rerun_in_pytorch(error, inputs)
 
     def _rests_on_last_resort(self, session: InferenceSession) -> bool:
         """Whether most of the session's last run was on onnx's reference evaluator, for which nobody asked.
@@ -413,12 +413,12 @@ class Program:
         named = {request if isinstance(request, str) else request[0] for request in self._settings.devices}
         return REFERENCE not in named and 2 * spare > sum(step.seconds for step in steps)
 
-    def _leave_whole(self) -> None:
+    def _move_to_pytorch(self) -> None:
         """Have PyTorch run the region from the next call on."""
         detail = "neither its devices nor ONNX Runtime's CPU take most of it"
         with self._lock:
             first = self._run_apart is None
-            self._run_apart = self._left(Unsupported(Reason.UNSUPPORTED_OPERATION, detail))
+            self._run_apart = self._fallback_runner(Unsupported(Reason.UNSUPPORTED_OPERATION, detail))
         if first:
             self._warn("compile", "which is faster there", InvalidModelError(detail))
 
@@ -429,7 +429,9 @@ class Program:
         with self._lock:
             first = self._run_apart is None
             if first:
-                self._run_apart = self._divided() or self._left(Unsupported(Reason.COMPILE_FAILED, describe(error)))
+                self._run_apart = self._divided() or self._fallback_runner(
+                    Unsupported(Reason.COMPILE_FAILED, describe(error))
+                )
         if first and self.failure is not None:
             self._warn("compile", "of which no session could be made", error)
         run: Callable[..., tuple[Any, ...]] = self._run_apart  # type: ignore[assignment]  # set above
@@ -452,11 +454,11 @@ class Program:
             model = thread.submit(export, region.module).result()
         return Program(region, model, self._settings, is_weight, self._uses, self._failures)
 
-    def _left(self, reason: Unsupported) -> Callable[..., tuple[Any, ...]]:
+    def _fallback_runner(self, reason: Unsupported) -> Callable[..., tuple[Any, ...]]:
         self.failure = reason
         return self._in_pytorch
 
-    def _again(self, error: ExecutionError | InvalidInputError, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _rerun_in_pytorch(self, error: ExecutionError | InvalidInputError, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run by PyTorch what failed in its session; what fails there, too, is the caller's, as without us."""
         if self._settings.options.fallback_at("run") == "forbid":
             raise error
@@ -489,14 +491,14 @@ class Program:
             if bound is None:
                 self._begun += 1
                 if self._begun > _SETS:
-                    self._plain = self._plain or self._made(inputs, key, ())
+                    self._plain = self._plain or self._open_session(inputs, key, ())
                     return self._plain
             else:
                 changed = bound.weights.changed(inputs)
                 if not changed:  # another thread was here
                     return bound
                 self._changes.update({place: self._changes.get(place, 0) + 1 for place in changed})
-            self._sets[key] = bound = self._made(inputs, key, self._constant(inputs))
+            self._sets[key] = bound = self._open_session(inputs, key, self._constant(inputs))
             return bound
 
     def _constant(self, inputs: Sequence[Any]) -> tuple[int, ...]:
@@ -506,7 +508,7 @@ class Program:
             if self._changes.get(place, 0) <= _REPACKED and not inputs[place].is_inference()
         )
 
-    def _gone(self, key: tuple[int, ...]) -> Callable[[Any], None]:
+    def _weight_finalizer(self, key: tuple[int, ...]) -> Callable[[Any], None]:
         """What forgets a set of weights when one of them is no more: its identity may come again."""
         program = weakref.ref(self)
 
@@ -517,8 +519,8 @@ class Program:
 
         return forget
 
-    def _made(self, inputs: Sequence[Any], key: tuple[int, ...], places: tuple[int, ...]) -> Bound:
-        weights = note_weights(inputs, places, self._gone(key))
+    def _open_session(self, inputs: Sequence[Any], key: tuple[int, ...], places: tuple[int, ...]) -> Bound:
+        weights = note_weights(inputs, places, self._weight_finalizer(key))
         constants = [
             initializer_of(self._names[place], self._converts[place](inputs[place])) for place in weights.places
         ]
@@ -527,9 +529,9 @@ class Program:
         each = ((self._names[place], place, self._converts[place]) for place in range(len(inputs)))
         constant = frozenset(weights.places)
         fed = tuple(feed for feed in each if feed[1] not in constant)
-        return Bound(session=session, weights=weights, fed=fed, staying=self._staying(session, fed, inputs))
+        return Bound(session=session, weights=weights, fed=fed, staying=self._resident_runner(session, fed, inputs))
 
-    def _staying(self, session: InferenceSession, fed: Fed, inputs: Sequence[Any]) -> ResidentRunner | None:
+    def _resident_runner(self, session: InferenceSession, fed: Fed, inputs: Sequence[Any]) -> ResidentRunner | None:
         roles = roles_of(self.region, self._uses)
         weighs = any(isinstance(inputs[place], (torch.nn.Parameter, Resident)) for _, place, _ in fed)
         follows = any(self.region.inputs[place].op == "call_function" for _, place, _ in fed)  # another region

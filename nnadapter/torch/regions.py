@@ -322,12 +322,12 @@ def computed_results(graph_module: fx.GraphModule, kind: str, shown: int | None)
     """
     results = [result for result in graph_module.graph.output_node().args[0] if isinstance(result, fx.Node)]
     if kind == "backward":
-        return frozenset(result for result in results if is_view(result) and _is_whole(result))
+        return frozenset(result for result in results if is_view(result) and _covers_base(result))
     visible_results = set(graph_module.graph.output_node().args[0][:shown])
     return frozenset(result for result in results if result not in visible_results)
 
 
-def _is_whole(view: fx.Node) -> bool:
+def _covers_base(view: fx.Node) -> bool:
     view_value, base_value = (node.meta["val"] for node in (view, view.all_input_nodes[0]))
     sizes = [*getattr(view_value, "shape", ()), *getattr(base_value, "shape", ())]
     return bool(sizes) and all(type(size) is int for size in sizes) and bool(view_value.numel() == base_value.numel())
@@ -355,8 +355,8 @@ def uses_of(
     """
     results, inputs = graph_module.graph.output_node().args[0], graph_module.graph.find_nodes(op="placeholder")
     pairs = zip(results, (inputs[place] for place in written if place < len(inputs)), strict=False)
-    outside_nodes, passed = _apart(graph_module, regions), graph_module.graph.output_node().all_input_nodes
-    given = _seen(results[:shown], last_views(graph_module, computed))
+    outside_nodes, passed = _pytorch_nodes(graph_module, regions), graph_module.graph.output_node().all_input_nodes
+    given = _visible_names(results[:shown], last_views(graph_module, computed))
     return Uses(
         visible=given | _names_read(node for node in outside_nodes if not is_size(node)),
         read=_names_read(outside_nodes)
@@ -367,7 +367,7 @@ def uses_of(
     )
 
 
-def _apart(graph_module: fx.GraphModule, regions: Sequence[Region]) -> list[fx.Node]:
+def _pytorch_nodes(graph_module: fx.GraphModule, regions: Sequence[Region]) -> list[fx.Node]:
     """The nodes that PyTorch runs."""
     inside = {node for region in regions for node in region.nodes}
     return [node for node in graph_module.graph.nodes if node.op == "call_function" and node not in inside]
@@ -377,7 +377,7 @@ def _names_read(nodes: Iterable[fx.Node]) -> frozenset[str]:
     return frozenset(input_node.name for node in nodes for input_node in node.all_input_nodes)
 
 
-def _seen(results: Sequence[object], views: Collection[fx.Node]) -> frozenset[str]:
+def _visible_names(results: Sequence[object], views: Collection[fx.Node]) -> frozenset[str]:
     """Names of results, and of what they are views of."""
     names: set[str] = set()
     waiting = [result for result in results if isinstance(result, fx.Node)]

@@ -63,7 +63,7 @@ class Held:
     @property
     def is_seen(self) -> bool:
         """Whether somebody may look at the memory of `plain`."""
-        return self.plain is not None and (self.is_pinned or _users(self.plain) > _ALONE)
+        return self.plain is not None and (self.is_pinned or _users(self.plain) > _UNSHARED_COUNT)
 
     def become(self, other: Held) -> bool:
         """Hold what another one does; False where that would leave somebody with what it was."""
@@ -79,7 +79,7 @@ def _users(tensor: torch.Tensor) -> int:
     return count
 
 
-_ALONE = _users(torch.empty(1))
+_UNSHARED_COUNT = _users(torch.empty(1))
 """How many refer to memory that one tensor has for itself."""
 
 
@@ -290,7 +290,7 @@ def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
     return target if is_one and target.held.become(source.held) else None
 
 
-def _filled(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | None:
+def _full_like(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | None:
     """The state of an optimizer, at its start."""
     plain = {"dtype": tensor.dtype, "layout": torch.strided, "device": tensor.device, "pin_memory": False}
     copies = tensor.copies
@@ -304,8 +304,8 @@ def _filled(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | None:
 _LYING: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.detach.default: _detached,
     torch.ops.aten.copy_.default: _copied,
-    torch.ops.aten.zeros_like.default: _filled,
-    torch.ops.aten.full_like.default: _filled,
+    torch.ops.aten.zeros_like.default: _full_like,
+    torch.ops.aten.full_like.default: _full_like,
 }
 """Operators that need no numbers; None where they do."""
 

@@ -193,7 +193,7 @@ def _of_script(named: str, path: Path, name: str) -> onnx.ModelProto:
                 f"{named!r} ends the process, with exit code {error.code!r}; give a script and a function that return"
             ) from error
         except Exception as error:
-            raise InvalidOptionError(f"{named!r} raises {_said(error, path)}; mend it there") from error
+            raise InvalidOptionError(f"{named!r} raises {_error_with_line(error, path)}; mend it there") from error
     if kind_of(result) is SourceKind.MODULE:
         return model_of(result)
     if isinstance(result, tuple) and len(result) == 2 and kind_of(result[0]) is SourceKind.MODULE:
@@ -242,7 +242,7 @@ def _running(path: Path) -> Iterator[None]:
             sys.path.remove(script_folder)
 
 
-def _said(error: Exception, path: Path) -> str:
+def _error_with_line(error: Exception, path: Path) -> str:
     """An error with the line of the script where it was raised."""
     lines, trace = [], error.__traceback__
     while trace is not None:

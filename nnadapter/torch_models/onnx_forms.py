@@ -292,16 +292,16 @@ def _gru(
 @_lstm.register_fake  # type: ignore[untyped-decorator]
 def _of_lstm(input: Tensor, hx: Sequence[Tensor], params: Any, *options: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: A002
     """What results look like."""
-    return _made(input, hx[0], *options[-2:]), hx[0].new_empty(hx[0].shape), hx[1].new_empty(hx[1].shape)
+    return _strided_result(input, hx[0], *options[-2:]), hx[0].new_empty(hx[0].shape), hx[1].new_empty(hx[1].shape)
 
 
 @_gru.register_fake  # type: ignore[untyped-decorator]
 def _of_gru(input: Tensor, hx: Tensor, params: Any, *options: Any) -> tuple[Tensor, Tensor]:  # noqa: A002
     """What results look like."""
-    return _made(input, hx, *options[-2:]), hx.new_empty(hx.shape)
+    return _strided_result(input, hx, *options[-2:]), hx.new_empty(hx.shape)
 
 
-def _made(sequence: Tensor, state: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
+def _strided_result(sequence: Tensor, state: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
     """A result that lies in memory as PyTorch's: one step behind the other."""
     first, second = (1, 0) if batch_first else (0, 1)
     width = state.shape[-1] * (2 if bidirectional else 1)

@@ -32,13 +32,13 @@ def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.
         recorder.check()
         return recorder
     if session_options is None or not session_options.enable_profiling:
-        return _told()
+        return _log_trace()
     # As ONNX Runtime calls its profiles, which have the time of the session's start to the millisecond.
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
     return _recorder(Path(f"{session_options.profile_file_prefix}_{stamp}.json"), of_session_options=True)
 
 
-def _told() -> Trace:
+def _log_trace() -> Trace:
     """What tells a log, if anybody reads one: who does has imported `logging`, or says so in the environment."""
     if "logging" not in sys.modules and not os.environ.get("NNADAPTER_LOG"):
         return SILENT

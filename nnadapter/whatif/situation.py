@@ -163,7 +163,7 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
     """What is told of the inputs, each once, and of the outputs where that differs: `int64 -> float64`."""
     node = graph.nodes[index]
-    inputs, outputs = _told(graph, node.inputs, tell), _told(graph, node.outputs, tell)
+    inputs, outputs = _texts(graph, node.inputs, tell), _texts(graph, node.outputs, tell)
     input_text, output_text = ", ".join(inputs), ", ".join(outputs)
     return (
         f"{input_text} -> {output_text}"
@@ -172,7 +172,7 @@ def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
     )
 
 
-def _told(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> Mapping[str, None]:
+def _texts(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> Mapping[str, None]:
     return dict.fromkeys(filter(None, (tell(graph.value(name)) for name in names if name)))
 
 

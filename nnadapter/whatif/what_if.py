@@ -121,7 +121,7 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
     frequent = [feature for feature, _ in sorted(frequency.items(), key=lambda item: (-item[1], item[0]))]
     tried = frequent[:MOST_FEATURES]
     singles = sorted(
-        (_worth(situations, frozenset(), frozenset((feature,))) for feature in tried),
+        (_evaluate(situations, frozenset(), frozenset((feature,))) for feature in tried),
         key=lambda feature_value: order(feature_value.gain),
         reverse=True,
     )
@@ -167,7 +167,7 @@ def _best(
 ) -> FeatureValue | None:
     """The best of the candidates, the first of several; None if none is worth anything."""
     distinct = dict.fromkeys(filter(None, candidates))
-    tried = map(partial(_worth, situations, adopted_features), distinct)
+    tried = map(partial(_evaluate, situations, adopted_features), distinct)
     best = max(tried, key=lambda feature_value: order(feature_value.gain), default=None)
     return best if best is not None and order(best.gain) > (0, 0, 0) else None
 
@@ -194,7 +194,7 @@ def _of_regions(
     return [needs for needs, _ in counts.most_common(MOST_FEATURES)]
 
 
-def _worth(situations: Sequence[Situation], adopted_features: Features, more: Features) -> FeatureValue:
+def _evaluate(situations: Sequence[Situation], adopted_features: Features, more: Features) -> FeatureValue:
     both = adopted_features | more
     seconds, segments, flops = 0.0, 0, 0
     for situation in situations:

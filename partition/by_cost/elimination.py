@@ -250,7 +250,12 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
         )
     remaining_vertices = np.flatnonzero(turn == len(groups))
     return Elimination(
-        count, tuple(steps), int(begins[-1]), remaining_vertices, edges[len(groups)], _left_over(groups, turn, begins)
+        count,
+        tuple(steps),
+        int(begins[-1]),
+        remaining_vertices,
+        edges[len(groups)],
+        _unclaimed_tables(groups, turn, begins),
     )
 
 
@@ -306,7 +311,7 @@ def _takes(
     return offsets, taker, weights
 
 
-def _left_over(
+def _unclaimed_tables(
     groups: tuple[EliminatedGroup, ...], turn: Indices, begins: Indices
 ) -> tuple[tuple[Indices, Indices], ...]:
     over = []

@@ -25,7 +25,7 @@ from partition.by_cost.search import (
 from partition.graph import Graph, GraphError
 from partition.segments import check_all_placeable
 
-_KEPT = 8
+_MAX_CANDIDATES = 8
 """Candidates that are returned at most, beside the two baselines."""
 _ROUNDING = 1 - 1e-12
 """By how much bounds are lowered, unless they meet the cost: more than sums are rounded by."""
@@ -176,9 +176,11 @@ def _candidates(
         origins.setdefault(rows.tobytes(), origin)
     priced = _priced(graph, prices, named)
     if priced and blocks:
-        priced = _distinct([*_alike(graph, prices, priced[0], blocks), *priced])
+        priced = _distinct([*_with_equal_repeats(graph, prices, priced[0], blocks), *priced])
     always = {rows.tobytes() for _, rows in named[:baselines]}
-    selection = [(cost, rows) for at, (cost, rows) in enumerate(priced) if at < _KEPT or rows.tobytes() in always]
+    selection = [
+        (cost, rows) for at, (cost, rows) in enumerate(priced) if at < _MAX_CANDIDATES or rows.tobytes() in always
+    ]
     return tuple(
         Candidate(
             origin=origins.get(rows.tobytes(), _ALIKE),
@@ -203,7 +205,7 @@ def _distinct(priced: Sequence[Priced]) -> list[Priced]:
     return list(placements.values())
 
 
-def _alike(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks]) -> list[Priced]:
+def _with_equal_repeats(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks]) -> list[Priced]:
     """Placements that treat repeats alike and cost no more than `best` but for rounding, which is left out."""
     cost, rows = best
     takes = np.isfinite(prices.run)

@@ -51,7 +51,7 @@ from partition.graph import Graph, GraphError
 
 _INFINITE = 1 << 30
 """Stands for a capacity without bound. Flows are at most half of it, so a residual capacity stays within 31 bits."""
-_WHOLE = 1 << 29
+_MAX_TOTAL_FLOW = 1 << 29
 """What all edges at the source, or all at the sink, may carry together: no flow is larger."""
 _LEAST = 1e-100
 """Seconds below which a flow is left out: zero, and what does not scale."""
@@ -111,7 +111,7 @@ def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     key, inverse = np.unique(tail[is_positive] * (count + 2) + head[is_positive], return_inverse=True)
     summed = np.bincount(inverse, capacity[is_positive], len(key)).astype(np.float64)
     summed[summed >= above] = np.inf
-    rounded, scale = _whole(summed, min(float(more[0].sum()), float(more[1].sum())))
+    rounded, scale = _to_integers(summed, min(float(more[0].sum()), float(more[1].sum())))
     network = square(rounded, *np.divmod(key, count + 2), count + 2)
     value = 0.0
     if np.isfinite(scale):
@@ -126,11 +126,11 @@ def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     return side[2:], float(least.sum()) + value
 
 
-def _whole(capacity: Seconds, most: float) -> tuple[NDArray[np.int32], float]:
+def _to_integers(capacity: Seconds, most: float) -> tuple[NDArray[np.int32], float]:
     """Return capacities as whole numbers, and how many of them a second has; infinitely many where nothing can flow."""
     if most < _LEAST:
         return np.ones(len(capacity), np.int32), float("inf")
-    scale = _WHOLE / most
+    scale = _MAX_TOTAL_FLOW / most
     rounded = np.floor(np.minimum(capacity, 2 * most) * scale)  # more than can flow, so such an edge is never full
     rounded[np.isinf(capacity)] = _INFINITE
     return rounded.astype(np.int32), scale
@@ -158,11 +158,11 @@ def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     window = _windows(costs)
     number = int(window.max()) + 1
     sample = np.isin(window, np.linspace(0, number - 1, _SAMPLED).astype(np.int64))
-    low, high = _settled(costs, window, sample, above)
+    low, high = _solve_chosen_windows(costs, window, sample, above)
     if _SETTLED * np.count_nonzero(low == high) >= len(low):
         return flow_cut(costs, above)
     every = np.ones(len(window), np.bool_)
-    low, high = _settled(costs, window, every, above)
+    low, high = _solve_chosen_windows(costs, window, every, above)
     _, bound = flow_cut(_inside(costs, window, every), above)
     return _joined(costs, window, low, high, above), bound
 
@@ -187,7 +187,7 @@ def _inside(costs: PairwiseCosts, window: Indices, chosen: Flags, vertex: Second
     )
 
 
-def _settled(costs: PairwiseCosts, window: Indices, chosen: Flags, above: float) -> tuple[Flags, Flags]:
+def _solve_chosen_windows(costs: PairwiseCosts, window: Indices, chosen: Flags, above: float) -> tuple[Flags, Flags]:
     """Return the values of the chosen vertices with all other windows at 0, and at 1."""
     across = window[costs.first] != window[costs.second]
     first, second, edge = costs.first[across], costs.second[across], costs.edge[:, across]
@@ -238,7 +238,7 @@ def _least(first: Indices, second: Indices, edge: Seconds, vertex: Seconds, abov
     return values(plan, reduced, flow_cut(reduced.costs, above)[0])
 
 
-_KEPT = 8
+_CACHED_PLANS = 8
 """Plans that are remembered."""
 
 
@@ -265,7 +265,7 @@ class Plans:
         """See `partition.by_cost.elimination.plan_elimination`."""
         key = np.concatenate([[count], first, second]).tobytes()
         plan = self._eliminations.pop(key, None) or plan_elimination(count, first, second)
-        if len(self._eliminations) == _KEPT:
+        if len(self._eliminations) == _CACHED_PLANS:
             del self._eliminations[next(iter(self._eliminations))]
         self._eliminations[key] = plan
         return plan

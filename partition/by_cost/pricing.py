@@ -15,7 +15,7 @@ from partition.segments import Segment, cut
 Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Seconds = NDArray[np.float64]
-_KEPT = "topology"
+_CACHE_ATTRIBUTE = "topology"
 """Where a graph keeps what was derived of it, beside its own cached properties; `Graph.revalued` shares those."""
 
 
@@ -39,11 +39,11 @@ class Topology:
 
 def topology_of(graph: Graph) -> Topology:
     """Return the topology of `graph`, derived once and kept with it."""
-    cached_topology = graph.__dict__.get(_KEPT)
+    cached_topology = graph.__dict__.get(_CACHE_ATTRIBUTE)
     if isinstance(cached_topology, Topology):
         return cached_topology
     topology = _derive(graph)
-    graph.__dict__[_KEPT] = topology
+    graph.__dict__[_CACHE_ATTRIBUTE] = topology
     return topology
 
 

@@ -185,7 +185,7 @@ def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Block
 _ALIKE = 0.01
 """Prices of repeats that differ by a smaller share count as alike."""
 
-_KEPT = 2
+_FOLDED_REPEATS = 2
 """Repeats that stand for the others: two, as two may take turns."""
 
 
@@ -231,7 +231,7 @@ class _Span:
 
 
 def fold(
-    graph: Graph, prices: Prices, blocks: Sequence[Blocks], representative_count: int = _KEPT
+    graph: Graph, prices: Prices, blocks: Sequence[Blocks], representative_count: int = _FOLDED_REPEATS
 ) -> FoldedGraph | None:
     """Return a short graph that stands for `graph`; None where too little repeats.
 
@@ -298,12 +298,12 @@ def _spans(graph_facts: _Known, run: Blocks, representative_count: int) -> Itera
     length = run.length
     if len(run.starts) < representative_count + 3:
         return
-    border = _border(graph_facts, run)
+    border = _repeat_start_with_fewest_cuts(graph_facts, run)
     if border is None:
         return
     start = run.starts[0] + border
     count = len(run.starts) - (border > 0)
-    same = _alike(graph_facts, start, length, count)
+    same = _equal_at_distance(graph_facts, start, length, count)
     breaks = [0, *(np.flatnonzero(~same) + 1).tolist(), count]
     for first, end in pairwise(breaks):
         middle = (end - first - 2) // representative_count * representative_count
@@ -311,7 +311,7 @@ def _spans(graph_facts: _Known, run: Blocks, representative_count: int) -> Itera
             yield _Span(start + (end - 1 - middle) * length, length, middle, end - first)
 
 
-def _border(graph_facts: _Known, run: Blocks) -> int | None:
+def _repeat_start_with_fewest_cuts(graph_facts: _Known, run: Blocks) -> int | None:
     """Return where repeats best begin, counted from the run's first node; None if reads go further back than a repeat.
 
     Atoms that would be cut are counted per position; reads that would reach two repeats back rule a position out.
@@ -348,7 +348,7 @@ def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> 
         crossing[0] += weight
 
 
-def _alike(graph_facts: _Known, start: int, length: int, count: int) -> Flags:
+def _equal_at_distance(graph_facts: _Known, start: int, length: int, count: int) -> Flags:
     """[count - 1] Whether each repeat has the atoms and the prices of the one before it."""
     nodes = np.arange(start, start + length * count)
     ends = graph_facts.ends[graph_facts.atom_of[nodes]]

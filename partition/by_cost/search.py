@@ -452,7 +452,7 @@ def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     costs = [cost_of(rows) for _, rows in named]
     atoms = topology_of(graph).atoms
     chosen = sorted(range(len(named)), key=costs.__getitem__)[: _MOVE_STARTS[atoms > _EXACT]]
-    improved = [_moved(graph, prices, named[at], cost_of, atoms) for at in chosen]
+    improved = [_improve_by_moves(graph, prices, named[at], cost_of, atoms) for at in chosen]
     (origin, rows), cost = min(improved, key=lambda candidate: candidate[1])
     final = (Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, atoms))
     return (*named, *(candidate for candidate, _ in improved), final)
@@ -468,7 +468,7 @@ def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Ro
         cost_of: seconds that a placement takes.
         touched: atoms that `cost_of` looks at.
     """
-    (origin, rows), cost = _moved(graph, prices, start, cost_of, touched)
+    (origin, rows), cost = _improve_by_moves(graph, prices, start, cost_of, touched)
     return Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, touched)
 
 
@@ -519,7 +519,7 @@ def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
             yield pair, np.array(rows, np.int8)[solution.placements[int(costs.argmin())][1]]
 
 
-def _moved(
+def _improve_by_moves(
     graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int
 ) -> tuple[Named, float]:
     topology = topology_of(graph)
@@ -583,7 +583,7 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
     absence_prices = prices.run.min(axis=0)
     bound, pace, plans = 0.0, 1.0, Plans()
     for _ in range(min(_BOUND_ROUNDS, max(5, _BOUND_WORK // (topology.atoms * count)))):
-        cuts = [_alone(topology, prices, row, absence_prices, paths, plans) for row in range(count)]
+        cuts = [_cheapest_set(topology, prices, row, absence_prices, paths, plans) for row in range(count)]
         parts = [cut for cut in cuts if cut is not None]
         if len(parts) < count:
             return None
@@ -598,7 +598,7 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
     return bound
 
 
-def _alone(
+def _cheapest_set(
     topology: Topology, prices: Prices, row: int, absence_prices: Seconds, paths: list[np.ndarray], plans: Plans
 ) -> TwoWay | None:
     """The cheapest set of atoms for one device, where an atom elsewhere costs `absence_prices`."""

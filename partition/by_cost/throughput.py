@@ -95,7 +95,7 @@ def place_by_throughput(
     else:
         row = {device: at for at, device in enumerate(ordered.devices)}
         start_rows = [np.array([row[label] for label in start], np.int64) for start in starts]
-        best_starts = sorted([*start_rows, *_filled(ordered, stages)], key=loads.key)[:_STARTS]
+        best_starts = sorted([*start_rows, *_fill_devices(ordered, stages)], key=loads.key)[:_STARTS]
         best = min((_improved(loads, start, _WORK // max(1, len(best_starts))) for start in best_starts), key=loads.key)
     placement, of_stages = tuple(ordered.devices[at] for at in best.tolist()), loads.of(best)
     seconds = device_seconds(graph, ordered, placement).tolist()
@@ -186,7 +186,7 @@ def _bound(run: Seconds) -> float:
     return best * _REAL
 
 
-def _filled(prices: Prices, stages: _Stages) -> Iterator[Indices]:
+def _fill_devices(prices: Prices, stages: _Stages) -> Iterator[Indices]:
     """Placements that fill one device after the other, in several orders and up to several loads."""
     takes, atoms = np.isfinite(stages.run), np.arange(stages.run.shape[1])
     rows = [row for row in range(len(stages.rows)) if takes[row].any()]

@@ -134,8 +134,8 @@ def call(width):
 
 def test_programs_are_kept_and_bounded(monkeypatch):
     made = []
-    real = execution._made
-    monkeypatch.setattr(execution, "_made", lambda *given: made.append(1) or real(*given))
+    real = execution._compile_operation
+    monkeypatch.setattr(execution, "_compile_operation", lambda *given: made.append(1) or real(*given))
     kept = ProgramCache(most=2)
     for width in (1, 2, 1, 3, 1, 2):
         assert kept.compute("fake_npu", call(width))[0].tolist() == [2] * width

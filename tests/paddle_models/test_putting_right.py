@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from nnadapter.paddle_models import comparison
-from nnadapter.paddle_models.comparison import _apart, compared
+from nnadapter.paddle_models.comparison import _array_difference, compared
 from nnadapter.paddle_models.repair import mark, mended, without_rounding
 from nnadapter.paddle_models.structures import draws_numbers, operations_of, rewrite, unsupported_in
 from tests.models import parse
@@ -197,7 +197,7 @@ HALF = np.array([1.0, 2.0], np.float16)
     ],
 )
 def test_how_far_results_may_be_off(found, wanted, wrong, doubt):
-    compared = _apart(found, wanted)
+    compared = _array_difference(found, wanted)
     assert compared.wrong.startswith(wrong) and compared.doubt == doubt and bool(compared.wrong) == bool(wrong)
 
 

@@ -198,7 +198,7 @@ def _small_blocks(node: onnx.NodeProto, facts: _Known) -> bool:
     return isinstance(size, int) and size < _LEAST_BLOCK
 
 
-def _given(node: onnx.NodeProto, position: int) -> bool:
+def _has_input(node: onnx.NodeProto, position: int) -> bool:
     return len(node.input) > position and bool(node.input[position])
 
 
@@ -208,11 +208,11 @@ def _unsigned(node: onnx.NodeProto, facts: _Known) -> bool:
 
 def _bias_and_sinks(node: onnx.NodeProto, facts: _Known) -> bool:
     """GroupQueryAttention with attention_bias, and a softmax of one element more: `smooth_softmax` or `head_sink`."""
-    return _given(node, _ATTENTION_BIAS) and (_given(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
+    return _has_input(node, _ATTENTION_BIAS) and (_has_input(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
 
 
 def _zero_points(node: onnx.NodeProto, facts: _Known) -> bool:
-    return _given(node, 3)
+    return _has_input(node, 3)
 
 
 def _no_picture(node: onnx.NodeProto, facts: _Known) -> bool:
@@ -248,7 +248,7 @@ def _small_integers(node: onnx.NodeProto, facts: _Known) -> bool:
     dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
     if dtype and dtype not in _SMALL_INTEGERS:
         return False
-    is_signed = dtype in ("", "int2") or (dtype == "int4" and not _given(node, 2))
+    is_signed = dtype in ("", "int2") or (dtype == "int4" and not _has_input(node, 2))
     is_of_one_scale = shape is None or all(size == 1 for size in shape)
     return node.input[0] not in facts.constants or (is_signed and is_of_one_scale)
 
@@ -485,7 +485,7 @@ class Asker:
         assignment = self._assignment(session, model)
         if not assignment.left and not assignment.made:
             return Admission()
-        refusal = Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} {_left(assignment)}")
+        refusal = Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} {_cpu_nodes_text(assignment)}")
         return Admission(verdict=refusal)
 
     def compile(self, model: onnx.ModelProto) -> Program:
@@ -504,7 +504,7 @@ class Asker:
         verdicts = {position: self._verdict(assignment, position) for position in assignment.left}
         if assignment.left or assignment.made:
             refused = {at: verdict for at, verdict in verdicts.items() if isinstance(verdict, Unsupported)}
-            raise self._failed(f"it {_left(assignment)}", refused)
+            raise self._failed(f"it {_cpu_nodes_text(assignment)}", refused)
         return EpProgram(session, self._backing, loaded, profile)
 
     def close(self) -> None:
@@ -533,7 +533,7 @@ class Asker:
 
     def _judged_without(self, model: onnx.ModelProto, refused: Mapping[int, Unsupported]) -> Sequence[Verdict]:
         count = len(model.graph.node)
-        refused = {**_behind(model, refused), **refused}
+        refused = {**_untyped_consumers(model, refused), **refused}
         if len(refused) == count:
             return [refused[position] for position in range(count)]
         try:
@@ -595,7 +595,7 @@ def _not_known(model: onnx.ModelProto) -> dict[int, Unsupported]:
     return {position: verdict for position, verdict in verdicts if isinstance(verdict, Unsupported)}
 
 
-def _behind(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupported]:
+def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupported]:
     """Nodes that read what refused ones make, if its type is not known: providers crash on inputs without a type."""
     types, unknown = infer(model), dict[str, str]()
     refusals: dict[int, Unsupported] = {}
@@ -616,5 +616,5 @@ def of_sizes(model: onnx.ModelProto) -> frozenset[int]:
     return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))
 
 
-def _left(assignment: Assignment) -> str:
+def _cpu_nodes_text(assignment: Assignment) -> str:
     return f"leaves {len(assignment.left) + len(assignment.made)} nodes to ONNX Runtime's CPU"

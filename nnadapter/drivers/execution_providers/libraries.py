@@ -78,7 +78,7 @@ class LibrarySource:
     """Name and version."""
 
 
-_KNOWN = (
+_PROVIDER_PACKAGES = (
     ("MLXExecutionProvider", "onnxruntime_ep_mlx", "onnxruntime-ep-mlx"),
     ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx", "onnxruntime-ep-nv-tensorrt-rtx-cu13"),
     ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx", "onnxruntime-ep-nv-tensorrt-rtx-cu12"),
@@ -107,7 +107,7 @@ def installed_providers() -> Sequence[str]:
 
 def _present() -> Sequence[tuple[str, str, str]]:
     present = []
-    for provider, module, distribution in _KNOWN:
+    for provider, module, distribution in _PROVIDER_PACKAGES:
         try:
             named = f"{distribution} {metadata.version(distribution)}"
         except metadata.PackageNotFoundError:

@@ -229,7 +229,7 @@ def external_data_text(contents: bytes) -> str:
     """
     if contents[4:8] == b"ORTM":
         raise ValueError("ONNX Runtime takes it for its own form")
-    return "" if is_plain(contents) else _told(contents)
+    return "" if is_plain(contents) else _external_content(contents)
 
 
 def is_plain(contents: bytes) -> bool:
@@ -318,7 +318,7 @@ MODEL = _message((1, 5), (2, 3, 4, 6), {7: _GRAPH, 8: _OPERATOR_SET, 14: _PROPER
 """A ModelProto, without all that may hold a tensor, an inner graph or a function."""
 
 
-def _told(contents: bytes) -> str:
+def _external_content(contents: bytes) -> str:
     import onnx  # most programs that are loaded need none of it
 
     for message in _messages(onnx.load_from_string(contents)):

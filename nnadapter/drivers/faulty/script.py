@@ -85,7 +85,7 @@ class KindRow:
 _ANY = frozenset(Phase)
 _RUN = frozenset((Phase.RUN,))
 _BLOB = frozenset((Phase.DESERIALIZE,))
-_ASKED = frozenset((Phase.JUDGE, Phase.ADMIT))
+_VERDICT_PHASES = frozenset((Phase.JUDGE, Phase.ADMIT))
 
 KINDS: Mapping[Kind, KindRow] = {
     Kind.FAIL: KindRow("raises an error of `nnadapter.errors`, `error`", _ANY, ("error", "message")),
@@ -100,8 +100,8 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.EXIT: KindRow("ends the process with an exit code, `code`", _ANY, ("code",)),
     Kind.HANG: KindRow("does not come back, for `seconds` or for ever", _ANY, ("seconds",)),
     Kind.SLOW: KindRow("takes `seconds` longer", _ANY, ("seconds",)),
-    Kind.SAYS_YES: KindRow("says yes to what the device refuses", _ASKED),
-    Kind.SAYS_NO: KindRow("says no to what the device takes", _ASKED),
+    Kind.SAYS_YES: KindRow("says yes to what the device refuses", _VERDICT_PHASES),
+    Kind.SAYS_NO: KindRow("says no to what the device takes", _VERDICT_PHASES),
     Kind.WRONG_COUNT: KindRow("gives one verdict, or one output, too few", frozenset((Phase.JUDGE, Phase.RUN))),
     Kind.WRONG_SHAPE: KindRow("gives outputs of another rank", _RUN, ("output",)),
     Kind.WRONG_DTYPE: KindRow("gives outputs of another data type", _RUN, ("output",)),
@@ -176,8 +176,8 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
 
     def __post_init__(self) -> None:
         """Check every value by itself, then against the kind."""
-        force_setattr(self, "kind", _known(Kind, self.kind, "kind"))
-        force_setattr(self, "phase", _known(Phase, self.phase, "phase"))
+        force_setattr(self, "kind", _enum_member(Kind, self.kind, "kind"))
+        force_setattr(self, "phase", _enum_member(Phase, self.phase, "phase"))
         check_fields(self, FaultScriptError)
         row = KINDS[self.kind]
         if self.phase not in row.phases:
@@ -306,7 +306,7 @@ def _check_details(fault: Fault) -> None:
         raise FaultScriptError("'slow' needs 'seconds'", key="seconds")
 
 
-def _known(kind: Any, value: object, key: str) -> Any:
+def _enum_member(kind: Any, value: object, key: str) -> Any:
     """A member of an enumeration, which may be given by its value."""
     names = [member.value for member in kind]
     if value not in names:

@@ -85,7 +85,7 @@ class Channel:
             TimeoutError: the other side takes nothing.
             OSError: it is gone.
         """
-        self._socket.settimeout(_left(end))
+        self._socket.settimeout(_seconds_remaining(end))
         message = _LENGTH.pack(len(contents)) + contents
         if not descriptors:
             self._socket.sendall(message)
@@ -106,9 +106,9 @@ class Channel:
         """
         first = self._soon() if is_alone else None
         if first is None:
-            self._socket.settimeout(_left(end))
+            self._socket.settimeout(_seconds_remaining(end))
             first = self._socket.recv(_PIECE)
-        return self._whole(first, end)
+        return self._read_message(first, end)
 
     def is_readable(self, seconds: float) -> bool:
         """Wait so long for something to come, or for the other side to go."""
@@ -127,7 +127,7 @@ class Channel:
         """As `receive`, with what came beside the message."""
         self._socket.settimeout(None)
         first, descriptors, _, _ = socket.recv_fds(self._socket, _PIECE, MOST_DESCRIPTORS)
-        return self._whole(first, None), descriptors
+        return self._read_message(first, None), descriptors
 
     def close(self) -> None:
         """Close this end; who waits at the other one learns of it, if no process that was forked has it, too."""
@@ -146,7 +146,7 @@ class Channel:
         self._to_sleep_for = _PATIENT
         return None
 
-    def _whole(self, first: bytes, end: float | None) -> bytes:
+    def _read_message(self, first: bytes, end: float | None) -> bytes:
         if len(first) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(first)
             if len(first) == _LENGTH.size + length:  # nearly always
@@ -157,7 +157,7 @@ class Channel:
             if total_length is None and len(pieces) >= _LENGTH.size:
                 total_length = _LENGTH.size + _LENGTH.unpack_from(pieces)[0]
                 continue
-            self._socket.settimeout(_left(end))
+            self._socket.settimeout(_seconds_remaining(end))
             piece = self._socket.recv(min(_PIECE if total_length is None else total_length - len(pieces), 1 << 20))
             if not piece:
                 raise EOFError("the other side is gone")
@@ -181,7 +181,7 @@ def can_share() -> bool:
     return hasattr(socket, "send_fds") and hasattr(socket, "AF_UNIX")
 
 
-def _left(end: float | None) -> float | None:
+def _seconds_remaining(end: float | None) -> float | None:
     return None if end is None else max(end - time.monotonic(), 1e-6)
 
 
@@ -349,12 +349,12 @@ class Lane:
         """
         sizes = [view.nbytes for view in aside]
         if not aside:
-            return self._said((contents, sizes), (), end), None
+            return self._exchange((contents, sizes), (), end), None
         offsets, total = _offsets(sizes)
         block = Block(total)
         for view, offset in zip(aside, offsets, strict=True):
             block[offset : offset + view.nbytes] = view
-        return self._said((contents, sizes), (block.descriptor,), end), None
+        return self._exchange((contents, sizes), (block.descriptor,), end), None
 
     def compute(self, computation: Computation, end: float) -> tuple[bytes, Any]:
         """Compute, and return the results; or what else it said, as it is.
@@ -390,12 +390,12 @@ class Lane:
             [(number, block.nbytes) for number, block in blocks],
             freed_blocks,
         )
-        answer = self._said(message, [block.descriptor for _, block in blocks], end, control)
+        answer = self._exchange(message, [block.descriptor for _, block in blocks], end, control)
         for _, block in blocks:
             self._known[block.number] = ref(block)
         for number in freed_blocks:
             del self._known[number]
-        return self._taken(answer, lane_block, request, end, control)
+        return self._read_results(answer, lane_block, request, end, control)
 
     def close(self) -> None:
         """Close it."""
@@ -413,7 +413,7 @@ class Lane:
             lane_block = self._own = Block(1 << (nbytes - 1).bit_length())
         return lane_block
 
-    def _said(self, message: object, descriptors: Sequence[int], end: float, control: Control = UNLIMITED) -> bytes:
+    def _exchange(self, message: object, descriptors: Sequence[int], end: float, control: Control = UNLIMITED) -> bytes:
         self.is_talking = self.was_used = True
         self._channel.send(pickle.dumps(message, protocol=5), descriptors, end)
         if control.cancelled is None:
@@ -437,7 +437,7 @@ class Lane:
                 raise TimeoutError
         return self._channel.receive(time.monotonic() + GRACE_S)
 
-    def _taken(
+    def _read_results(
         self, answer: bytes, lane_block: Block, request: _Request, end: float, control: Control
     ) -> tuple[bytes, Any]:
         if not answer:  # it has written what it was asked for to where it was asked to
@@ -445,9 +445,9 @@ class Lane:
         reply = read_answer(answer, self._device)
         if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == "more":
             self.is_talking = True  # it waits for that room
-            lane_block = self._with_room(_whole(reply[1], self._device))
+            lane_block = self._with_room(_checked_byte_count(reply[1], self._device))
             message = [(OWN, lane_block.nbytes)]
-            answer = self._said(message, (lane_block.descriptor,), end, control)
+            answer = self._exchange(message, (lane_block.descriptor,), end, control)
             self._known[lane_block.number] = ref(lane_block)
             reply = read_answer(answer, self._device)
         if isinstance(reply, tuple) and len(reply) == 2 and reply[0] is True and isinstance(reply[1], list):
@@ -553,7 +553,7 @@ def _result(block: Block, spec: Any, device: str) -> Array:
         raise DriverError(f"the process of device {device!r} gave a result that is none: {error}") from error
 
 
-def _whole(nbytes: Any, device: str) -> int:
+def _checked_byte_count(nbytes: Any, device: str) -> int:
     if type(nbytes) is not int or nbytes < 0:
         raise DriverError(f"the process of device {device!r} asked for {nbytes!r} bytes of memory")
     return nbytes

@@ -181,9 +181,9 @@ def _process(output: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[byt
         )
 
 
-_TOLD = 300
+_OUTPUT_CHARACTERS = 300
 """Characters of what the process said last."""
-_SAID_BYTES = 1 << 20
+_OUTPUT_LIMIT_BYTES = 1 << 20
 """What it prints is cut off now and then, beyond so much."""
 _OUTPUT_PREFIX = 1 << 14
 _LAST_LINES = 30
@@ -282,7 +282,7 @@ class Child:
             talk: says it, and returns the answer as bytes, or nothing and what came of it.
         """
         if self.lost:
-            raise self._lost(DeviceLostError, command)
+            raise self._lost_error(DeviceLostError, command)
         lane: Lane | None = None
         try:
             lane = self._lane()
@@ -368,7 +368,7 @@ class Child:
                 else:
                     lane.close()
         with contextlib.suppress(OSError, ValueError):
-            if os.fstat(self._said.fileno()).st_size > _SAID_BYTES:
+            if os.fstat(self._said.fileno()).st_size > _OUTPUT_LIMIT_BYTES:
                 os.ftruncate(self._said.fileno(), 0)
         self._on_tick(self)
 
@@ -395,13 +395,13 @@ class Child:
         except NNAdapterError as error:
             raise located(error, self.device, PHASE_OF[command]) from error.__cause__
 
-    def _lost(self, kind: type[DeviceLostError], command: str) -> DeviceLostError:
+    def _lost_error(self, kind: type[DeviceLostError], command: str) -> DeviceLostError:
         text = f"{self.lost}; it is started again when it is next used"
         return kind(text, device=self.device, phase=PHASE_OF[command])
 
     def _stopped(self, command: str, limit: str) -> DeviceLostError:
         self.end(f"device {self.device!r} gave no answer to {command!r} {limit} and was stopped")
-        return self._lost(DeviceTimeoutError, command)
+        return self._lost_error(DeviceTimeoutError, command)
 
     def _died(self, command: str) -> DeviceLostError:
         if not self.lost and self._started is not None:
@@ -409,15 +409,15 @@ class Child:
                 self._started.process.wait(5)
             code = self._started.process.poll()
             how = f"killed by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-            self.end(f"the process of device {self.device!r} ended at {command!r}, {how}{self._last_words()}")
-        return self._lost(DeviceLostError, command)
+            self.end(f"the process of device {self.device!r} ended at {command!r}, {how}{self._last_output()}")
+        return self._lost_error(DeviceLostError, command)
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         with contextlib.suppress(OSError, ValueError):
             begin = max(0, os.fstat(self._said.fileno()).st_size - _OUTPUT_PREFIX)
             output = os.pread(self._said.fileno(), _OUTPUT_PREFIX, begin).decode(errors="replace")
             summary = " ".join(_crash(output) or " ".join(output.split("\n")[-_LAST_LINES:]).split())
-            return f", saying: {summary[:_TOLD]}" if summary else ""
+            return f", saying: {summary[:_OUTPUT_CHARACTERS]}" if summary else ""
         return ""
 
     def _give_back(self, lanes: list[Lane] | None = None) -> None:

@@ -83,10 +83,10 @@ class Made:
         with self._lock:
             location = self.known
             if location is None or location.child.lost:
-                location = self._take(self._made())
+                location = self._take(self._create())
             return location
 
-    def _made(self) -> RemoteLocation:
+    def _create(self) -> RemoteLocation:
         make = self._make()
         if make is None:  # while it was made aside
             raise ClosedError("what was made in the device's process is in use by nobody any more")
@@ -111,13 +111,13 @@ class Made:
         """Have it made aside, and wait for that."""
         thread = self._again
         if thread is None or not thread.is_alive():
-            thread = self._again = Thread(target=self._made_aside, name="nnadapter made again", daemon=True)
+            thread = self._again = Thread(target=self._create_in_background, name="nnadapter made again", daemon=True)
             thread.start()
         thread.join(max(end - time.monotonic(), 0.0))
         if thread.is_alive():
             raise DeviceTimeoutError("the device is still being started again")
 
-    def _made_aside(self) -> None:
+    def _create_in_background(self) -> None:
         with contextlib.suppress(NNAdapterError):  # who waits asks again, and is told
             self.there()
 
@@ -275,7 +275,7 @@ class IsolatedProgram(Program):
         """Of what it makes, where that is known."""
         self._recipe = recipe
         self._memory: tuple[int, int, Mapping[Hashable, int]] | None = None
-        self.made = Made(self._again, location)
+        self.made = Made(self._recreate, location)
         """Where it is."""
         if seconds >= _SLOW_S:
             self.serialize()
@@ -287,20 +287,20 @@ class IsolatedProgram(Program):
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`."""
-        return self._held[0]
+        return self._memory_facts[0]
 
     @property
     def execution_bytes(self) -> int:
         """See `Program.execution_bytes`."""
-        return self._held[1]
+        return self._memory_facts[1]
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
         """See `Program.shared_bytes`."""
-        return {(id(self.context), key): nbytes for key, nbytes in self._held[2].items()}
+        return {(id(self.context), key): nbytes for key, nbytes in self._memory_facts[2].items()}
 
     @property
-    def _held(self) -> tuple[int, int, Mapping[Hashable, int]]:
+    def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
         """What the program said first: a device that computes is not asked again."""
         if self._memory is None:
             location = self.made.there()
@@ -324,7 +324,7 @@ class IsolatedProgram(Program):
         """See `Program.close`."""
         self.made.close(self.context.limit("close"))
 
-    def _again(self) -> RemoteLocation:
+    def _recreate(self) -> RemoteLocation:
         recipe, context = self._recipe, self.context
         if recipe.blob is not None:
             location = context.made.there()

@@ -147,12 +147,12 @@ class Served:
     def _memory_statistics(self) -> Any:
         return self._calls["memory_statistics"](self._device.memory_statistics)
 
-    def _compute_ahead(self, before: Sequence[Job], behind: Sequence[Job]) -> Ahead | None:
+    def _compute_on_streams(self, before: Sequence[Job], behind: Sequence[Job]) -> Ahead | None:
         resources = self._made
         first, second = ([(resources[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
         return compute_ahead(self._device, first, second)
 
-    def _compute_there(self, jobs: Sequence[Job]) -> Ahead | None:
+    def _compute_on_device(self, jobs: Sequence[Job]) -> Ahead | None:
         return compute_there(self._device, [(self._made[number], inputs) for number, inputs in jobs])
 
     def _take_model(self, number: int, model: Any) -> None:
@@ -160,21 +160,21 @@ class Served:
         self._model = (number, model)
 
     def _supported(self, context: int, model: int) -> list[Any]:
-        return list(self._calls["supported"](self._made[context].supported, self._held(model)))
+        return list(self._calls["supported"](self._made[context].supported, self._received_model(model)))
 
     def _admit(self, context: int, model: int) -> Any:
-        return self._calls["admit"](self._made[context].admit, self._held(model))
+        return self._calls["admit"](self._made[context].admit, self._received_model(model))
 
     def _compile(self, context: int, model: int) -> int:
-        program = self._calls["compile"](self._made[context].compile, self._held(model))
+        program = self._calls["compile"](self._made[context].compile, self._received_model(model))
         return self._program(program, context)
 
     def _compile_whole(self, context: int, model: int) -> int:
-        program = self._calls["compile_whole"](self._made[context].compile_whole, self._held(model))
+        program = self._calls["compile_whole"](self._made[context].compile_whole, self._received_model(model))
         return self._program(program, context)
 
     def _bind(self, context: int, program: int, model: int) -> int | None:
-        bound = self._calls["bind"](self._made[context].bind, self._made[program], self._held(model))
+        bound = self._calls["bind"](self._made[context].bind, self._made[program], self._received_model(model))
         return None if bound is None else self._program(bound, context)
 
     def _deserialize(self, context: int, blob: Any) -> int:
@@ -214,7 +214,7 @@ class Served:
 
     def _compute_at(self, context: int, model: int, jobs: Sequence[SizedJob]) -> tuple[Results, list[int]]:
         """Results of the jobs at whose sizes the program of the model holds, and the positions of those jobs."""
-        segment_model = self._held(model)
+        segment_model = self._received_model(model)
         tasks = [at_sizes(segment_model, (self._made[execution], *arguments)) for execution, *arguments in jobs]
         positions = [position for position, task in enumerate(tasks) if task is not None]
         return _computed_all([task for task in tasks if task is not None], at_once=False), positions
@@ -237,7 +237,7 @@ class Served:
         pages = int((process / "statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE"), len(list((process / "fd").iterdir()))
 
-    def _held(self, number: int) -> Any:
+    def _received_model(self, number: int) -> Any:
         model_number, model = self._model
         assert model_number == number, "the host sends a model before it asks about it"
         return model
@@ -300,18 +300,18 @@ class Seat:
         contents, descriptors = self._channel.receive_with_descriptors()
         message = pickle.loads(contents)
         if len(message) == 2:
-            self._channel.send(_pickled(self._asked(message, descriptors)))
+            self._channel.send(_pickled(self._handle(message, descriptors)))
             return
         answer = self._computed(message, descriptors)
         self._channel.send(answer if isinstance(answer, bytes) else _pickled(answer))
 
-    def _asked(self, message: tuple[bytes, Sequence[int]], descriptors: Sequence[int]) -> tuple[bool, Any]:
+    def _handle(self, message: tuple[bytes, Sequence[int]], descriptors: Sequence[int]) -> tuple[bool, Any]:
         contents, sizes = message
         try:
             command, arguments = read(contents, _pieces(sizes, descriptors))
             return True, self._served.call(command)(**arguments)
         except FAILURES as error:  # a driver may raise anything; the host is told
-            return False, _told(error)
+            return False, _error_as_data(error)
 
     def _computed(self, message: Sequence[Any], descriptors: Sequence[int]) -> Any:
         number, inputs, outputs, sizes, seconds, blocks, freed_blocks = message
@@ -327,9 +327,9 @@ class Seat:
             results = self._results(execution, call, arrays, into, seconds)
             if into is not None and _written(results, into):
                 return b""
-            return self._placed(results)
+            return self._place_results(results)
         except FAILURES as error:  # as above
-            return False, _told(error)
+            return False, _error_as_data(error)
 
     def _results(
         self,
@@ -353,7 +353,7 @@ class Seat:
                 raise ExecutionError(f"the driver gave {type_name} for output {position}, expected a numpy array")
         return results  # type: ignore[no-any-return]
 
-    def _placed(self, results: Sequence[Array]) -> Any:
+    def _place_results(self, results: Sequence[Array]) -> Any:
         """Results in the lane's own memory, and where they lie; more of it is asked for where it is too small."""
         specs: list[Any] = []
         nbytes = HEADER_BYTES
@@ -438,7 +438,7 @@ def _pickled(answer: Any) -> bytes:
         return written((False, ("DriverError", message, {})))
 
 
-def _told(error: BaseException) -> tuple[str, str, Mapping[str, Any]]:
+def _error_as_data(error: BaseException) -> tuple[str, str, Mapping[str, Any]]:
     """An error, in plain values: its class, its text in one line, and what else it holds."""
     fields = {"refused": error.refused} if isinstance(error, CompilationError) else {}
     kind, text = type(error).__name__, describe(error)

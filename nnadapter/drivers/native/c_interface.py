@@ -326,7 +326,7 @@ REASONS: Mapping[int, Reason] = MappingProxyType(
 
 MESSAGE_BYTES = 1024
 """Size of the buffer that a driver's message is written to."""
-_TELLING: Mapping[Status, type[NNAdapterError]] = {
+_ERROR_CLASSES: Mapping[Status, type[NNAdapterError]] = {
     Status.OUT_OF_MEMORY: OutOfMemoryError,
     Status.DEVICE_UNAVAILABLE: DeviceUnavailableError,
     Status.DEVICE_LOST: DeviceLostError,
@@ -428,7 +428,7 @@ class Functions:
         self, name: str, status: Any, failure: type[NNAdapterError], misuse: type[NNAdapterError]
     ) -> NNAdapterError:
         """What a status stands for that this thread was given just now, see `call`."""
-        kinds = {**_TELLING, Status.INVALID_ARGUMENT: misuse}
+        kinds = {**_ERROR_CLASSES, Status.INVALID_ARGUMENT: misuse}
         return kinds.get(status, failure)(self._sentence(name, status, read_text(_ROOM.message.value)))
 
     def _sentence(self, name: str, status: int, message: str) -> str:

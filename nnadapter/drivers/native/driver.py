@@ -175,7 +175,7 @@ class NativeContext(Context):
             verdicts = self._sink(model.operation_count)
             self._functions.call("supported", self._handle, address, verdicts.array)
             answers = verdicts.read()
-        return list(map(_told, model.operations, answers)) if model.is_open else answers
+        return list(map(_checked_attributes, model.operations, answers)) if model.is_open else answers
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
@@ -201,7 +201,7 @@ class NativeContext(Context):
             CancelledError: the driver was told that nobody wants the program, and stopped.
             CompilationError: the deadline passed, or the driver failed.
         """
-        holder, address, sizes = self._taken(model)
+        holder, address, sizes = self._take_built(model)
         with self._lock:
             _passing, request = self._request(address, control)
             handle = self._functions.made(
@@ -219,7 +219,7 @@ class NativeContext(Context):
         """As `bind`, with what `compile_within` has and raises."""
         if "bind" not in self._functions:
             return None
-        holder, address, _ = self._taken(model)
+        holder, address, _ = self._take_built(model)
         with self._lock:
             _passing, request = self._request(address, control)
             handle = program.bound(request)
@@ -288,7 +288,7 @@ class NativeContext(Context):
             sink = self._sinks[count] = VerdictSink(count)
         return sink.cleared()
 
-    def _taken(self, model: Model) -> _Built:
+    def _take_built(self, model: Model) -> _Built:
         """A model in C for a program, which keeps it from here on."""
         built = self._built(model)
         self._last = _NONE_BUILT
@@ -303,7 +303,7 @@ class NativeContext(Context):
             InvalidModelError: the model contradicts itself.
         """
         if isinstance(model, SpecializedModel):
-            filled: _Built = model.prepared(_filled, _filled)
+            filled: _Built = model.prepared(_build_specialized, _build_specialized)
             return filled
         last, built = self._last
         if last is not model:
@@ -324,14 +324,14 @@ def _new_slot(functions: Functions, device: int) -> Seat:
     return Seat(NativeStream(functions, device) if "create_stream" in functions else None)
 
 
-def _told(operation: Operation, verdict: Verdict) -> Verdict:
+def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
     """What a driver says of an operation of an open model, if it is told all of its attributes."""
     name = untold(operation) if verdict else ""
     detail = f"{name} of {operation.type} is a real number that hangs on sizes, which drivers in C are not told"
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 
 
-def _filled(model: SpecializedModel) -> _Built:
+def _build_specialized(model: SpecializedModel) -> _Built:
     verify(model)
     templates: ModelTemplates = model.of.together.prepared(ModelTemplates, ModelTemplates)
     holder = Holder()
@@ -384,8 +384,8 @@ def capability_of(functions: Functions, device: int) -> Capability:
         functions.call("describe_device", device, ctypes.addressof(capability))
     return Capability(
         form=ModelForm.IR,
-        threading=_known("threading", THREADINGS, capability.threading),
-        open_sizes=_known("open_sizes", OPEN_SIZES, capability.open_sizes),
+        threading=_enum_value("threading", THREADINGS, capability.threading),
+        open_sizes=_enum_value("open_sizes", OPEN_SIZES, capability.open_sizes),
         size_bounds=_bounds(capability) if OPEN_SIZES[capability.open_sizes] is OpenSizes.BOUNDS else None,
         memory_bytes=capability.memory_bytes or None,
         options=tuple(
@@ -416,7 +416,7 @@ def _info(functions: Functions, address: int) -> DeviceInfo:
     return DeviceInfo(
         name=functions.driver if id_ in ("", "0") else f"{functions.driver}:{id_}",
         vendor=read_text(device_info.vendor) or functions.vendor,
-        type=_known("type", DEVICE_TYPES, device_info.type) if device_info.type else DeviceType.ACCELERATOR,
+        type=_enum_value("type", DEVICE_TYPES, device_info.type) if device_info.type else DeviceType.ACCELERATOR,
         sub_type=read_text(device_info.sub_type),
         version=" / ".join(version for version in versions if version),
         available=available,
@@ -456,7 +456,9 @@ def _operation(address: int) -> OperationSupport:
 def _data_types(address: int | None, count: int) -> frozenset[DataType]:
     if not address or not count:
         return frozenset()
-    return frozenset(_known("data type", _DATA_TYPES, code) for code in (ctypes.c_int32 * count).from_address(address))
+    return frozenset(
+        _enum_value("data type", _DATA_TYPES, code) for code in (ctypes.c_int32 * count).from_address(address)
+    )
 
 
 def _profile(address: int) -> Profile:
@@ -476,7 +478,7 @@ def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:
     return valid_addresses
 
 
-def _known(name: str, table: Any, code: int) -> Any:
+def _enum_value(name: str, table: Any, code: int) -> Any:
     if code not in table:
         raise DriverError(f"{name} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor")
     return table[code]

@@ -341,7 +341,7 @@ class Block:
     def copied(self) -> tuple[Array, int]:
         """A copy as words, and the address of its root."""
         words = self._words.copy()
-        return words, _placed(words, self._moves) + self.root
+        return words, _relocate(words, self._moves) + self.root
 
 
 class JoinedBlocks:
@@ -361,13 +361,13 @@ class JoinedBlocks:
 
     def placed(self, words: Array) -> int:
         """Have the pointers of a copy point into it, and return its address."""
-        return _placed(words, self._moves)
+        return _relocate(words, self._moves)
 
 
 _NONE: Array = np.zeros(0, np.int64)
 
 
-def _placed(words: Array, moves: Array) -> int:
+def _relocate(words: Array, moves: Array) -> int:
     address = ctypes.addressof(ctypes.c_char.from_buffer(words.data))  # a quarter of what numpy takes to say it
     words += moves * address
     return address
@@ -459,7 +459,7 @@ class ModelTemplates:
         place = model.of.place
         if place not in self._templates:
             return None
-        filled: _SpecializedStructs = model.replay.prepared(self, self._filled)
+        filled: _SpecializedStructs = model.replay.prepared(self, self._specialize)
         start = filled.starts.pop(place, None)
         if start is None:  # the model came later, or is there twice
             filled = self._filled_at((place,), model.replay)
@@ -470,7 +470,7 @@ class ModelTemplates:
         holder.keep((filled.words, template.holder))
         return filled.address + start * WORD + template.block.root
 
-    def _filled(self, replay: Replay) -> _SpecializedStructs:
+    def _specialize(self, replay: Replay) -> _SpecializedStructs:
         return self._filled_at(tuple([place for place in replay.places if place in self._templates]), replay)
 
     def _filled_at(self, places: tuple[int, ...], replay: Replay) -> _SpecializedStructs:

@@ -370,7 +370,7 @@ def _packed(types: Border, inputs: Sequence[Array]) -> tuple[list[Array], list[A
     """Arrays to read from and to write to, where some have another form in C."""
     pairs = zip(types.inputs, inputs, strict=True)
     packed_inputs = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
-    return packed_inputs, [_room(type_) for type_ in types.outputs]
+    return packed_inputs, [_allocate(type_) for type_ in types.outputs]
 
 
 class Sized:
@@ -446,7 +446,7 @@ def _tensor(holder: Holder, dtype: DataType, rank: int) -> Any:
     return holder.keep(make("Tensor", data_type=DATA_TYPES[dtype], rank=rank, dimensions=dimensions))
 
 
-def _room(type_: OperandType) -> Array:
+def _allocate(type_: OperandType) -> Array:
     if type_.dtype in PACKED:
         return np.empty(type_.nbytes, np.uint8)
     return np.empty(type_.dimensions, type_.dtype.array_type)

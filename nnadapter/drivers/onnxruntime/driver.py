@@ -98,7 +98,7 @@ _ENOUGH = 150_000
 """Elements that nodes make, with the products of their weights: from here on threads gain."""
 _PRODUCTS = 32
 """Products that are summed up in the time in which an element is made by some function."""
-_OPEN = 128
+_DYNAMIC_SIZE_GUESS = 128
 """What a dimension counts as that is known only when the model runs."""
 _WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
 """Ops that multiply matrices, also where none of these is a constant."""
@@ -129,7 +129,9 @@ def _elements(value: onnx.ValueInfoProto) -> float:
     if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
         return inf
     dimensions = value.type.tensor_type.shape.dim
-    return prod(dimension.dim_value if dimension.HasField("dim_value") else _OPEN for dimension in dimensions)
+    return prod(
+        dimension.dim_value if dimension.HasField("dim_value") else _DYNAMIC_SIZE_GUESS for dimension in dimensions
+    )
 
 
 def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]]) -> float:
@@ -144,7 +146,7 @@ def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]
         return inf
     matrices = [weights[name] for name in node.input if len(weights.get(name, ())) > 1]
     if not matrices and node.op_type in _WITHOUT_WEIGHTS:
-        matrices = [(_OPEN, _OPEN)]
+        matrices = [(_DYNAMIC_SIZE_GUESS, _DYNAMIC_SIZE_GUESS)]
     rows = [most / max(1, min(dimensions[:2])) for dimensions in matrices]
     return most + sum(row_count * prod(matrix) for row_count, matrix in zip(rows, matrices, strict=True)) / _PRODUCTS
 

@@ -351,14 +351,14 @@ class Asker:
             if difference(part, model):
                 return False
             queried_model = model if len(first) == len(cases) else read(parts.part(list(first.values())))
-            return not self._left(queried_model)
+            return not self._unsupported_types(queried_model)
         except Exception:  # noqa: BLE001  which of them it is, single questions say
             return False
 
     def _query(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             model = read(part)
-            unsupported_types = self._left(model)
+            unsupported_types = self._unsupported_types(model)
         except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
             return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO does not read it: {brief(error)}")
         if unsupported_types:
@@ -368,7 +368,7 @@ class Asker:
         wrong = difference(part, model)
         return Unsupported(Reason.DEVICE_REFUSED, wrong) if wrong else None
 
-    def _left(self, model: Any) -> Sequence[str]:
+    def _unsupported_types(self, model: Any) -> Sequence[str]:
         """The types of the operations of a model that the device does not take."""
         supported_ops = core().query_model(model, self._device, dict(self._properties))
         return sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in supported_ops})

@@ -27,7 +27,7 @@ class DynamicSizeError(Exception):
     """Something hangs on a size that is left open. Nobody outside of this room sees it."""
 
 
-def _open(*_: object) -> Any:
+def _raise_dynamic_size(*_: object) -> Any:
     raise DynamicSizeError
 
 
@@ -40,10 +40,10 @@ class DynamicSize:
 
     def __eq__(self, other: object) -> bool:
         """Whether the other is the same dimension."""
-        return (isinstance(other, DynamicSize) and bool(self.name) and other.name == self.name) or _open()
+        return (isinstance(other, DynamicSize) and bool(self.name) and other.name == self.name) or _raise_dynamic_size()
 
-    __hash__ = __bool__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _open
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _open
+    __hash__ = __bool__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _raise_dynamic_size
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _raise_dynamic_size
 
 
 @dataclass(frozen=True, slots=True)

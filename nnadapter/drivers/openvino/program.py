@@ -260,7 +260,7 @@ class OpenvinoExecution(Execution):
         self._begin_again()
         if self._is_plain:
             return self._copied(inputs)
-        return self._computed(inputs, self._new(), self._infer_copies if all(self._stays) else self._infer)
+        return self._computed(inputs, self._allocate_outputs(), self._infer_copies if all(self._stays) else self._infer)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """See `Execution.compute_within`: the engine is stopped between two of its nodes, where all sizes are known.
@@ -270,7 +270,9 @@ class OpenvinoExecution(Execution):
         shape. Seen with OpenVINO 2026.4.
         """
         self._begin_again()
-        return self._computed(inputs, self._new(), partial(self._infer_while_wanted, control.cancelled or _never))
+        return self._computed(
+            inputs, self._allocate_outputs(), partial(self._infer_while_wanted, control.cancelled or _never)
+        )
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute_into`, and `compute`. What is used again stays bound."""
@@ -287,7 +289,7 @@ class OpenvinoExecution(Execution):
         except Exception as error:
             raise _failed(error) from error
 
-    def _new(self) -> Sequence[Array | None]:
+    def _allocate_outputs(self) -> Sequence[Array | None]:
         """Arrays for the outputs, None for those that are read from the engine's own memory."""
         return [
             None if stays or shape is None else np.empty(shape, dtype)

@@ -79,12 +79,12 @@ def keep_signs(model: Any) -> None:
         kind = operator.get_type_name()
         if kind == "FakeQuantize":
             port = operator.input(0)
-            if _is_open(port.get_source_output()) and _is_negated(port.get_source_output()):
+            if _is_dynamic_float(port.get_source_output()) and _is_negated(port.get_source_output()):
                 part(port)
         elif changes_signs(operator):
             for port in operator.inputs():
                 value = port.get_source_output()
-                if _is_open(value) and value.get_node().get_type_name() == "FakeQuantize":
+                if _is_dynamic_float(value) and value.get_node().get_type_name() == "FakeQuantize":
                     part(port)
 
 
@@ -94,7 +94,7 @@ def changes_signs(operator: Any) -> bool:
     return kind in _NEGATIVE and _NEGATIVE[kind](operator)
 
 
-def _is_open(value: Any) -> bool:
+def _is_dynamic_float(value: Any) -> bool:
     """Whether a value is of float32, and its sizes are not known."""
     is_real = value.get_element_type().get_type_name() == "f32"
     return is_real and bool(value.get_partial_shape().is_dynamic)

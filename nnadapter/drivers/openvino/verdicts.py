@@ -507,7 +507,7 @@ def judge(node: onnx.NodeProto, analysis: Whole, switched_off: Collection[str] =
     if row is None:
         detail = f"{node.op_type} is not among the ops that were found right on OpenVINO"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
-    decided = _of_data(node, analysis) if _is_open(node, analysis.parts) else restriction(node, analysis.parts)
+    decided = _of_data(node, analysis) if _is_dynamic(node, analysis.parts) else restriction(node, analysis.parts)
     return all_of((_types(node, row, analysis), decided))
 
 
@@ -526,7 +526,7 @@ def judge_dynamic(node: onnx.NodeProto, analysis: Whole, halves: Collection[str]
     of_sizes = _of_sizes(node, analysis)
     if of_sizes is not None:
         return of_sizes
-    is_open, is_known = _is_open(node, analysis.parts), node.op_type in OPERATORS and not plain_domain(node.domain)
+    is_open, is_known = _is_dynamic(node, analysis.parts), node.op_type in OPERATORS and not plain_domain(node.domain)
     if not is_known or (is_open and node.op_type in STATIC_SHAPE_OPS):
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
     if not is_open:
@@ -540,7 +540,7 @@ def judge_dynamic(node: onnx.NodeProto, analysis: Whole, halves: Collection[str]
 
 def leaves_open(node: onnx.NodeProto, analysis: Whole) -> bool:
     """Whether a node has values of open sizes, or makes sizes of these."""
-    return _is_open(node, analysis.parts) or any(name in analysis.sizes for name in node.output)
+    return _is_dynamic(node, analysis.parts) or any(name in analysis.sizes for name in node.output)
 
 
 def _of_data(node: onnx.NodeProto, analysis: Whole) -> Verdict:
@@ -598,7 +598,7 @@ def _is_typed(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
     return _ranked(node, name, value) if node.op_type in MEASURING else SUPPORTED
 
 
-def _is_open(node: onnx.NodeProto, parts: Parts) -> bool:
+def _is_dynamic(node: onnx.NodeProto, parts: Parts) -> bool:
     """Whether the shape of a value is not known."""
     values = (parts.value(name) for name in (*node.input, *node.output) if name)
     return any(value is None or value.static_shape is None for value in values)

@@ -124,7 +124,7 @@ def _check_form(name: str, original: Model, result: Model) -> None:
         ("outputs", original.outputs, result.outputs),
     ):
         border, new_border = (
-            [_border(model, index) for index in indices]
+            [_signature_text(model, index) for index in indices]
             for model, indices in ((original, original_indices), (result, result_indices))
         )
         if border != new_border:
@@ -134,7 +134,7 @@ def _check_form(name: str, original: Model, result: Model) -> None:
             )
 
 
-def _border(model: Model, index: int) -> str:
+def _signature_text(model: Model, index: int) -> str:
     operand = model.operands[index]
     return f"{operand.name!r} {operand.type}"
 

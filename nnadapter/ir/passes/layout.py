@@ -239,7 +239,7 @@ class _Images:
         """Convert one operation."""
         self._current = index
         operation = self._editor.operation(index)
-        if operation.type in ("TRANSPOSE", "RESHAPE") and self._put_off(index, operation):
+        if operation.type in ("TRANSPOSE", "RESHAPE") and self._defer(index, operation):
             return
         if self._follows(operation):
             self._convert(index, operation)
@@ -274,23 +274,23 @@ class _Images:
             dimensions = self._editor.type_of(operand).dimensions
             raised = view.reshaped((*[1] * (4 - len(dimensions)), *dimensions))
             if raised is None:
-                raised = self._whole(self.plain(operand)).reshaped((*[1] * (4 - len(dimensions)), *dimensions))
+                raised = self._view_of(self.plain(operand)).reshaped((*[1] * (4 - len(dimensions)), *dimensions))
             assert raised is not None, "an operand that is not transposed can be reshaped"
             nhwc_operand = self._emit(raised.transposed(FROM_NCHW), operand, Layout.NHWC)
             self._made[operand, Layout.NHWC] = nhwc_operand
             if operand not in self._views:
-                self._views[operand] = self._whole(operand)
+                self._views[operand] = self._view_of(operand)
                 self._made[operand, Layout.NCHW] = operand
         return nhwc_operand
 
     def _view(self, operand: int) -> View:
-        return self._views.get(operand) or self._whole(operand)
+        return self._views.get(operand) or self._view_of(operand)
 
-    def _whole(self, operand: int) -> View:
+    def _view_of(self, operand: int) -> View:
         dimensions = self._editor.type_of(operand).dimensions
         return View(operand, dimensions, tuple(range(len(dimensions))))
 
-    def _put_off(self, index: int, operation: Operation) -> bool:
+    def _defer(self, index: int, operation: Operation) -> bool:
         (operand,), (output,) = operation.inputs, operation.outputs
         if _has_axis(self._editor.type_of(operand)) or _has_axis(self._editor.type_of(output)):
             return False
@@ -303,7 +303,7 @@ class _Images:
             view = view.reshaped(shape, index)
             nchw_operand = self._made.get((operand, Layout.NCHW))
             if nchw_operand is not None and (view is None or not view.is_identity):
-                view = self._whole(nchw_operand).reshaped(shape, index)
+                view = self._view_of(nchw_operand).reshaped(shape, index)
         if view is None:
             return False
         self._views[output] = view

@@ -298,7 +298,7 @@ def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
         value = _per_channel(editor, match)
         if value is None:
             return None
-        factor = value if scale is None else None if scale == 1 else derived(_filled, value, number=scale)
+        factor = value if scale is None else None if scale == 1 else derived(_broadcast, value, number=scale)
         moved = value if shift == 1 else None if shift is None else derived(_times, value, number=shift)
         return fold(editor, match.named["host"], factor, moved, match.operations)
 
@@ -323,7 +323,7 @@ def _broadcast_constant(value: Array, *, channels: int) -> Array:
     return np.array(np.broadcast_to(value.astype(np.float64).reshape(-1), (channels,)))
 
 
-def _filled(value: Array, *, number: float) -> Array:
+def _broadcast(value: Array, *, number: float) -> Array:
     return np.full(value.shape, number)
 
 
@@ -362,7 +362,7 @@ def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     return fold(editor, match.named["host"], scale, shift, match.operations)
 
 
-def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+def _apply_scale_and_shift(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     normalization = editor.operation(match.anchor)
     type_ = editor.type_of(normalization.inputs[0])
     shape = (-1, *[1] * (type_.rank - 1 - windows.channel_axis(type_)))
@@ -412,5 +412,5 @@ def _broadcast_parameters(
 _STATISTICS = tuple(map(constant, ("scale", "bias", "mean", "variance")))
 _BATCH_NORMALIZATION_RULES = (
     RewriteRule(operation("BATCH_NORMALIZATION", foldable("host"), *_STATISTICS), _into_host),
-    RewriteRule(operation("BATCH_NORMALIZATION", operand("input"), *_STATISTICS), _apart),
+    RewriteRule(operation("BATCH_NORMALIZATION", operand("input"), *_STATISTICS), _apply_scale_and_shift),
 )

@@ -25,7 +25,7 @@ from nnadapter.ir.passes.simplification import common_subexpressions, remove_dea
 from nnadapter.ir.rewrite import edit_of
 
 _Input = TypeVar("_Input")
-_Made = TypeVar("_Made")
+_Output = TypeVar("_Output")
 Pass = Callable[[Model], Model]
 """A transformation: the same object if nothing changed, else a new model with the same inputs and outputs.
 
@@ -92,7 +92,7 @@ def run_passes(
         edit = edit_of(function) if check is None else None
         if edit is not None:
             editor = editor or ModelEditor(model)
-            _told(name, edit, editor)
+            _call_pass(name, edit, editor)
             continue
         if editor is not None:
             model, editor = editor.finish(), None
@@ -104,7 +104,7 @@ def run_passes(
 
 
 def _applied(name: str, function: Pass, model: Model) -> Model:
-    result = _told(name, function, model)
+    result = _call_pass(name, function, model)
     if not isinstance(result, Model):
         raise PassError(
             f"pass {name!r} returned {type(result).__name__}, expected a Model, the same one if nothing changed",
@@ -113,7 +113,7 @@ def _applied(name: str, function: Pass, model: Model) -> Model:
     return result
 
 
-def _told(name: str, function: Callable[[_Input], _Made], argument: _Input) -> _Made:
+def _call_pass(name: str, function: Callable[[_Input], _Output], argument: _Input) -> _Output:
     """What a function makes of something; what it finds wrong is told with the pass's name."""
     try:
         return function(argument)

@@ -171,7 +171,7 @@ def _sum(editor: ModelEditor, index: int) -> None:
 
 def _reshape(editor: ModelEditor, index: int) -> None:
     operation = editor.operation(index)
-    producer = _before(editor, index)
+    producer = _producer_of_same_type(editor, index)
     source = operation.inputs[0] if producer is None else editor.operation(producer).inputs[0]
     if not _bypass(editor, index, source) and producer is not None:
         _merge_with_producer(editor, index, producer, {"shape": operation.attributes["shape"]})
@@ -179,7 +179,7 @@ def _reshape(editor: ModelEditor, index: int) -> None:
 
 def _transpose(editor: ModelEditor, index: int) -> None:
     operation = editor.operation(index)
-    producer = _before(editor, index)
+    producer = _producer_of_same_type(editor, index)
     perm = _perm(editor, index)
     if producer is not None:
         inner = _perm(editor, producer)
@@ -196,7 +196,7 @@ def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
     return tuple(map(int, perm))
 
 
-def _before(editor: ModelEditor, index: int) -> int | None:
+def _producer_of_same_type(editor: ModelEditor, index: int) -> int | None:
     """The operation of the same type that makes the input, if there is one."""
     operation = editor.operation(index)
     producer = editor.producer(operation.inputs[0])
@@ -221,7 +221,7 @@ def _merge_with_producer(editor: ModelEditor, index: int, producer: int, attribu
 
 
 def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
-    producer = _before(editor, index)
+    producer = _producer_of_same_type(editor, index)
     between = producer is not None and editor.operation(index).inputs[0] != source and _is_read_by_one(editor, producer)
     return bypass(editor, (index, producer) if between and producer is not None else (index,), source)
 

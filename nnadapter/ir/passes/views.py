@@ -131,7 +131,7 @@ def _unchanged(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
 
 
 def _axis(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
-    return {"axis": perm.index(_whole(attributes["axis"]))}
+    return {"axis": perm.index(_as_int(attributes["axis"]))}
 
 
 def _axes(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
@@ -161,7 +161,7 @@ def _list(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _whole(value: Any) -> int:
+def _as_int(value: Any) -> int:
     return int(value)
 
 
@@ -188,5 +188,5 @@ def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int,
     """
     if type_ not in REDUCING or attributes["keepdims"]:
         return perm
-    removed_axes = {_whole(attributes["axis"])} if "axis" in attributes else set(_list(attributes["axes"]))
+    removed_axes = {_as_int(attributes["axis"])} if "axis" in attributes else set(_list(attributes["axes"]))
     return tuple(axis for axis in perm if axis not in removed_axes)

@@ -465,7 +465,7 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
             replace_file(data, weights.write)
         replace_file(target, lambda file: file.write(contents))
     except OSError as error:
-        raise ModelFileError(f"{str(target)!r} cannot be written: {_why(error)}; give another path") from error
+        raise ModelFileError(f"{str(target)!r} cannot be written: {_error_reason(error)}; give another path") from error
 
 
 def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
@@ -488,7 +488,9 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
             if contents == BEGINNING:  # what is no model may be large
                 contents += file.read(_remaining(file, source))
     except OSError as error:
-        raise ModelFileError(f"{str(source)!r} cannot be read: {_why(error)}; give the path of a model") from error
+        raise ModelFileError(
+            f"{str(source)!r} cannot be read: {_error_reason(error)}; give the path of a model"
+        ) from error
     if not contents.startswith(BEGINNING):
         raise InvalidModelError(f"{str(source)!r} is no nnadapter model: it begins otherwise; write one with `save`")
     folder = source.parent
@@ -516,7 +518,7 @@ def _mapped(folder: Path, name: str) -> memoryview:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, RuntimeError) as error:  # RuntimeError: links that go in a circle
-        raise ModelFileError(f"the model's data file {name!r} cannot be read: {_why(error)}") from error
+        raise ModelFileError(f"the model's data file {name!r} cannot be read: {_error_reason(error)}") from error
 
 
 def _remaining(file: BinaryIO, source: Path) -> int:
@@ -528,5 +530,5 @@ def _remaining(file: BinaryIO, source: Path) -> int:
     return size
 
 
-def _why(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)

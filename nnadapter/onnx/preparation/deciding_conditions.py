@@ -34,7 +34,7 @@ _MOST_BYTES = 1 << 16
 _MOST_NODES = 256
 """On the way to the conditions of a model."""
 _LONGEST_TEXT = 80
-_WHOLE = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
+_INTEGER_DTYPES = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
 _REAL = frozenset(("float16", "float32", "float64"))
 """Data types of inputs that decide: several reals are data, and others in every run."""
 
@@ -55,7 +55,7 @@ class DecidingConditions:
 
 def decision_of(prepared: Prepared) -> DecidingConditions | None:
     """Return what inputs decide of a model; None where they decide nothing."""
-    value_facts, root_conditions = _asked(prepared)
+    value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None or not root_conditions:
         return None
     roots: dict[bytes, str] = {}
@@ -92,9 +92,11 @@ def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
     return inlined_model
 
 
-def _asked(prepared: Prepared) -> tuple[_Known | None, dict[int, tuple[str, bool]]]:
+def _decidable_ifs(prepared: Prepared) -> tuple[_Known | None, dict[int, tuple[str, bool]]]:
     """The `If` that inputs decide, by position, each with the value that its condition is or is the opposite of."""
-    condition_names = {index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_open(node, prepared)}
+    condition_names = {
+        index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_undecided(node, prepared)
+    }
     value_facts = _Known(prepared) if condition_names else None
     if value_facts is None:
         return None, {}
@@ -107,7 +109,7 @@ def _asked(prepared: Prepared) -> tuple[_Known | None, dict[int, tuple[str, bool
 
 def _decided_before(prepared: Prepared) -> dict[int, bool]:
     """The `If` whose conditions were decided further out, by position, and whether these hold."""
-    value_facts, root_conditions = _asked(prepared)
+    value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None:
         return {}
     truths = {decision.key: decision.holds for decision in prepared.choice}
@@ -117,7 +119,7 @@ def _decided_before(prepared: Prepared) -> dict[int, bool]:
     return {index: holds == is_same for index, (holds, is_same) in outcomes.items() if holds is not None}
 
 
-def _is_open(node: OnnxNode, prepared: Prepared) -> bool:
+def _is_undecided(node: OnnxNode, prepared: Prepared) -> bool:
     """Whether it is an `If` whose condition is not known."""
     return (
         node.op_type == "If"
@@ -251,10 +253,10 @@ class _Known:
 
     def _shape_of(self, source: object) -> str:
         """The name of the shape of an input, or of a position in shapes: of no value of the model."""
-        return f"{source}{self._behind}"
+        return f"{source}{self._shape_name_suffix}"
 
     @cached_property
-    def _behind(self) -> str:
+    def _shape_name_suffix(self) -> str:
         suffix, graph = "/shape", self.prepared.graph
         names = (*graph.inputs, *graph.producer, *self.prepared.constants)
         while any(name.endswith(suffix) for name in names):
@@ -311,7 +313,7 @@ class _Known:
 
 
 def _decides(value: Value) -> bool:
-    most = MOST_DECIDING if value.dtype in _WHOLE else 1 if value.dtype in _REAL else 0
+    most = MOST_DECIDING if value.dtype in _INTEGER_DTYPES else 1 if value.dtype in _REAL else 0
     return value.static_shape is not None and 0 < prod(value.static_shape) <= most
 
 

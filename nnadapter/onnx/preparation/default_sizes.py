@@ -52,7 +52,7 @@ from partition.graph import Graph, Value
 _Shape = Sequence[int]
 
 
-def _own(node: OnnxNode, inputs: Sequence[_Shape]) -> _Shape:
+def _kernel_shape_attribute(node: OnnxNode, inputs: Sequence[_Shape]) -> _Shape:
     return node.integers("kernel_shape") or ()
 
 
@@ -61,10 +61,10 @@ def _of_filter(node: OnnxNode, inputs: Sequence[_Shape]) -> _Shape:
 
 
 _KERNELS: Mapping[str, Callable[[OnnxNode, Sequence[_Shape]], _Shape]] = {
-    "AveragePool": _own,
+    "AveragePool": _kernel_shape_attribute,
     "Conv": _of_filter,
-    "LpPool": _own,
-    "MaxPool": _own,
+    "LpPool": _kernel_shape_attribute,
+    "MaxPool": _kernel_shape_attribute,
 }
 """How large a window is, by op type."""
 
@@ -275,7 +275,7 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
     shaped = {name: value for name, value in inputs.items() if value.shape is not None}
     lengths, firsts = dict[Dimension, int](), dict[Dimension, int]()
     for value in sorted(shaped.values(), key=lambda value: len(value.shape or ()), reverse=True):
-        filled, leading_dimensions = _filled(value, sizes, bound_sizes), set[object]()
+        filled, leading_dimensions = _with_sizes(value, sizes, bound_sizes), set[object]()
         for axis, dimension in enumerate(value.shape or ()):
             if isinstance(dimension, str) and leading_dimensions - {dimension}:
                 lengths.setdefault(dimension, filled[axis])
@@ -283,10 +283,10 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
                 firsts[dimension] = min(filled[axis], firsts.get(dimension, filled[axis]))
             if not isinstance(dimension, int):
                 leading_dimensions.add(dimension)
-    return {name: _filled(value, sizes, {**firsts, **lengths, **bound_sizes}) for name, value in shaped.items()}
+    return {name: _with_sizes(value, sizes, {**firsts, **lengths, **bound_sizes}) for name, value in shaped.items()}
 
 
-def _filled(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
+def _with_sizes(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
     """The shape with its open dimensions filled: from `bound_sizes`, 1 for the first, `all_sizes` for the others."""
     shape: list[int] = []
     size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others

@@ -65,7 +65,7 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
     if is_further(node.domain, node.op_type, node.since_version):
         return _further_body(prepared, node)
     if not node.domain and node.op_type in _WRITTEN:
-        values, constants, opset = _known(prepared, node)
+        values, constants, opset = _node_facts(prepared, node)
         body = _written(node, values, constants, opset=opset)
         return None if body is None else body.function(node)
     types = [_type(prepared, name) for name in node.inputs]
@@ -75,7 +75,7 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
 
 def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
     """The body, with what of its ops is written down itself, too: devices that refused the node have none of them."""
-    values, constants, opset = _known(prepared, node)
+    values, constants, opset = _node_facts(prepared, node)
     try:
         body = body_of(node, values, constants, opset)
     except Refusal:
@@ -98,7 +98,7 @@ def _written(
         return None
 
 
-def _known(prepared: Prepared, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array], int]:
+def _node_facts(prepared: Prepared, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array], int]:
     """What is known of a node's inputs, the contents of those that are constants, and the model's opset."""
     constants_by_name = prepared.constants
     values = [value_of_type(name, _type(prepared, name)) if name else None for name in node.inputs]

@@ -547,11 +547,11 @@ class Folding:
         ]
         results = evaluate(self._read, self._waiting, self.known, result_names) if inside else {}
         self.folded.update(results)
-        self.evaluated |= _behind(graph, results, inside)
+        self.evaluated |= _ancestors(graph, results, inside)
         self._waiting, self._promised = [], set()
 
 
-def _behind(graph: Graph, names: Iterable[str], inside: frozenset[int]) -> frozenset[int]:
+def _ancestors(graph: Graph, names: Iterable[str], inside: frozenset[int]) -> frozenset[int]:
     positions: set[int] = set()
     pending = list(names)
     while pending:

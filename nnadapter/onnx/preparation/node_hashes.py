@@ -138,11 +138,11 @@ def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str
         nodes: the same nodes with their attributes read.
         constants: contents of constants, as far as they are at hand.
     """
-    node_digests = [_alone(graph, node, constants) for node in nodes]
+    node_digests = [_content_bytes(graph, node, constants) for node in nodes]
     return NodeHashes(tuple(map(bytes.hex, node_digests)), tuple(map(bytes.hex, _wired(graph, node_digests))))
 
 
-def _alone(graph: Graph, node: OnnxNode, constants: Mapping[str, Array]) -> bytes:
+def _content_bytes(graph: Graph, node: OnnxNode, constants: Mapping[str, Array]) -> bytes:
     output_mask = bytes(map(bool, node.outputs))
     parts = (
         f"{node.op_type}\0{node.domain}\0{node.since_version}\0".encode(),

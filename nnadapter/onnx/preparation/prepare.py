@@ -294,7 +294,7 @@ def _specialized(
     removed_positions = sorted(set(range(len(graph.nodes))) - set(positions))
     return Specialized(
         own=graph,
-        graph=_left(graph, positions, frozenset(constants), marked(graph, positions, values)),
+        graph=_remaining_graph(graph, positions, frozenset(constants), marked(graph, positions, values)),
         nodes=tuple(prepared.nodes[index] for index in positions),
         positions=tuple(positions),
         constants=constants,
@@ -316,7 +316,9 @@ def _check_elements(graph: Graph, positions: Sequence[int], values: Mapping[str,
                 )
 
 
-def _left(graph: Graph, positions: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]) -> Graph:
+def _remaining_graph(
+    graph: Graph, positions: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]
+) -> Graph:
     """The graph of the nodes that are kept; where they are all there are, what is derived of them is shared."""
     if len(positions) == len(graph.nodes) and constants == graph.constants:
         return graph.revalued(values)

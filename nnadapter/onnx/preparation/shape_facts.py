@@ -205,7 +205,7 @@ def ranks_found(
     """
     rankless = {name for name, value in values.items() if value.shape is None}
     stated, inferred_values = dict(facts.stated), values
-    while fresh := {info.name: info for info in _told(nodes, inferred_values, rankless)}:
+    while fresh := {info.name: info for info in _ranked_types(nodes, inferred_values, rankless)}:
         stated.update(fresh)
         inferred_values = inference.values(InitialFacts(facts.shapes, facts.constants, facts.nodes, stated))
         rankless = {name for name in rankless if name not in inferred_values or inferred_values[name].shape is None}
@@ -216,7 +216,9 @@ def ranks_found(
     }
 
 
-def _told(nodes: Sequence[OnnxNode], values: Mapping[str, Value], rankless: set[str]) -> Iterator[onnx.ValueInfoProto]:
+def _ranked_types(
+    nodes: Sequence[OnnxNode], values: Mapping[str, Value], rankless: set[str]
+) -> Iterator[onnx.ValueInfoProto]:
     """The types of results whose ranks nobody knew."""
     for node in nodes:
         rule = None if node.domain or not rankless.intersection(node.outputs) else _RULES.get(node.op_type)

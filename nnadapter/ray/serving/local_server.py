@@ -224,13 +224,13 @@ def _running(application: Any, name: str, host: str, port: int) -> str:
     try:
         serve.run(application, name=_APPLICATION, route_prefix="/")
     except RuntimeError as error:
-        raise DriverError(f"the server did not start: {reason_in(_told(serve.status()))}") from error
+        raise DriverError(f"the server did not start: {reason_in(_status_messages(serve.status()))}") from error
     shown = f"[{host}]" if ":" in host else host
     ray.get([proxy.__ray_call__.remote(count_connections) for proxy in _proxies()])  # it imports this module there
     return f"http://{shown}:{port}/v2/models/{name}"
 
 
-def _told(status: Any) -> str:
+def _status_messages(status: Any) -> str:
     """What Ray Serve says of an application that did not start."""
     applications = [status.applications[_APPLICATION]] if _APPLICATION in status.applications else []
     deployments = [

@@ -140,7 +140,7 @@ class Server:
             response = await self._answer(route, request)
         except Exception as failure:  # noqa: BLE001  whatever it is, the caller gets an answer
             error = http_error(failure)
-            response = _said({"error": error.message}, error.status)
+            response = _json_response({"error": error.message}, error.status)
             if error.retry_after:
                 response.headers["Retry-After"] = str(error.retry_after)
             if error.status == 500:
@@ -162,7 +162,7 @@ class Server:
         if route is Route.INFER:
             return await self._inferred(request)
         if route is Route.READY and self._health.state == "fails":
-            return _said({"name": name, "ready": False, **self._health.to_dict()}, 503)
+            return _json_response({"name": name, "ready": False, **self._health.to_dict()}, 503)
         if route is Route.REPORT_PAGE:
             page = await asyncio.to_thread(lambda: self._session.report().to_html(name))
             return Response(page, media_type="text/html")
@@ -178,8 +178,8 @@ class Server:
         }
         if route is Route.REPORT:
             report = await asyncio.to_thread(lambda: self._session.report().to_json())
-            return _said({"server": self._health.to_dict(), "session": json.loads(report)})
-        return _said(answers[route])
+            return _json_response({"server": self._health.to_dict(), "session": json.loads(report)})
+        return _json_response(answers[route])
 
     async def _inferred(self, request: Request) -> Response:
         settings, length = self._settings, length_of(request, self._settings.max_request_bytes)
@@ -192,7 +192,7 @@ class Server:
                 read_request, body, request.headers.get(HEADER_LENGTH), self._signature
             )
             self._signature.check_feed(inference_request.feed)
-            result = await self._done(inference_request)
+            result = await self._await_results(inference_request)
         finally:
             self._waiting, self._bytes = self._waiting - 1, self._bytes - length
         if result.error is not None:
@@ -202,7 +202,7 @@ class Server:
         )
         return Response(text, headers=dict(headers))
 
-    async def _done(self, inference_request: Asked) -> Given:
+    async def _await_results(self, inference_request: Asked) -> Given:
         """Wait for a request's results, no longer than it may take."""
         seconds = inference_request.timeout if inference_request.timeout is not None else self._settings.deadline_s
         until = None if seconds is None else time.monotonic() + seconds
@@ -240,5 +240,5 @@ class Server:
         return results, self._health.ran(self._session.provenance, feed, rows, time.perf_counter() - started)
 
 
-def _said(value: Any, status: int = 200) -> Response:
+def _json_response(value: Any, status: int = 200) -> Response:
     return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")

@@ -36,7 +36,7 @@ def to_markdown(report: ReportFacts) -> str:
 
     What comes from the model or a driver stands in code spans, where it means nothing.
     """
-    parts = (_summary, _reasons, _segments, _borders, _refused, _op_types, _rules, _plan_file, _notes, _incidents)
+    parts = (_summary, _reasons, _segments, _boundaries, _refused, _op_types, _rules, _plan_file, _notes, _incidents)
     return "\n\n".join(block for part in parts for block in part(report)) + "\n"
 
 
@@ -122,7 +122,7 @@ def _op_types(report: ReportFacts) -> Iterator[str]:
     yield folded(count(len(where), "op type"), table(heads, rows, len(where)))
 
 
-def _borders(report: ReportFacts) -> Iterator[str]:
+def _boundaries(report: ReportFacts) -> Iterator[str]:
     words = boundary_sentences(report)
     if words:
         yield folded("between host and devices", "\n".join(f"- {code(line)}" for line in words))

@@ -207,7 +207,7 @@ def _fact(name: str, value: float | str | None) -> str:
     return f"{words} {'not finite' if value is None else value}"
 
 
-def _borders(report: ReportFacts) -> Iterator[str]:
+def _boundaries(report: ReportFacts) -> Iterator[str]:
     words = boundary_sentences(report)
     if words:
         yield ""
@@ -257,7 +257,7 @@ _PARTS = (
     _summary,
     cost_lines,
     _segments,
-    _borders,
+    _boundaries,
     _refusals,
     _op_types,
     rule_lines,

@@ -38,9 +38,9 @@ def operands_of(maker: Maker, schema: OperationSchema) -> list[int]:
         if role.optional and maker.chance(0.4):
             operands.append(ABSENT)
         else:
-            operands += _others(maker, schema, role, operands)
+            operands += _operands_for_role(maker, schema, role, operands)
     if len(schema.inputs) == 1 and schema.inputs[0].variadic:
-        operands += _others(maker, schema, schema.inputs[0], operands)
+        operands += _operands_for_role(maker, schema, schema.inputs[0], operands)
     while operands and operands[-1] == ABSENT:
         operands.pop()
     return operands
@@ -59,7 +59,7 @@ def _first(maker: Maker, schema: OperationSchema) -> int:
     return maker.fresh_of(maker.dtype(allowed), maker.dimensions(rank), 0.1)
 
 
-def _others(maker: Maker, schema: OperationSchema, role: Role, operands: list[int]) -> list[int]:
+def _operands_for_role(maker: Maker, schema: OperationSchema, role: Role, operands: list[int]) -> list[int]:
     """One operand for a role, up to three for a variadic one."""
     count = maker.random.choice((0, 1, 1, 2, 3)) if role.variadic else 1
     first = maker.type_of(operands[0])

@@ -42,7 +42,9 @@ def compute_operation(model: Model, position: int, input_arrays: Sequence[Array 
     """What one operation of a model makes of the values of its inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, with a warning
-        return by_definition(_alone(model, position), _distinct(model.operations[position].inputs, input_arrays))
+        return by_definition(
+            _single_operation_model(model, position), _distinct(model.operations[position].inputs, input_arrays)
+        )
 
 
 def _distinct(operands: Sequence[int], input_arrays: Sequence[Array | None]) -> list[Array]:
@@ -51,7 +53,7 @@ def _distinct(operands: Sequence[int], input_arrays: Sequence[Array | None]) -> 
     )
 
 
-def _alone(model: Model, position: int) -> Model:
+def _single_operation_model(model: Model, position: int) -> Model:
     """The operation as a model whose inputs, constants among them, are all fed."""
     operation = model.operations[position]
     distinct_inputs = list(dict.fromkeys(operand for operand in operation.inputs if operand != ABSENT))

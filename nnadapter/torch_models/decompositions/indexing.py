@@ -131,7 +131,7 @@ def _nearest(
     assert scale_factors is not None, "else there would be no scale that is none"
     if any(hangs_on_length(scale, length) for scale, length in zip(scale_factors, values.shape[2:], strict=True)):
         return NotImplemented
-    return written(values, output_size, list(map(_taken, scale_factors, values.shape[2:])))
+    return written(values, output_size, list(map(_effective_scale, scale_factors, values.shape[2:])))
 
 
 def hangs_on_length(scale: float, length: Any) -> bool:
@@ -139,7 +139,7 @@ def hangs_on_length(scale: float, length: Any) -> bool:
     return scale > 1 and not is_whole(scale) and not isinstance(length, int)
 
 
-def _taken(scale: float, length: Any) -> float:
+def _effective_scale(scale: float, length: Any) -> float:
     """The scale that PyTorch takes."""
     grown = int(length * scale) if isinstance(length, int) else None
     return {length: 1.0, 2 * length: 2.0}.get(grown, scale) if grown else scale

@@ -250,7 +250,7 @@ def odd(draw, descriptor=onnx.ModelProto.DESCRIPTOR, depth=5):
 @example(PLAIN)
 def test_bytes_are_no_less_strict_than_onnx(contents):
     if is_plain(contents):
-        assert program._told(contents) == ""
+        assert program._external_content(contents) == ""
     if refused_at_first_sight(contents):
         assert refused(contents)
 
