@@ -23,7 +23,7 @@ from nnadapter.process.packages import own_version
 from nnadapter.ray.actors import Sums, kind_of, local_file, open_file, run_options
 from nnadapter.ray.request import Request as Wanted
 from nnadapter.ray.serving import protocol
-from nnadapter.ray.serving.batching import Batcher, Given, QueuedRequest, body_of, length_of
+from nnadapter.ray.serving.batching import Batcher, Given, QueuedRequest
 from nnadapter.ray.serving.protocol import (
     HEADER_LENGTH,
     Asked,
@@ -35,6 +35,7 @@ from nnadapter.ray.serving.protocol import (
     route_of,
     written,
 )
+from nnadapter.ray.serving.request_body import body_of, length_of
 
 _REMEMBERED = 20
 _FAILURES_IN_A_ROW = 3
