@@ -23,20 +23,18 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 X = np.asarray([-1, 2, 3], np.float32)
 SIGNALS = {
     "drivers/fake_npu/streams.py": "a place in a stream's work",
-    "inference/streaming.py": "an input on its way",
-    "running/control.py": "a run that is followed",
-    "running/deadlines.py": "there is something to watch over",
-    "running/lanes.py": "a step that is run elsewhere",
-    "running/traced_streams.py": "all is noted",
-    "running/turns.py": "whose turn it is",
+    "inference/streams.py": "an input on its way",
+    "running/control.py": "a run that is followed, there is something to watch over, or whose turn it is",
+    "running/flights.py": "a step that is run elsewhere",
+    "running/traced_programs.py": "all is noted",
 }
 """Locks that say that something has happened, each made for that and held by nobody else."""
 OTHERS = {
-    "drivers/isolated.py": "parts by itself",
-    "drivers/isolation/child.py": "parts by itself",
-    "drivers/isolation/made.py": "parts by itself",
-    "drivers/isolation/served.py": "in the process of a device, which forks nobody",
-    "cli/progress.py": "in a command, which forks nobody",
+    "drivers/isolation/isolated_device.py": "parts by itself",
+    "drivers/isolation/child_process.py": "parts by itself",
+    "drivers/isolation/context.py": "parts by itself",
+    "drivers/isolation/worker.py": "in the process of a device, which forks nobody",
+    "cli/output.py": "in a command, which forks nobody",
     "process/forking.py": "makes them",
 }
 
