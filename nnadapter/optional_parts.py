@@ -1,12 +1,11 @@
 """Optional parts of the package: the one table through which the core reaches them.
 
-Each part needs packages that the core does not. It is imported when one of its entries is first asked for.
+The core works without them and has no import statement for them. A part is imported when an entry is requested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +19,7 @@ DRIVERS: Mapping[str, str] = MappingProxyType(
         "xla": "nnadapter.drivers.xla.driver:XlaDriver",
     }
 )
-"""Driver name -> `module:class` of a driver that needs its engine's package."""
+"""Driver name -> `module:class` of a built-in driver that is an optional part."""
 
 ENTRIES: Mapping[str, str] = MappingProxyType(
     {
@@ -41,7 +40,6 @@ ENTRIES: Mapping[str, str] = MappingProxyType(
 """Name -> `module:name` of a function or value."""
 
 
-@cache
 def optional_part(name: str) -> Any:
     """Import an entry of an optional part.
 

@@ -1,6 +1,6 @@
 """onnx's operator tests on openvino alone: what the driver takes is right.
 
-Every thirtieth case runs always, all of them with `-m sweep`.
+Every twentieth case runs always, all of them with `-m sweep`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.drivers.openvino.harness import computed, context
 HALF = "ONNX's own numbers are rounded to half precision at every step, the engine's only in the end"
 EXCLUDED = {"test_attention_4d_causal_fp16_expanded": HALF}
 SAME = "as without"
-LEAST_TAKEN = {30: 15, 1: 450}
+LEAST_TAKEN = {20: 20, 1: 450}
 """Cases where every so many-th is run, so that the test cannot become empty."""
 
 
@@ -65,7 +65,7 @@ def outcome(opened, case, bake):
     return ""
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.sweep), 30])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.sweep), 20])
 def test_what_is_taken_is_right(cases, every, capsys):
     """With inputs as they are, and with those as constants that mostly are."""
     opened = context(threads=1)
