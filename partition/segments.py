@@ -1,5 +1,7 @@
 """Segments: placement by priority, device schedules, and the cut into the fewest single-device parts.
 
+Schedules for three and more labels: in which order the devices take their turns.
+
 A turn of a label runs every atom of that label that can run, until nothing of it is ready. A schedule is therefore
 told by its labels alone. Running more in a turn never harms: a state in which more atoms are done can follow every
 sequence that a state with fewer can. So the fewest turns are found by a breadth-first search over such states, and

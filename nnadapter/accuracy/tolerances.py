@@ -1,5 +1,7 @@
 """Tolerances of results, by data type and precision: one table for sessions and the conformance kit.
 
+How far results may be off, by data type: the one table, for sessions and for the conformance kit.
+
 `noise` is for models whose values the kit itself computes: every value is put off by so much of itself, and what comes
 out shows how far a device may be off (`nnadapter.testing.random_models.oracle`). `relative` and `absolute` are for
 results that are simply compared: relative to the value, and beside it, relative to the largest value of the result

@@ -1,5 +1,7 @@
 """Driver context with a cache: programs, verdicts and admissions are looked up before the driver is asked.
 
+A driver's context that looks into a cache before it compiles.
+
 Nothing of the driver changes. Compiled files and the cache are one mechanism: a program is written by
 `Program.serialize`, its driver is asked by `check_blob` whether it fits, and reads it by `deserialize_view`.
 

@@ -1,5 +1,7 @@
 """Cache folders shared by many processes, and the format of an entry.
 
+A folder of entries, which many processes read and write at once.
+
 1. An entry is written under another name and renamed, so it is complete or not there. Nobody changes one.
 2. Names hold the key, so one is found without an index, and the nearest one by listing names.
 3. When an entry is used, its time of access is set; those used longest ago go first where the folder holds too much.

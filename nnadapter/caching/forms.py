@@ -1,5 +1,7 @@
 """Canonical forms of models, and digests of the contents of constants.
 
+SHA-256 of the contents of constants: of every byte, once in a process, in several threads.
+
 A file's path, size and time do not say what it holds, so bytes are read. What is known by where it lies in a file that
 this process opened, or by the array that holds it, is not read again.
 """

@@ -1,8 +1,10 @@
 """Compiled file as read, and the table of rules that its messages must satisfy.
 
+What holds for every file that is read: a table of rules over its messages.
+
 A file may say anything: checksums are no signature. What is read is held against these rules once, when the file is
 opened, so that nothing that loads or runs it has to. They look at no part's contents, which are checked when they are
-used: a program by its driver, a segment by what parses it, and both against the plan (`fitting.py`).
+used: a program by its driver, a segment by what parses it, and both against the plan (`devices.py`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Writer of compiled files and of cache entries that hold plans.
 
+Writes what was compiled as one file.
+
 1. The model's inputs, outputs and metadata; the devices with their options and versions.
 2. Every plan: what is known of the values at its borders, its steps, its constants, and its report.
 3. Of every step: the segment that it was compiled from, and what the driver wrote, if it writes programs. A segment

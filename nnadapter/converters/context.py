@@ -1,5 +1,7 @@
 """Conversion context: values known of the ONNX graph, and the IR model that grows.
 
+What values hold that operations make of constants, such as dequantized weights, before the run.
+
 Such operations stay in the model: only the device knows whether it rather has the integers or what they stand for. What
 moves elements behind them passes on what is known.
 """

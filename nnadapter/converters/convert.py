@@ -1,7 +1,11 @@
 """Conversion of a whole ONNX graph or of single nodes, with a verdict for every node.
 
+A whole ONNX graph to one adapter IR model, with a verdict for every node.
+
 The graph is converted once. What a node that cannot be converted makes is a model input (a hole), so that every other
 node has its place in one and the same model, of which segments are cut later (`ir.extract`).
+
+Telling a node that is wrong from one that a device lacks something for.
 
 onnx's schemas know which attributes and types an op has, and not which values of them mean anything. Converters do:
 they refuse what contradicts the specification as invalid, whatever a device can do.

@@ -1,5 +1,7 @@
 """Converters of convolutions, and the window attributes that pooling shares with them.
 
+The attributes that convolution and pooling share, for pictures and volumes: two or three axes, explicit pads.
+
 A sequence `[N, C, L]` is taken as a picture of height 1: what it lacks is put before what it has.
 """
 

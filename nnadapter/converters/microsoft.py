@@ -1,5 +1,7 @@
 """Converters of ONNX Runtime's own ops: most by their bodies, MatMulNBits by itself.
 
+Ops that are described as functions of ONNX's own ops: their bodies are converted, node by node.
+
 One converter serves nearly all; some have their own beside the body. Bodies are written at the newest opset that they
 know, whatever the model's opset is, so that a fused op stays one operation where ONNX has such an op by now (Attention,
 Gelu, LayerNormalization). DequantizeLinear, an op and QuantizeLinear in a body are one quantized operation, as they are

@@ -1,5 +1,7 @@
 """Converters of ops that move, join, cut, pad or generate elements.
 
+Ops that make tensors from shapes and single numbers.
+
 Preparation folds most of them. What is converted here is what it leaves: results that are too large to be folded, and
 EyeLike of a tensor that is known only when the model runs.
 """

@@ -1,7 +1,11 @@
 """Converters of quantization ops, and what all quantized operands share.
 
+Quantized operands: what converters of quantized ops and of groups of nodes share.
+
 Each `add_quantized_…` takes operands whose types say how they are quantized, and the type of the result; `parameters`
 and `as_quantized` make these of the inputs of a node.
+
+QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
 
 With constant scales and zero points they become QUANTIZE and DEQUANTIZE. With others, or in blocks, they become the
 arithmetic of their definition, in float32.

@@ -1,5 +1,7 @@
 """Registry of converters by exact schema version, and the ONNX ops without one.
 
+Which function converts which schema version of which op.
+
 Converters are registered by exact (domain, op type, since_version). A version that nobody has read is not converted:
 there is no nearest one.
 """

@@ -1,5 +1,7 @@
 """Converters of Fourier transforms, window functions and mel filters.
 
+Windows and mel filters: tables that their inputs, a few numbers, decide.
+
 Preparation folds them where the numbers are known. A table that is too large to be folded is made here, as a constant.
 """
 

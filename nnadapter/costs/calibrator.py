@@ -1,5 +1,7 @@
 """Calibration of a device: probe programs are timed by the host's clock, and cost lines fitted to them.
 
+What operations take in company: lines of chains, scaled so that small networks of mixed operations come out right.
+
 A chain has one operation again and again, with caches full of it and in the layout that suits it. In a network it
 stands between others: values change their layout, fusion finds more or less. How much of a line is left there is the
 same for all of a kind, as far as that is known: one factor per kind, near 1 unless networks say otherwise.

@@ -1,5 +1,7 @@
 """Operation classes that cost alike, and producer-consumer fusion of elementwise classes.
 
+What an operation comes behind: one that changes number by number rides along where a device fuses it with that.
+
 A convolution with a sum and a Relu behind it is one pass over memory on most devices; the same sum behind a copy is a
 pass of its own. Who fuses what, and what is left of its cost, a calibration measures (`probes.py`): the same operation
 behind a convolution, behind a product of matrices, behind another one of its kind, and by itself.

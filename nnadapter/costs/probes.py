@@ -1,7 +1,11 @@
 """Programs that a calibration times: chains of one operation, small mixed networks, and their ONNX form.
 
+The programs that a calibration times: chains of one operation, short and long, in several sizes.
+
 What a chain's further links take is what the operation takes: launch and transfers are the same for both lengths.
 Links differ from each other, and none undoes another, so that a compiler has nothing to take away.
+
+Small networks of mixed operations: what a calibration predicts of them, beside what they take, is how far it is off.
 
 Chains of one operation do not tell that: a device fuses some operations of a network, and others find its caches cold.
 """

@@ -1,5 +1,7 @@
 """Timing in turns: a stopwatch for interleaved runs, and programs timed on one device.
 
+Turns of runs that are timed: each begins when the threads of the one before rest, and gives one figure.
+
 Threads of a pool look for more work for a while after a run (ONNX Runtime's some 25 ms, OpenBLAS's 100 ms) and take a
 processor from whoever comes next: on two cores OpenVINO took 1.7 times its own time right behind ONNX Runtime. So a
 turn waits until the process uses next to no processor time, as long as that may help. A turn is a few runs, of which

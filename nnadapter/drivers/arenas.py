@@ -1,5 +1,7 @@
 """Working memory on the host: placement of buffers in one block, and arenas lent for one computation.
 
+Where in the arena each buffer lies: buffers that live at the same time must not overlap.
+
 Buffers are placed one after the other, each at the lowest offset that is free during its whole life. All depends on
 the order, so several are tried, and the smallest arena is kept:
 
@@ -14,6 +16,8 @@ too much, because very many buffers are alive at once, `by_time` places them.
 Sources: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by breadth and
 greedy by size. Repairing the order around what makes the peak is the idea of the hill-climbing allocator in Arm's
 compiler Vela for Ethos-U; here it is without chance, so that a model is placed alike each time.
+
+Working memory: arenas that are lent for one computation at a time.
 
 Programs of many shapes share them, so a plan costs no memory of its own to speak of, and a new shape does not wait for
 the system to hand out fresh pages. There are as many arenas as computations ever ran at once.

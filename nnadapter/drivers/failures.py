@@ -1,5 +1,7 @@
 """Driver failures: names of calls in crash traces, and translation of third-party errors.
 
+Says in which call of which driver the process crashed, in the trace of Python's `faulthandler`.
+
 A crash (a segmentation fault, an abort) ends the process in C: no Python runs after it. What still prints is
 `faulthandler`, and that prints the names of the functions that were under way in each thread. So drivers are called by
 a function with such a name: `device 'acme_c', call 'compute', segment 3 (nodes 'conv1' and 12 more)`. Nothing has to be

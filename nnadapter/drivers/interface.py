@@ -1,5 +1,7 @@
 """Driver interface: driver, device, context, program, execution, memory, streams and controls.
 
+Streams of work on a device, and events that order them.
+
 A device with streams takes work and does it while the host goes on. Work of one stream is done in the order in which it
 came; work of two streams may be done at once, unless one waits for an event that the other recorded. A session gives
 each run a stream per device, enqueues the steps that follow each other there (`Execution.enqueue`), and waits once,
@@ -10,6 +12,8 @@ at it.
 
 Source: PaddleCustomDevice's streams and events (create, destroy, record, wait, synchronize, query); NNAPI's fenced
 compute, whose events tell of failures.
+
+The driver interface: six things to write, everything else has a default.
 
     1  Driver.open             open a device
     2  Device.create_context   create a context from validated options
@@ -23,9 +27,8 @@ every final segment, and only its yes obliges the driver to compile. A model arr
 capability names: adapter IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
 
 A device with `Capability.open_sizes` may be given a model that holds for many sizes. In adapter IR (`Model.is_open`),
-its dimensions and attributes hold traced numbers (`nnadapter.ir.symbolic_numbers`), told by `Execution.at`. What
-`supported`, `admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model is compiled
-once more.
+its dimensions and attributes hold traced numbers (`nnadapter.ir.tracing`), told by `Execution.at`. What `supported`,
+`admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model is compiled once more.
 
 Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
 `execute_program`), with verdicts instead of booleans and a separate execution.

@@ -1,5 +1,7 @@
 """Driver registry: built-in drivers, entry points and libraries, their devices, files and hardware needs.
 
+Which drivers there are: built in, brought by an installed distribution through an entry point, or a library.
+
 Nothing is imported or loaded to list names. A driver that cannot be loaded is a row with its reason, and an error only
 when its device is asked for by name.
 """

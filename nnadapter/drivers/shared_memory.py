@@ -1,5 +1,7 @@
 """Shared memory: blocks behind descriptors that another process can map.
 
+Memory that another process can map: blocks behind descriptors, known by their addresses.
+
 A block is a memfd where the system has them, else a file that has no name any more: nothing is left of either when the
 last process that maps it has ended. A memfd is sealed, so that nobody who has its descriptor makes it smaller: reading
 what is no longer there would end this process.

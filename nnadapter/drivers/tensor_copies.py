@@ -1,7 +1,11 @@
 """Copies of a tensor on the host and on devices, and device memory bound to the life of its owner.
 
+Memory of devices that lives as long as something on the host does.
+
 When that is gone the memory is freed by the next one who asks: what Python finalizes may be in the middle of anything,
 a driver's call too, so no finalizer does it.
+
+A tensor and the places where copies of it lie: the host's memory, devices, or both.
 
 It never changes, so all copies are equal. A copy is made when somebody asks for one at a place that has none, once, and
 noted: that is all that passes between host and devices while values stay where they are.

@@ -1,8 +1,12 @@
 """Execution of single operations: cached programs, device-resident results, and the host as fallback.
 
+What tensors hold, in their device's own memory, for devices that have one.
+
 A tensor's array is read-only, and so it and its copy on the device stay equal. The copy is made when the first
 operation needs it; a result is made there, and its array is filled from it. When the array is gone it is freed by
 the next operation.
+
+Programs of one operation, kept: per device, operation, attributes and input types.
 
 The one used longest ago is closed when there are too many. Contexts are opened once per device, and again when kernels
 were registered or taken away, since a context has those that were there when it was opened.

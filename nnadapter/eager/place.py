@@ -1,5 +1,7 @@
 """Place and data type of eager tensors.
 
+Data types of results.
+
 1. Tensors with tensors: numpy's promotion; but an integer or boolean one with a floating one takes the floating type,
    so that float64, which accelerators seldom have, comes about only where somebody asked for it.
 2. Python's numbers take the tensors' type; an int with booleans is int64, a float with integers the default float32.

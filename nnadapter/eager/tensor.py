@@ -1,5 +1,7 @@
 """Tensors that live on a device and compute there, one operation at a time, with numpy's operators.
 
+Tensors that live on a device and compute there, one operation at a time.
+
 Source: numpy's `__array_ufunc__` (NEP 13) and `__array_function__` (NEP 18); Paddle's eager tensors on custom devices.
 """
 

@@ -1,7 +1,11 @@
 """Strict reading of TOML and JSON: exact types, no unknown fields, and errors that say where.
 
+What is wrong with a document that msgspec does not take, so that a person finds it: where it is, and in words.
+
 The document is held against what msgspec knows of the type, one rule for each kind of type. msgspec's own sentences are
 English for people, name no keys of mappings, and are not read here.
+
+TOML and JSON read strictly: what comes back is whole, of the types that were asked for, and nothing beside them.
 
 msgspec holds a document against a type. What it finds wrong is said here so that a person finds it too: which file,
 entry and key, what stands there, what was expected, and what to do.

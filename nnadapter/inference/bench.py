@@ -1,5 +1,7 @@
 """Benchmark of a session against other engines, in interleaved runs: `nnadapter.bench`.
 
+A session's time beside that of engines by themselves, taken so that others can rely on it.
+
 1. All are loaded, each alone, and run once: both are timed, and the outputs compared.
 2. They take turns (`costs/stopwatch.py`), in an order by chance that is another one each round and the same in every
    call: who comes after whom decides what caches hold.

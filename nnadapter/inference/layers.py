@@ -1,5 +1,7 @@
 """Layer comparison: the nodes of a model that a device computes wrongly, and pins that avoid them.
 
+Which node of a model a device computes wrongly: `compare --layers`.
+
 Nodes are looked at by atoms (nodes that stand for one thing), in one topological order. A border is a place between two
 atoms, with every value that is made before it and read behind it. So what is behind depends on nothing else, and a
 difference at a border that is not there at the border before came in by the atom between them.

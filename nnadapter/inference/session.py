@@ -1,8 +1,12 @@
 """InferenceSession, shaped like ONNX Runtime's, and the choice of the engine for its model.
 
+What runs the model of a session. What the model is given as is looked at once; then it goes down one way.
+
 A compiled file has an engine of its own. Whatever else there is becomes ONNX, which plans that were kept run, the CPU
 alone, or plans that are made. Each is imported where it is used: a compiled model needs nothing that reads, judges or
 cuts models, and the CPU alone nothing that speaks of devices.
+
+InferenceSession: shaped like ONNX Runtime's, so that changing an import is enough.
 
 What only some sessions use is imported by those.
 """

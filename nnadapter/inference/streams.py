@@ -1,5 +1,7 @@
 """Asynchronous runs of a session: futures, and pipelined streams of feeds.
 
+Many inputs one after the other: while one is on a device, the next is on the device before it.
+
 Workers each take an input and run it from its first step to its last. Where a plan has several devices the runs take
 turns on them (`running.turns`), so every device has one input at a time and the earliest goes first: a pipeline, whose
 stages are the plan's segments on one device in a row. No value passes from thread to thread. On one device alone there

@@ -1,5 +1,7 @@
 """Deferred arrays, computed when read, and the layouts of weights: packed, unpacked, transposed.
 
+Arrays that are computed when somebody asks for them: what is only counted, for a verdict or a report, is not made.
+
 A function that is `deferrable` says what form its result has by what forms its arguments have. A trace of arrays
 (`ir.traced_arrays`) then notes the call and makes nothing. A driver asks for contents when it compiles.
 """

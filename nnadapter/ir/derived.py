@@ -1,5 +1,7 @@
 """Arrays computed from constants, computed once, and traced arrays that record how they were computed.
 
+Arrays that remember how they came about, so that what was compiled for one set of weights holds for others.
+
 What `ir.tracing` does for sizes, for the contents of constants. A computation over a model is run once with traced
 arrays in the place of its constants. The trace notes every step that makes an array of others, and every answer on
 which the computation decided something. `ArrayTrace.replay` does the steps again with other constants, and says no
@@ -8,6 +10,8 @@ where an answer would differ.
 A traced array is no numpy array, on purpose: whatever looks at its contents must ask for them first, and that is noted
 as an answer too: these contents, and no others. What should hold for other contents as well goes through `applied`,
 `decided` and `group_key`, or through `ir.derived.derived`. All of them take plain arrays too.
+
+What is computed from constants, computed once: a model is lowered again for every new shape, its weights are not.
 
 Results are known by the contents of the arrays that they were made from, and kept as long as arrays of these contents
 live: plans share them, and so do sessions that hold equal weights. So what depends on a model's input shapes does not

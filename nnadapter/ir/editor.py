@@ -1,5 +1,7 @@
 """Model editor: a builder that starts from a finished model, through which passes change it.
 
+The editor: a builder that starts from a finished model, and the place where passes change one.
+
 Operands and operations keep their numbers while a model is edited, so that a pass can hold on to them; what was
 removed and what nobody reads any more is left out when the new model is made. The model that the editor started
 from is never touched. Each method costs what it changes, so a sweep with edits is linear in the model, and one editor

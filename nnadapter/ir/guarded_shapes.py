@@ -1,5 +1,7 @@
 """Guarded shapes: input shapes for which the guards of one plan hold, and values derived from shapes.
 
+What segments are given that follows from shapes alone: single sizes and shapes, and tables, for the sizes that come.
+
 Tables (a mask made by Range, a slice of positions) are what the operations say that make them, by the definition of the
 adapter IR, computed on the host.
 """

@@ -1,5 +1,7 @@
 """Operands: the values of a model, their types, and digests of their contents.
 
+Operands: the values of an adapter IR model, and their types.
+
 Names follow NNAPI and NNAdapter: an operand has a type (data type, dimensions, layout, quantization) and a
 lifetime. Data types carry numpy's and ml_dtypes' names, so that `numpy.dtype(data_type)` is the array type.
 """

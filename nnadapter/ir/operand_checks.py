@@ -1,5 +1,7 @@
 """Checks of operand types, quantization and attribute values that need no schema table.
 
+The first check of a model that somebody put together by hand: that everything is of the Python type it should be.
+
 A type checker sees the same before anything runs, but not every caller has one; without this, the checks that follow
 would fail in their own ways.
 """

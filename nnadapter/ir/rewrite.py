@@ -1,5 +1,7 @@
 """Rewriting: passes written as edits, and rules that replace what matches a pattern.
 
+Passes that are written as edits, so that those that follow one another share an editor.
+
 To make a model of what was edited costs a look at every operation, and so does an editor for the next pass. A pass
 that takes an editor does neither: whoever runs several passes makes one model at their end.
 """

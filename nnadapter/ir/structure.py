@@ -1,8 +1,12 @@
 """Symbolic models: what differs between models of one structure, and specialization to concrete sizes.
 
+What differs between models of one structure, and the same model with another such.
+
 Two models of one `Model.structure` differ in names, in numbers (dimensions, and the numbers in attributes) and in what
 constants hold. What a compiler decided for one of them holds for the other where it asked for none of those numbers
 (`ir.tracing`) and contents (`ir.traced_arrays`).
+
+A model of traced numbers at one set of sizes after the other, where little is asked of each.
 
 A device that compiles for fixed sizes is given the same model at every sizes, with other numbers. Its operands and
 operations are made when somebody asks for them. Who needs numbers alone (a driver in C, whose form of the model is

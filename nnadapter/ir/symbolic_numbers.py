@@ -1,5 +1,7 @@
 """Symbolic numbers: sizes that record how they were computed, with guards where a value was read.
 
+The steps of a trace made few: what its conditions say to be equal is computed once, and what they say at all never.
+
 A model with 24 layers has 24 caches whose lengths are numbers of their own, and the conditions say that what is made of
 them is equal: the mask of one layer is as long as that of the next. So a step on a number that a condition makes equal
 to another is the same step on that one, and a step on constants is a constant. The conditions are checked on what they
@@ -11,6 +13,8 @@ conditions hold on the plain steps, the checks hold for the same reason.
 
 Caches that are as long as each other after a text of so many words were so before it: of sums that are equal, and have
 a part in common, the other parts are equal too. That is checked like a condition, and what was asked follows.
+
+Numbers that remember how they came about, so that work done for some sizes need not be done again for others.
 
 A computation over sizes is run once with traced numbers in the place of those sizes. They compute as numbers do; the
 trace notes every step, and every answer on which the computation decided something: `size == 1` was true, `size` was

@@ -1,5 +1,7 @@
 """Verification of operations against the schema table, of whole models, and cached type inference.
 
+What the schema says of an operation, remembered for the others of its kind in the same model.
+
 Layers repeat, so most operations of a large model are of a kind that was seen before: of the same type and attributes,
 reading operands of the same types. Types are told apart by identity, which takes no time: `Inferences` hands out one
 object for all equal ones. Only what holds no traced number is remembered, since a trace has to be asked each time.

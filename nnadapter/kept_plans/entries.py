@@ -1,5 +1,7 @@
 """Cache entries of plans, whose programs lie in the entries of their segments.
 
+An entry's parts, some of which lie in other entries: programs, which the segments' entries hold.
+
 The entry's last part, `links`, is the list of all parts in JSON: the kind of each, and where it is. A part of its own
 is the number that it has there; another one the name of an entry, with the length and the SHA-256 of what that holds.
 """

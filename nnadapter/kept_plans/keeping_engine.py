@@ -1,5 +1,7 @@
 """Engine that writes the plans it makes to the cache.
 
+Plans of a session -> an entry, with those that were in it before.
+
 A plan is not kept where something went otherwise than planned: a device failed to compile, or failed in a run.
 """
 

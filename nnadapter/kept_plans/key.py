@@ -1,8 +1,12 @@
 """Key of a session's plans: contents of the model's files, devices, options and versions.
 
+What a session is made of, by every byte of it: the model's file, and those of external data that it names.
+
 A file's path, size and time do not say what it holds, so bytes are read, by several threads, a piece at a time: nothing
 of them stays in memory. The model is not parsed. Where it names files, protobuf writes the same few bytes in front of
 each name; what looks like them and is none only adds a file to what decides, or keeps a plan from being kept.
+
+The key of a session's plans: the model, its devices and options, and the versions of all that makes plans.
 
 Its parts are those of a segment's key (`nnadapter.caching.key`):
 

@@ -1,5 +1,7 @@
 """Contexts and programs that run kernels on the host between programs of a driver.
 
+A driver's context with kernels around it: the driver is given its own operations alone.
+
 Nothing of the driver changes, whatever it is written in. It judges, admits, compiles and deserializes its pieces of a
 segment as if they were segments; the host calls kernels in between, and the plan sees one segment and one program.
 """

@@ -1,8 +1,12 @@
 """Kernel calls in ONNX models: detection of the nodes, and segments with calls.
 
+What the kernels of a session's devices mean for one model: types of results, and which nodes are calls.
+
 A node without a converter is a call if any device has a kernel that fits. A node with one is a call if the first device
 that would compute it, in the order of preference, needs its kernel for it: it refuses what the node was converted to,
 or the kernel overrides. Devices behind that one are then not asked for the node's own operations.
+
+Calls of kernels in models of devices that take ONNX: nodes of a domain of our own, which no device is given.
 
 Such a node has the attributes of the adapter IR's operation CUSTOM, and the types of what it reads, which models do not
 have to state.

@@ -1,5 +1,7 @@
 """Registration of kernels, and the choice of a device's kernel for an operation.
 
+Which of a device's kernels computes an operation: those that fit, in one total order.
+
 A kernel fits if all that it states holds. Of those that fit, the first is chosen by:
 
 1. the higher `priority`;

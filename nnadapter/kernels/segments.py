@@ -1,10 +1,16 @@
 """Segments with kernel calls: their operations, splitting into driver programs, and serialized form.
 
+A segment as kernels see it, whatever form its device takes it in: operations, and values by name.
+
 What splits segments, runs their pieces and keeps them in files knows this form alone.
+
+A segment with calls of kernels in it, as programs for the driver and calls, in the order in which they run.
 
 An operation of the driver is on the level of the calls that it waits for; what is on one level is one program, so that
 there are as few programs as possible. A path from one operation of a level to another through a call cannot be: it
 would raise the level.
+
+Programs with calls of kernels as bytes: the calls with their constants, and the driver's own bytes.
 
 Bytes are an `Envelope`. Kernels are functions of a process, so they are not written: they are chosen again when the
 program is deserialized, by what the calls say.

@@ -1,5 +1,7 @@
 """Packages of new drivers and of Paddle plug-ins, written from templates.
 
+A package made of templates, whole or not at all.
+
 A template is a file of `templates/PART/` with `.template` behind its name. Names of files and their contents hold
 `$name` (the device's and the package's name), `$title` (the same in words), `$Class` and what else a part is given;
 `package` as the name of a folder stands for the package. Sources in C++ are copied as they are.

@@ -1,5 +1,7 @@
 """Atoms: nodes that get one verdict together, and their split where a device refuses them.
 
+Atoms: nodes of a graph that stand for one thing, and get one verdict.
+
 There are two kinds. An op with the DequantizeLinear before and the QuantizeLinear behind it is converted as one
 quantized operation (`converters.groups`). What exporters spell out (GELU, layer normalization) is recognized after
 conversion, by the passes that drivers use (`ir.passes`): there, all versions of an op are one. Operations say which

@@ -1,8 +1,12 @@
 """Conversion of a model with symbolic sizes for its dynamic dimensions.
 
+Sizes of what nodes make that have no form in adapter IR, by those of what they read.
+
 Of an `If` or a `Scan` they are what inference says of its graphs, with a name in the place of each size that is traced.
 What is not in the table has the sizes that inference says otherwise, which hold for the shapes in hand alone.
 Source: ONNX's operators of ai.onnx.ml; ONNX Runtime's of com.microsoft.
+
+A model converted with traced numbers in the place of the dimensions that it leaves open: what serves other shapes.
 
 What follows from shapes alone, and was evaluated for these, is computed with traced numbers too: by rules for small
 arrays of sizes (`converters.sizes`). What has no rule, as a mask made by Range, is decided on as it is; or it is

@@ -1,11 +1,15 @@
 """Cached conversions of a model: at each set of input shapes, and with dynamic shapes.
 
+A model specialized and converted, for one set of input shapes after the other, the work done once where it can be.
+
 1. For the first shapes, converters see traced numbers for the dimensions that the model leaves open. What they make
    is a template, unless a node was refused, since only operations say how dimensions follow from each other.
 2. For every further one, the numbers of a template are computed anew, if all that was decided on the way would be
    decided so again. If not, one more template is made.
 3. A model of fixed shapes, or one with a refused node, is prepared and converted for each set of shapes.
 4. Last, nodes that stand for one thing become one atom (`atoms`).
+
+A model at one set of shapes, converted for all sizes, and its segments for devices that take adapter IR.
 
 The nodes are those of a plan at some shapes. What follows from shapes alone, and was evaluated there, a segment is
 given: single sizes and shapes as inputs, tables by operations that compute them again (`conversion_tracing`).

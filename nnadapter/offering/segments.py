@@ -1,5 +1,7 @@
 """Models of segments in adapter IR or ONNX, at one set of shapes or with dynamic shapes.
 
+Parts of a model whose sizes are left open, for devices that need not know them.
+
 The nodes are those of a plan at some shapes. There, what follows from shapes alone was evaluated and left out; it
 belongs to every part that reads it again, and is computed there for the sizes that come.
 """

@@ -1,5 +1,7 @@
 """Op bodies: what one node computes, written in ONNX's ops, and the registry of ops that have one.
 
+Ops that onnx has no schema of, described as functions of ONNX's own ops.
+
 One description serves everybody. Types and shapes, of open sizes too, are what ONNX's inference says of the body;
 converters convert the body, at the newest opset; devices that take ONNX are offered it, at the model's own; FLOPs and
 reports follow from its operations. ONNX Runtime goes on getting the node as it is.

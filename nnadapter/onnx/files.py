@@ -1,9 +1,13 @@
 """Model files: loading with external data and large weights left in their files, and saving.
 
+Files of external data: looked for and checked when the model is loaded, mapped when the weights are used.
+
 1. A file lies in the model's folder, or in one inside of it; links may not lead out. Where the model itself is a link,
    the folder of the file behind it counts as well.
 2. It is a regular file, and as long as the model says.
 3. Large initializers refer to it (`references`). Everything else, such as tensors in attributes, is read.
+
+A serialized model without the contents of its large initializers, which stay in its file and are referred to.
 
 The file is walked through field by field; what is passed over is not read. The fields of a message may be written in
 any order, so nothing is moved: pieces are left out, others put in, and the lengths of the messages around are written

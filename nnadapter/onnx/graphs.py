@@ -1,5 +1,7 @@
 """ONNX messages read as graphs: nodes, values, sizes that follow from shapes, and counted function calls.
 
+How many nodes the calls of a model's functions come to, told before anybody expands them.
+
 onnx's inference and ONNX Runtime expand calls inside of calls. Functions that each call the next one twice double with
 every one of them: forty need 2 ** 40 nodes, and a kilobyte.
 """

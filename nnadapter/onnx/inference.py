@@ -1,5 +1,7 @@
 """Inference of a whole model over a skeleton without weights, with corrections of onnx's shapes.
 
+Shapes of which onnx's inference says others than ONNX Runtime computes, by a rule for each op.
+
 Windows that are counted up (`ceil_mode`) and would begin in the padding behind a picture are none, which inference
 knows from opset 22 on. Where ONNX Runtime finds the padding (`SAME_*`), a pooling's dilations and a transposed
 convolution's `output_padding` do not widen what comes out. A GatherND that gives a scalar has no rank for inference.

@@ -1,5 +1,7 @@
 """Inlining: calls of functions replaced by their bodies, If nodes by their branches.
 
+Functions: nodes that are written down as graphs of other nodes, and are replaced by them.
+
 A function of the model's own is expanded where at least one op of its body has a converter, since no device knows it by
 name. One that ONNX defines is expanded where it has no converter itself and all of its body has, since ONNX Runtime may
 have a kernel for the whole. Others are expanded where no device takes them whole (`nnadapter/offering/expansions.py`).

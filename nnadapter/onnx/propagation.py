@@ -1,5 +1,7 @@
 """Type and shape inference of onnx, kept from contents that cannot be shapes.
 
+onnx's own inference, which follows the contents of values only as far as these can be shapes.
+
 Where a vector's contents are handed on, onnx makes a message of every element, whatever they are: gigabytes for some
 millions of floats. So it is asked first for types alone; and then, where a `Shape` or a constant is computed with, for
 contents too, in a model where no node that hands contents on reads a long vector:

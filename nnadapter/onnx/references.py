@@ -1,5 +1,7 @@
 """Weights by reference: where large initializers lie, their arrays, and reading ahead in threads.
 
+Weights by reference: a message says where the contents of a large initializer are, and does not hold them.
+
 Messages are copied whenever a part is taken out of a model; what they refer to is not. A reference is an initializer
 with `data_location` EXTERNAL whose `external_data` names one of three kinds of place:
 
@@ -14,6 +16,8 @@ whoever changes one should write another and rename it.
 
 References stay inside of this process and this package, but for drivers that say that they understand them
 (`Capability.takes_references`); `inlined` gives the model that everybody understands.
+
+The contents of many initializers, read by several threads.
 
 Most of what it takes to read weights is memory that the system hands out and copies into, which threads do at once.
 """

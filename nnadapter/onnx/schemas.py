@@ -1,5 +1,7 @@
 """Operator schemas: versions and attributes, of onnx and of domains that onnx does not know.
 
+Schemas of ops that onnx knows nothing of: those of ONNX Runtime's own domain, and of packages.
+
 What describes the ops of a domain is imported when a model first names the domain.
 """
 

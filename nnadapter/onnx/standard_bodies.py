@@ -1,10 +1,16 @@
 """Bodies of ONNX's own ops for devices without a kernel: attention, quantized ops, Softplus.
 
+ONNX's own DynamicQuantizeLinear, MatMulInteger and ConvInteger, written down in float32, in which they are exact.
+
 float32 has all integers up to 2^24. Where sums of products may be larger, what is summed over is cut into parts, whose
 sums are added up in int32.
 
+ONNX's own QLinearConv and QLinearMatMul, written down as products of dequantized values, quantized.
+
 ONNX Runtime multiplies integers, and sums by a quotient of scales; that is one step away at most, where a real lies in
 the middle between two integers.
+
+ONNX's own Attention and RotaryEmbedding, written down for devices that take ONNX and have no kernel of them.
 
 The functions that ONNX defines for them say the same, in casts, maxima and comparisons that few devices take. Names of
 sizes: batch B, heads N of queries and G of keys, queries S, keys T of which P are past, features of a head H.

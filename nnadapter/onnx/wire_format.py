@@ -1,5 +1,7 @@
 """Protobuf wire format: fields walked through without parsing, op mentions, and size checks.
 
+A serialized model walked through before it is parsed: how much it holds of what takes more memory than its bytes.
+
 Parsers make an object of each message, of a hundred bytes where two are written, and hand them to code that looks at
 each again and again. So a model is held against `nnadapter.limits` as bytes:
 

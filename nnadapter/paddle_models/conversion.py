@@ -1,5 +1,7 @@
 """Conversion of Paddle models to ONNX in a child process, and the cache of converted models.
 
+The files of a Paddle model -> its ONNX model, by a process of its own (`worker.py`).
+
 The process sees the files under plain names in a folder of its own, where nothing else is: Paddle's C++ takes neither
 every path nor every letter. What it prints is caught, and quoted where it fails.
 """

@@ -1,5 +1,7 @@
 """Repair of models written by paddle2onnx, with 8-bit quantization marked before and restored afterwards.
 
+Operations that quantize to 8 bits, of which paddle2onnx knows the form with floats of 8 bits alone.
+
 In front of the converter they are marked as such (`mark`), and behind it turned back (`restore`): scales are divided by
 the largest integer, what was of type float8e4m3fn is int8, and reals are no longer held to what such floats reach.
 """

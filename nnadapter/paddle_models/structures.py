@@ -1,5 +1,7 @@
 """Structures of Paddle 3 models, and rewrites of operations that paddle2onnx converts wrongly or not at all.
 
+Operations of Paddle, expanded into others where paddle2onnx has no form, or a wrong one, for their attributes.
+
 Source: https://www.paddlepaddle.org.cn/documentation/docs/en/api/index_en.html, and for GELU by tanh, which is
 0.5 x (1 + tanh(u)) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3), https://arxiv.org/abs/1606.08415.
 """

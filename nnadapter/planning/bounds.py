@@ -1,7 +1,11 @@
 """Bounds of dynamic sizes: those of devices, and the shapes between which a plan holds.
 
+Whether tensors of a model that leaves sizes open lie within the bounds that a device gives.
+
 Each question is decided on traced numbers, so that the answers hold for every run: sizes beyond them are of another
 class, for which the device is asked again.
+
+At which shapes a plan whose sizes are open holds: those between shapes at which it was looked through.
 
 A plan with open sizes is for tensors that have elements, and for sizes that fold the same nodes. What lies within the
 model may come to have none at some sizes (`x[1:]` of one row). So a model is worked out at the least and the largest

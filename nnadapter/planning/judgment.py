@@ -1,5 +1,7 @@
 """Judgment of a model: verdicts of converters and devices, constraints, and atoms under a ban.
 
+A model with what devices say of it and what a person demands: all that a placement needs to know.
+
 A judgment is a value. What takes something back, a rule or a device that broke its promise, gives another one.
 """
 

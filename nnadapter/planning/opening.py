@@ -1,14 +1,22 @@
 """Partitioning with dynamic shapes: support by devices, sizes in order, and one plan for all input shapes.
 
+Whether a plan whose sizes are open holds at some shapes: the model is worked out at these (`planning.bounds`).
+
 Programs with open sizes of devices that take ONNX compute tensors that have elements, and windows that fit in what they
 move over: at others OpenVINO's fail, and are not to be trusted from then on.
+
+Atoms that wait for values of which they need the sizes.
 
 Where sizes are known, a node runs as soon as what it reads is there, perhaps before a value of which it needs nothing
 but the size. Where sizes are open, it has to run behind that: in a later segment of its device, with all that reads it.
 Where the device has none, as it makes the value in the very segment that reads what waits, it gets one at the end.
 
+What devices that take ONNX say of nodes whose sizes are left open, where there is no plan for all sizes otherwise.
+
 At some sizes a device may take a node that it takes at these alone (a window that divides), and refuse another that it
 takes with open sizes. So it is asked about the whole graph with open sizes, and the model is placed by that.
+
+A partitioning whose sizes are left open: one plan for all shapes of inputs, where its devices can.
 
 It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
 that hold at all shapes (as sizes that nobody knows are taken to), and no limits decided; where costs did, for shapes

@@ -1,5 +1,7 @@
 """Overlap of steps: which ones the host does not wait for, where it waits, and which ones save a copy.
 
+Which steps of a plan the host does not wait for, and where it waits: decided when the plan is made.
+
 A device with streams does work while the host goes on. So steps that follow each other on such a device are enqueued,
 one behind the other, and the host waits once:
 

@@ -1,8 +1,12 @@
 """Placement of atoms on devices, by the session's policy, rules and plan file.
 
+Placements of one segment: it is all that runs, and its launch costs less than that of one between others.
+
 Where a model runs on one device alone, again and again, threads are awake and caches full. `partition` prices launches
 by device, as segments between others have them, which is the dearer case; so what is all on one device is put right
 here, among the candidates that were found.
+
+Which device gets each atom: by the session's policy, and by what a person says in rules and a plan file.
 
 Rules take verdicts back before anything is placed. A plan file keeps an atom on its device as long as the device takes
 it; what it says of other atoms is left to the policy.

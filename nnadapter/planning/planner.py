@@ -1,7 +1,11 @@
 """Planner of a prepared model: variants with function ops expanded or not, judged and partitioned.
 
+Which constants are dequantized once, before any run.
+
 DequantizeLinear of weights stays a node: devices and ONNX Runtime make one operation on integers of it and its readers.
 Where the device of a reader refuses it, it would run on another device at every run, and hand over the same numbers.
+
+Plans one prepared model for one session: judges it at a set of shapes, and settles the judgment.
 
 A model has variants: function ops that every device refuses are written down in their bodies, where the devices take
 all of these. Which one it is follows from the verdicts at the shapes that are asked for, not from shapes before; what

@@ -1,5 +1,7 @@
 """Costs of a plan, segment by segment, and savings that are smaller than the error of the costs.
 
+What a placement promises against how far its costs are off: a promise that is too small is none.
+
 A model that is all on one device runs there as small networks did when that was calibrated. How far the quotient of
 what two devices take was off on these networks says how likely it is that the device with the smaller figure is the
 faster one: it is taken where that is so in four of seven cases. More certainty costs more than it saves, since to stay

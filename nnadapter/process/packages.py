@@ -1,5 +1,7 @@
 """Installed packages: versions, extras with their install commands, entry points and plug-ins.
 
+What installed distributions bring by entry points of one group: listed by name, imported one by one when used.
+
 A name that two distributions bring is used by neither. Whatever is wrong with one name spoils no other.
 """
 

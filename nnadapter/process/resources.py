@@ -1,11 +1,15 @@
 """Object lifetimes: pools, closing what drivers made, and pausing the garbage collector.
 
+Building large things without the garbage collector looking at them again and again.
+
 What a model of many nodes is made into are millions of small objects that all stay. Python's collector visits them
 each time their number has grown by a quarter, which takes up to a third of the time.
 
 The first time in a process, modules and what they define are made as well, and the collector would look at all of it as
 soon as it goes on: it is told that this is old, as it is once a collector has seen it. That is done once, as garbage in
 it is found only when the collector next looks at everything.
+
+Closing what drivers made: a `close` that raises must not cost a result, or keep the rest from being closed.
 
 Memory of devices is freed in the same way.
 """

@@ -1,9 +1,13 @@
 """Rows of a dataset as feeds and outputs as rows: columns and their types, batches, rows per actor call.
 
+Rows of a batch as feeds of runs, and what the runs give as rows again.
+
 1. Rows of one shape lie along the first axis of the inputs, as many as the model takes at once.
 2. A model whose first axis has a fixed size takes so many rows; a last feed that is short is filled up with its last
    row, and what comes of that is cut off.
 3. Where a row is all of an input, or an output has no axis of rows, the model runs row by row.
+
+How many rows Ray hands to an actor at once.
 
 A task of Ray's costs some 30 ms of processors, whatever is in it: a third of them its driver's, half of them the
 actor's. So small rows come by the thousand, but in so many tasks that all actors have some until the end, and no more

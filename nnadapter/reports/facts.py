@@ -1,5 +1,7 @@
 """Facts of a report: frozen values that every rendering is made from, and their JSON form.
 
+One set of facts about a plan; every rendering is made from it, and none is known here.
+
 The report speaks of the model's own nodes: each runs on a device (alone, or fused into something), or was folded before
 the run, or is used by nobody.
 """

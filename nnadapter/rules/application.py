@@ -1,6 +1,10 @@
 """Application of rules: pins and bans change verdicts, limits drop segments.
 
+Rules and verdicts -> verdicts: a ban takes a device's yes back, a pin that of all other devices.
+
 Rules never turn a no into a yes. What cannot be kept is an error, and what did nothing is said.
+
+Limits: which segments are not worth what a person asks of a segment.
 
 Pure functions over candidates. The caller gives up what is returned, places and cuts again, and asks again, until
 nothing is returned. Every round gives up at least one segment of one device, so this ends.

@@ -1,5 +1,7 @@
 """Plans for models whose inputs select branches of `If`, and the selected model for reports.
 
+Plans by what inputs choose: a model for each choice of branches, with the branches in place of their `If`.
+
 A device that holds no `If` takes nothing of a model that stands inside of one. Where inputs decide which branch is
 taken (`preparation.decisions`), each choice is a model of its own, planned when a run first makes it, and its plans are
 plans of the session like others: under keys of their own, bounded and counted together, by classes of shapes.

@@ -1,5 +1,7 @@
 """Result of compilation: a plan with its programs, how it was chosen, its measured promise, and accuracy checks.
 
+What a choice by measurement promises, and whether later runs keep it.
+
 A choice that was made while something else used the machine may be wrong. It shows in the runs that come after it: they
 take clearly longer than another candidate did, or clearly less than was measured, so that nothing that was measured
 then can be trusted. Single runs say nothing, and runs that overlap compete with each other; so several blocks of runs

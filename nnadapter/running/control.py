@@ -1,11 +1,17 @@
 """Control of a run: termination, deadlines, and turns on devices.
 
+Whose turn it is on each device, where several runs of one plan follow each other: one run at a time, earliest first.
+
 Each device then works on another input, and never on two at once, which would only take its memory and its caches
 twice. A run that waits for a device has given back the one before, so none waits for a run that waits for it.
+
+Runs that have to be done by some time, and the thread that tells them when it is over.
 
 All runs of a session have the same time, so whoever comes later has to be done later: the thread sleeps to the first
 end, or as long as a run that has not come yet would have. Nobody wakes it, so a run pays two steps in a dictionary. It
 ends where nobody ran for so long. A run whose clock stood still meanwhile says so when it is told.
+
+What stands over one run: who may stop it, until when it has to be done, and whose turn it is on a device.
 
 Most runs have nothing of the kind, and no control: nothing is looked at between their steps.
 

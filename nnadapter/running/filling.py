@@ -1,5 +1,7 @@
 """Specializations of a plan for concrete sizes, for devices that compile fixed shapes.
 
+Plans of one class of shapes whose devices compile for fixed sizes: at each sizes, segments are filled and compiled.
+
 Judging, converting and cutting are done once for the class (`planning.opening`). What is left for new sizes is to
 replay the trace, to fill in numbers, to make tables constants, and what the driver does: it is asked about the segment,
 and compiles it. A program is shared by all sizes at which its segment is the same: of a language model whose cache

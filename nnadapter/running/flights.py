@@ -1,6 +1,10 @@
 """Runs with several steps in progress at once, by device streams or device threads.
 
+Threads that run steps of a device beside the run that began them: one for each device, in the order of the steps.
+
 Locks and queues are C's, which no interrupt breaks.
+
+Runs that have several steps under way at once, and wait where it was planned: by streams, or by threads of devices.
 
 A run is lent a `Flight`: a stream per device, and for every enqueued step an execution and an event, which nobody else
 uses before all work is done. An enqueued step is *pending* until a wait has said that it is done. As long as one is, no
@@ -10,7 +14,7 @@ values with its flight, and whoever gets that next waits for them first.
 A wait that raises says that a pending step failed; the events of the steps say which. That one runs elsewhere, as one
 that failed at once; what is pending behind it read what it did not make, and runs again, step by step.
 
-Steps that run alongside do so in a thread of their device (`lanes.py`), as any step does, falling back included. They
+Steps that run alongside do so in a thread of their device (`flights.py`), as any step does, falling back included. They
 work in memory that the run gives back at its end, so a run never ends before them.
 """
 

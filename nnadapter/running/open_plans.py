@@ -1,5 +1,7 @@
 """Plans with dynamic shapes: the shapes at which each holds, and when another one is made.
 
+Plans that leave sizes open: which one serves which shapes of inputs, and when one more is made.
+
 A plan for devices that take adapter IR says itself at which sizes it holds (`GuardedShapes`). One with a device that
 takes ONNX is looked through instead (`planning.bounds`). Shapes for which no plan holds get one more, unless plans have
 been made in vain.

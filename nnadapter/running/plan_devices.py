@@ -1,5 +1,7 @@
 """Devices that a plan is bound to, and pauses for those that keep failing.
 
+Devices that keep failing rest, and are tried again later.
+
 A step that fails costs time before the CPU does its work: a hang costs a whole deadline. So after some failures in a
 row a step of a device is not tried for a while, and after as many over all its steps, or one by which it is lost, the
 whole device is not. Then one run tries it, while others go on without. If that fails the pause doubles; if it goes

@@ -1,8 +1,12 @@
 """Compiled plans of a session, bounded in number and in the bytes that they hold together.
 
+What plans hold together: their own memory, and what they share, once.
+
 Dropping a plan frees what is its own, and of what it shares what no other plan holds. What the plan used last shares no
 dropping frees: it is told, and does not count against a limit. A plan that nobody used since it was asked holds what it
 told then, so a new plan asks two or three of them, however many there are.
+
+The compiled plans of one session, one per set of input shapes: bounded in number and bytes, and counted.
 
 What was used once is dropped first, the plan used longest ago before others: shapes that grow by one at each run never
 come back, and shall not drive out those that do. A plan that is made again not long after it was dropped counts as used

@@ -1,9 +1,13 @@
 """Repair after failed compilation: a bounded search for the nodes at fault, which lose their device.
 
+Which of some atoms a device fails to compile: found by compiling some of them, in bounded tries and seconds.
+
 Halves are compiled. A half that fails is halved again, so every atom that fails alone is found. Where neither half
 fails it is what they hold together: two atoms that fail only beside each other are searched for by halving what stands
 beside them. If they are not two either, the whole is too large, and is to be cut. A device of which nothing compiles is
 not at odds with nodes, and is not searched for long.
+
+What is taken from a device that failed to compile a segment: the nodes at fault, where they are found.
 
 They are banned: the device is not given nodes of the same form any more, in this session and, where it has a cache,
 in others until the ban expires. A segment that is too large for its device is cut in two. Where neither is found within

@@ -1,9 +1,11 @@
 """Repeated runs that reuse the previous run's decisions and checks, and plans of a single step.
 
+The run after another one like it: what was decided and checked for that one holds for this one too.
+
 A feed with the data types and shapes of the run before needs no other plan, and its arrays are what the model declares.
 That is told by looking at each array once; everything else is left out. One with other shapes of the class that the
 plan serves needs their numbers besides. Where all of the plan is one step on the CPU, nothing is left but to call ONNX
-Runtime, with the person's own feed; where it is one on a device, to call that (`single.py`).
+Runtime, with the person's own feed; where it is one on a device, to call that (`repeating.py`).
 """
 
 from __future__ import annotations

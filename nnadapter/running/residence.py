@@ -1,5 +1,7 @@
 """Device-resident values between steps, and outputs of a run as the caller gets them.
 
+Values that stay where they were made: steps that compute from memory of their device into memory of it.
+
 A device with memory of its own would get every input of a segment from the host, and give every output back to it. So:
 
 1. What a step of such a device makes stays there. It comes to the host once, when somebody there reads it.

@@ -1,8 +1,12 @@
 """Programs and streams whose computations are recorded as trace events.
 
+When a device does what streams were given: a thread per traced stream waits for what is enqueued, in its order.
+
 The host that enqueued a step may be elsewhere when the device begins it and when it ends. So an event is recorded
 before the step and one behind it, and the thread looks at the clock when they happen,
 unless the driver says when that was.
+
+Programs whose computations are traced: what stands around those of drivers where a session has a trace.
 
 A plan is bound to these as to any others, so that a run without a trace does not even ask.
 """

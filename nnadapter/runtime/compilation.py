@@ -1,5 +1,7 @@
 """Compilation of a model on one device, its program as bytes, and executions of the program.
 
+Programs as bytes: what the driver wrote, with the names and types that an execution needs in front of it.
+
 Bytes are an `Envelope`: its header is the message `Signature` of nnadapter/ir/model.proto, its contents are the
 driver's own bytes.
 """

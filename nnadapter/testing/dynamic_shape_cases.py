@@ -1,5 +1,7 @@
 """Cases for devices with dynamic shapes: models compiled once and run at several sizes.
 
+Random models of the adapter IR with a size left open, and what they are at other sizes.
+
 A model at known sizes is made first. Then one of its sizes becomes a traced number wherever an input has it, and the
 schema's rules say of what size everything else is: what they decide on limits the sizes at which the model holds. So
 each of those is a model of its own that the definition computes.

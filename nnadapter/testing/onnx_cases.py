@@ -1,5 +1,7 @@
 """Cases for devices that take ONNX: single nodes, boundary shapes, random graphs, invalid models.
 
+ONNX models for devices that take that form: of one node, with unusual shapes, and random graphs.
+
 ONNX Runtime on the CPU says what is right.
 """
 

@@ -1,5 +1,7 @@
 """Output of a conformance run: score card as text and Markdown, and a folder for each failure.
 
+Each failure as a folder: model, inputs, what was expected and got, versions, and the command that repeats it.
+
 operations__ADD__0/
 failure.json        case, kind, detail, versions, command, and the data types of all arrays
 model.onnx          or model.nnadapter with its weights; what is too broken for either is in model.txt

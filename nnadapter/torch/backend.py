@@ -1,5 +1,7 @@
 """Back end of torch.compile: captured graphs compiled into sessions and PyTorch operators, and their records.
 
+Sizes of tensors that a graph computes, said by the sizes of what it is called with.
+
 PyTorch knows every size as an expression in those of the inputs, but graphs also ask computed tensors for theirs (what
 an upsampling made, say). Such a question would cut a region in two: the size is a number, which Python gets between two
 runs. So it is asked of the inputs instead, and what follows from their sizes is computed of these.

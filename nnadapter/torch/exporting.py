@@ -1,5 +1,7 @@
 """Export of a region as an ONNX model, and source lines of its operators.
 
+A region's graph as an ONNX model, by PyTorch's own exporter.
+
 The graph is in ATen already, with types and sizes for every node. So it is handed over as an exported program, which
 the exporter does not trace again from source: open sizes and lines of source stay as they are.
 """

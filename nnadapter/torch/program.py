@@ -1,23 +1,30 @@
 """Regions as callables: a session made at the first call, and checks that constant weights are unchanged.
 
+Whether memory is what it was: some of its words, of many tensors, read in one go.
+
 PyTorch does not count changes through `parameter.data`, through `parameter.numpy()` or by batch normalization. They are
 seen by the bytes: of small tensors all of them, of everything else a few, spread evenly. What changes a tensor as a
 whole changes those; a change of single elements of a large one may be missed.
 
+Weights that a session has as constants: whether they still are what they were, asked at every call.
+
 PyTorch counts changes in place (`_version`), but not all: optimizers with `fused=True`, batch normalization and those
 who go through `.data` change tensors behind its back. So steps of optimizers over weights are counted here, by a hook
-on all of them, and memory is looked at (`samples.py`). A call with hundreds of weights asks for all of them in one go.
+on all of them, and memory is looked at (`program.py`). A call with hundreds of weights asks for all of them in one go.
 Tensors are held weakly: a session must not keep a model alive.
 
+A region as something that PyTorch calls with tensors: a session, made at the first call.
+
 Weights (parameters and buffers) that a region of inference reads are constants of its session, so that devices pack
-them once. A run asks whether they are still what they were (`weights.py`). Where one has changed, a session is made
+them once. A run asks whether they are still what they were (`program.py`). Where one has changed, a session is made
 again: weights that changed `_REPACKED` times are inputs from then on. Other tensors (another module of the same class,
 for which PyTorch runs the same graph) are no change: each set has a session of its own, which goes with its tensors.
 After `_SETS` sets, all weights of further ones are inputs. In training, all of them are inputs from the start.
 
 Tensors are handed to the session, and back, as arrays in the same memory, but where a device has memory of its own
-(`staying.py`); what comes back is held against what the graph says. Where no session can be made of a region, or none
-for the sizes that come, it is cut in two (`parts.py`), and so on: what no session takes is run by PyTorch, and the
+(`resident_runs.py`); what comes back is held against what the graph says. Where no session can be made of a region,
+or none
+for the sizes that come, it is cut in two (`regions.py`), and so on: what no session takes is run by PyTorch, and the
 report says why. A run that fails is done again by PyTorch.
 """
 

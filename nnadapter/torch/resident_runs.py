@@ -1,7 +1,11 @@
 """Runs on devices with memory of their own: cached copies of inputs, resident outputs, transferred bytes.
 
+What of a session's values gains nothing by lying on its device: left out for a while, and then tried again.
+
 What is seen in one call may be of that moment: a device that somebody else had filled. So nothing is left out for ever.
 It is tried again two calls later, and where that was in vain after twice as many, up to `_MOST`.
+
+Tensors of PyTorch of which a device has a copy: fed from there as long as they are what was copied, bit for bit.
 
 PyTorch, numpy and whoever knows an address may write to a tensor, and not all of them tell. So nothing is concluded
 from counters: beside the copy on the device stands one on the host, and the tensor is compared with it, whole, each
@@ -15,15 +19,18 @@ memory, and before that with its owner: a parameter, a tensor that a graph write
 of which a session has few. So what is kept is bounded by what a model and its graphs have, not by what they are fed.
 What refers to owners and memory runs no Python when they go; devices free their memory when the next one asks for some.
 
+Runs of a region whose session has a device with memory of its own: what need not pass its border stays there.
+
 1. A result that only other graphs of ours read is a `Resident` tensor: it comes to the host if somebody else reads it.
-2. Where parameters live on a device (`living.py`), so do their gradients, and what is written into parameters, buffers
+2. Where parameters live on a device (`resident_tensors.py`), so do their gradients, and what is written into
+parameters, buffers
    and the state of optimizers.
 3. Any other result that a person may read comes to the host, and stays on the device as well where it is fed back:
    gradients, for the step of an optimizer, and what is written into an input (weights, the state of optimizers and of
    batch normalization). That nobody feeds it is learnt from the first calls.
-4. An input is fed from the device where it is what was copied there, see `known_copies.py`: parameters, results that
+4. An input is fed from the device where it is what was copied there, see `resident_runs.py`: parameters, results that
    were noted, and a tensor that came to the same place in the call before. A batch is another each time, and passes.
-5. What gains nothing there is left out, and what a device has no room for; both are tried again (`trials.py`).
+5. What gains nothing there is left out, and what a device has no room for; both are tried again (`resident_runs.py`).
 
 So a step of training moves the batch and what PyTorch has changed to the device, and what a person may read back.
 """

@@ -1,7 +1,10 @@
 """Device-resident tensors, copied to the host only when read there, and modules with such parameters.
 
+A tensor that lies on a device: made on the host only where somebody reads it there.
+
 What a forward graph keeps for the backward graph is one, and where a module's parameters live on a device
-(`living.py`), so are they, their gradients and the state of optimizers. To PyTorch it is a tensor with sizes, a data
+(`resident_tensors.py`), so are they, their gradients and the state of optimizers. To PyTorch it is a tensor with
+sizes, a data
 type and no memory. An operator that stays in PyTorch gets a plain tensor, made when it is first read:
 
 1. What only reads it, by the operator's schema, leaves it on the device, too: both hold the same numbers.
@@ -11,6 +14,8 @@ type and no memory. An operator that stays in PyTorch gets a plain tensor, made 
    somebody still has a view of its memory: then it is copied into that.
 
 Code in C++ that asks for memory and calls no operator gets an error that says what to do.
+
+A module whose parameters live on a device, as those of `module.to("cuda")` do: see `resident_tensors.py`.
 
 PyTorch's own tensors lie in the host's memory, where anybody may read them through an address, and no one is told. So
 what a graph computes for them has to be there after each call. Where a person says that parameters live on a device,

@@ -1,8 +1,12 @@
 """Export of programs as ONNX models by PyTorch's exporter, simplified and with ATen's data types.
 
+Results in the data types that ATen says.
+
 PyTorch's exporter makes promotions of types explicit, and some of its operators then give a wider type than ATen's:
 sums, running sums and products of 16-bit numbers come as float32. Such a result is rounded to what ATen says. Any
 other difference means that the operator is another one: it stays in PyTorch.
+
+What PyTorch's exporter wrote, tidied: by rules of its optimizer, but not all of them.
 
 Some of those take numbers for 0 or 1 that are close to these: of `x / (y + 1e-9)` they leave `x / y`, of `x * 0.999995`
 nothing. Here such a number is exactly 1. Some give several numbers one name, of which all but one are lost. One, which

@@ -1,7 +1,11 @@
 """Memory layouts of tensors, and views that PyTorch creates itself outside sessions.
 
+How results lie in memory, where PyTorch's own would lie otherwise than one row behind the other.
+
 Sessions give results in rows. What reads them in a session does not care; a person's code may, and so may operators
 that stay in PyTorch, and views that PyTorch makes again of a result by its strides.
+
+What only looks at a tensor in another way, where it is read outside of sessions: PyTorch makes it, as without us.
 
 So it shares memory and lies in it as it does there. AOTAutograd counts on that. Where sizes are open, it makes a view
 that the caller gets of the caller's own tensor again, by the strides and the place in memory of what the graph gave; a

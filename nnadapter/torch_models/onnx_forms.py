@@ -1,8 +1,12 @@
 """ONNX forms of operators that replace the exporter's: numbers, LSTM and GRU, and functions it gets wrong.
 
+Numbers in a program, as they are: PyTorch's exporter writes real ones as float32, wherever they go.
+
 In a program on float64 tensors `x * 1.1` is `x * 1.10000002384`, off in the eighth digit. So operators that make a
 tensor of a number, which all others on such a number are written in, are written here. So are real numbers that follow
 from sizes: Python computes these as float64, and `int(30 * 0.7)` is 20, where float32 says 21.
+
+LSTM and GRU at inference as one operator each, which PyTorch's exporter has an ONNX form for.
 
 Where AOTAutograd makes a graph in ATen, it writes them step by step, for the length that comes first: a graph as long
 as the input, made again for every length. So before that, what PyTorch captured of them is put into operators of ours

@@ -1,9 +1,13 @@
 """Trace recorder: keeps the first events of a session and writes them for chrome://tracing and Perfetto.
 
+Events -> rows: which stand in which row, so that those of a row lie within each other or behind each other.
+
 1. Events of one lane and thread are bundled: an event that lies in no other, with those that lie in it. What sticks out
    of another by no more than clocks do is cut off; what overlaps it otherwise is bundled apart.
 2. Bundles go to rows of their lane in the order of time: each to the row of its thread where that is free, else to the
    first free one, else to a new one. So a lane has as many rows as threads were in it at once.
+
+Events as a file that chrome://tracing and ui.perfetto.dev open: JSON, one event per line.
 
 Source: Google's Trace Event Format, JSON object format: complete events (`X`), instant events (`i`), metadata (`M`).
 """

@@ -1,5 +1,7 @@
 """Missing features of a device, and the plan of a model if the device had some of them.
 
+One model on its devices, kept for trials: what a plan costs and holds if the device took more than it does.
+
 A trial places, cuts and prices anew; no driver is asked. What is known of fusion is what the device fuses of all that
 it takes today. What it would take newly is priced alone, by the roofline, but for what devices most often run as one
 (`wholes`): where features bring all atoms of it, it is one.

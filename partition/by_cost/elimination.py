@@ -1,12 +1,16 @@
 """Variable elimination: the exact minimum of pairwise costs over binary variables of a sparse graph.
 
+In which order the vertices of a graph are eliminated, so that each has few neighbors when its turn comes.
+
 To eliminate a vertex is to join its neighbors with each other and to take it away. A chain, blocks in a row with
 shortcuts, branches that meet again: such graphs are eliminated vertex by vertex with at most a few neighbors each, and
-whatever is a sum over edges is minimized over all vertices on the way (`partition.by_cost.elimination`).
+whatever is a sum over edges is minimized over all vertices on the way (`partition.by_cost.pairwise`).
 
 Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming, Academic Press (1972). Vertices that are not joined are
 eliminated at once, chosen at random as M. Luby, A Simple Parallel Algorithm for the Maximal Independent Set Problem,
 SIAM Journal on Computing 15 (1986), says; so a chain takes a number of rounds that grows with its logarithm.
+
+The least of a sum of costs over the edges of a graph whose vertices have two values, by elimination.
 
 To eliminate a vertex is to write down, for all values of its neighbors, what it and everything that was eliminated
 into it costs at least: a table of 2 ** neighbors entries, which the neighbor that is eliminated next takes over. The

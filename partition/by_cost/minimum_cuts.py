@@ -1,5 +1,7 @@
 """Minimum s-t cuts: optimal placements on two devices when launches cost nothing.
 
+Minimum cuts of what is both long and wide, in windows where a maximum flow would have to go far.
+
 How long a maximum flow takes depends on how far it has to go. Where costs decide locally, as they do if atoms and
 transfers cost about the same, that is not far, and the flow of the whole is taken. Where atoms are cheap and transfers
 dear, it is as far as the graph is long; then the graph is cut into windows:
@@ -12,10 +14,14 @@ dear, it is as far as the graph is long; then the graph is cut into windows:
 3. The bound: edges that join windows are left out, so that every window has a cheapest cut of its own. No cut costs
    less than all of these together.
 
+A minimum s-t cut: by elimination as far as that goes, and by a maximum flow of what is left.
+
 A maximum flow alone will not do. Where much has to flow far, as along a chain of cheap atoms, every augmenting path is
 about as long as the graph, and time grows with the square of its size; elimination (`pairwise`) takes the
 same time whatever flows. It solves what looks like a chain from far away, as networks do. What is left is joined to and
 fro, and paths through it are short.
+
+The cheapest placement on two devices where launches cost nothing: one minimum s-t cut.
 
 Source: H. S. Stone, Multiprocessor Scheduling with the Aid of Network Flow Algorithms, IEEE TSE 3 (1977).
 
@@ -23,6 +29,8 @@ The source's side of the cut is the second device, the sink's side the first one
 sink with what it costs on the second device more than on the first, or to the source with what it costs less. A value
 crosses once per direction, whatever the number of its readers, so a value with several readers has one more vertex per
 direction: it falls to the other side as soon as one reader does, and that cuts one edge.
+
+Launches that no order of segments avoids: those along a path of the graph.
 
 Along a path every atom reads from the one before it. Where the label changes, the later atom stands in a later
 segment; segments have one label each; so the segments of a label are at least as many as its runs along the path. The

@@ -1,5 +1,7 @@
 """Graphs of repeated blocks: folded to few repeats, solved, and unfolded to all.
 
+A graph with few of its repeats left: what is solved for these holds for all.
+
 Layers that are wired and priced alike are placed alike by the cheapest placements, but for the first and the last ones.
 So a solver need not see all of them.
 """

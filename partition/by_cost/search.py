@@ -1,10 +1,14 @@
 """Placement search on two and more devices: minimum cuts, local search with true costs, lower bounds.
 
+Values that come back: made on a device and read there again, but by a later segment.
+
 Such a value leaves the device and is brought to it again, unless it stays there, which costs less (`Prices.again`). A
 cut sees two atoms on one device and nothing to pay; no cut
 can, as paying for two atoms on *one* side makes cuts hard. So what returns cost a placement is charged to the atoms
 that make and read such values, half each, and the next cut pays the average of what was charged so far. That finds
 better placements, and no bound.
+
+Three and more devices: moves between pairs of devices, and a lower bound from one cut per device.
 
 Source of the moves: Y. Boykov, O. Veksler, R. Zabih, Fast Approximate Energy Minimization via Graph Cuts, IEEE TPAMI 23
 (2001), swap moves.

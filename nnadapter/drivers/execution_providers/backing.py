@@ -1,5 +1,7 @@
 """Provider sessions: devices and options, graph assignment, and probes with the smallest models.
 
+Which nodes a provider took, by ONNX Runtime's own graph assignment.
+
 ONNX Runtime says of every node that is left after its rewriting who runs it, by the node's name. Names need not be
 there or be unique, so nodes are marked beforehand. What was made of a node keeps its mark in front.
 """

@@ -1,5 +1,7 @@
 """Libraries of execution providers: plug-ins, and the third-party libraries that providers load.
 
+Plug-in libraries of execution providers: which are installed, and registering them, once per process.
+
 ONNX Runtime looks for no library by itself. A distribution is known by the table below, or by an entry point of the
 group `nnadapter.execution_providers`, whose name is the provider's and whose value is a module with
 `get_library_path()`, as ONNX Runtime asks of such packages. Nothing is imported to list names.

@@ -1,10 +1,16 @@
 """Provider programs: device memory, executions, and self-contained EPContext models as bytes.
 
+Memory of the device that a provider computes on: what ONNX Runtime calls an OrtValue lies there.
+
 Values of data types that its Python interface does not take (bfloat16, float8, 4 bits) stay arrays of the host's.
+
+Whether a model that a provider compiled holds all that it needs: programs may come from anybody, and name no files.
 
 Most hold nodes with what was compiled inside them and nothing else. That is told by their bytes: there are only fields
 that are listed here, written as protobuf itself writes them, so that no reader finds another message in them. Any other
 model is parsed, and looked through as a whole.
+
+A compiled segment: a session on a provider. As bytes: an EPContext model in an envelope.
 
 The envelope's header is JSON with everything that the compiled form depends on. Its contents are the model that ONNX
 Runtime's `ModelCompiler` makes, with what the provider compiled inside it.

@@ -1,5 +1,7 @@
 """Driver `qnn`: the QNN provider of ONNX Runtime for Qualcomm NPUs and GPUs, with typed options.
 
+The typed options of `qnn`, and the provider's own that they stand for.
+
 Source: the option names are those of ONNX Runtime's QNN execution provider; numbers of chips are the QNN SDK's.
 """
 

@@ -1,5 +1,7 @@
 """Verdicts, admission and compilation under one set of options.
 
+Verdicts, admission and compilation under one set of options.
+
 A program that is loaded from a file needs none of this: neither the table of operations, nor passes and lowerings.
 """
 

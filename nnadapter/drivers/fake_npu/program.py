@@ -1,5 +1,7 @@
 """Compiled programs, their executions and their memory footprint.
 
+The compiled form: device graph, memory plan and packed weights, and all of it as bytes.
+
 Bytes are an `Envelope`: its header is JSON, and zeros up to a multiple of 64; its contents are the weights, each at a
 multiple of 64.
 """

@@ -1,5 +1,7 @@
 """Reuse of programs at other sizes: lowered graphs and converted constants.
 
+One lowering for many models: what was decided for a model is used again for others of its structure.
+
 They may differ in sizes, as a model does from shape to shape, and in what constants hold, as the layers of one model
 do.
 

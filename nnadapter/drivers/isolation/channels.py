@@ -1,12 +1,18 @@
 """Communication with a device process: sockets, encoded messages and lanes through shared memory.
 
+One way between two processes: messages in both directions, one at a time, with descriptors beside them.
+
 A message is its length as little-endian uint64, and that many bytes.
+
+What two processes say to each other, as bytes.
 
 Models arrive as they left: constants are read-only again, and what a model has worked out about itself stays behind.
 Large arrays stand beside the message, in memory that is shared, and are not copied out of it.
 
 The process of a device does not decide what is run here: of what it sends, only plain values are made, and those
 classes of ours that hold nothing else.
+
+A channel to a device's process with memory that both see, for one question or computation at a time.
 
 A computation is a message of some hundred bytes: where its tensors lie, by blocks and offsets. What lies in a block
 already stays there; the others are copied into the lane's own memory once, and results are copied out of it once. The

@@ -1,9 +1,13 @@
 """Process of an isolated device, seen from the session: start, requests, time limits and end.
 
+Starts the process of a device, and has it end with this one.
+
 It is started anew, never forked: with this one's module path as it is (a folder from which this one imports nothing,
 such as the current one, is none of it), and nothing else of its state. It keeps one end of a pair of sockets over which
 nothing is ever said. When the other end is gone, this process is, and the system kills it, whatever its driver does at
 the time (`worker.py`).
+
+The process of a device, as this one sees it: what it is asked, on which channels, and its end.
 
 Every question goes over a channel of its own for as long as it takes, and whoever asks waits there himself, with a
 time limit: there is no thread between. What is under way when a limit is over, or when somebody interrupts it, cannot

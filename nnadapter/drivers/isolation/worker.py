@@ -1,13 +1,21 @@
 """Process of an isolated device, seen from inside: entry point, lanes and the objects it serves.
 
+Computations at one set of sizes after the other, by a program whose sizes are left open, in a device's own process.
+
 What a driver decides on sizes while it is asked is noted there, in the trace of the model that it was given; so is only
 known there at which sizes its program holds.
+
+What can be asked of a device, in its process: everything that was made on it has a number.
 
 What is closed takes with it what was made from it. Drivers are called by functions that are named for the call, so that
 the trace of a crash says where it was (`drivers/crashes.py`).
 
+The other end of a lane, in the process of a device: it takes one message after the other, and answers.
+
 What a driver raises is an answer. Inputs that lie in memory of the host's are mapped so that writing to them is a crash
 here, and spoils nothing there.
+
+The process of a device: it opens one and answers over its channels, until the process that started it ends.
 
 What was standard output goes where standard error does, for drivers that print. The lifeline is a socket at which the
 system sends a signal when the other end is gone: it ends this process even while a driver computes in C and holds

@@ -1,5 +1,7 @@
 """C driver interface in ctypes: structures, codes, functions and the loading of shared libraries.
 
+The C interface as one table: the members of every structure, and what every function takes.
+
 `nnadapter/include/nnadapter_driver.h` says the same in C; a test compiles it and compares sizes and offsets. Pointers
 are written as `pointer`, whatever they point to, and members of unions stand in `UNIONS`.
 """

@@ -1,5 +1,7 @@
 """Adapter IR models as C structures, once or repeatedly for different sizes.
 
+A model of adapter IR for one set of sizes after the other -> NNAdapterModel: put together once, then numbers alone.
+
 1. Once per class of shapes each model is built as any other, at the sizes that it was traced at, and becomes a `Block`.
 2. Where numbers stand in it that hang on sizes is looked up: dimensions, bytes, attributes; and contents that do.
 3. At new sizes these are written for all models at once that are filled then, in one piece of memory, which lives as

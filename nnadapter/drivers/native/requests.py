@@ -1,5 +1,7 @@
 """Computation requests to C drivers: device memory, streams, controls and dynamic signatures.
 
+What goes into programs with open sizes and comes out of them, at one set of sizes after the other.
+
 The layers of a network take and give the same, and a run tells all of them the same sizes: what a request needs to know
 of these is made once for all programs of a context.
 """

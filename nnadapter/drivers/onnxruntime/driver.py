@@ -1,6 +1,10 @@
 """Device `cpu`: ONNX Runtime on the CPU, with verdicts by its kernels.
 
+Forms of ONNX Runtime's own operators that its CPU loads and does not compute: each run of them fails.
+
 Source: ONNX Runtime's `contrib_ops/cpu/bert/multihead_attention.cc`; seen with ONNX Runtime 1.32.
+
+Whether threads gain anything for what the CPU runs between other devices.
 
 Threads that sleep take some 10 us to wake and to wait for. A segment that takes less than some 50 us in one thread is
 faster without them, and leaves its pool to others, of which a process has only so many.

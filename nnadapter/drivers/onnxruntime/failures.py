@@ -1,8 +1,12 @@
 """Failures of ONNX Runtime: translated errors, and optimizers that break models.
 
+Sessions with fewer optimizations, for models that ONNX Runtime's optimizers break.
+
 `ConstantFolding` puts the branch that is taken in the place of an `If` whose condition is constant. Where another `If`
 is inside, that may end the process (seen with 1.32). Preparation leaves such an `If` if its branch contradicts itself.
-Optimizers that compute wrong results are in `fusions.py`.
+Optimizers that compute wrong results are in `failures.py`.
+
+Optimizers of ONNX Runtime that compute something else than the model or crash, found before a model is loaded.
 
 `FLAWS` lists them: the optimizers to disable, and a check of a graph. The words that a form needs are searched for
 first, so most models cost one search through their bytes.

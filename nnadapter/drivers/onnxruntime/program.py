@@ -1,7 +1,11 @@
 """CPU segments as programs: one session each, its thread pool and footprint, compiled or loaded.
 
+Pools of threads that sessions of ONNX Runtime have for themselves: so many at once in the process.
+
 What is compiled to be timed beside others has as many as it would have without them: it is to take as long as it does
 when it is used.
+
+What a session of ONNX Runtime holds: ONNX Runtime does not say, so by a rule that was measured.
 
 Source: growth of the process by malloc's own count, models of 30 to 460 nodes and 1 to 70 MB of weights, ONNX Runtime
 1.31. What runs need comes from an arena that all sessions share and no session owns.

@@ -1,15 +1,19 @@
 """Sessions of ONNX Runtime: options, threads, weights by address, the shared arena and executions.
 
+One arena for all sessions of ONNX Runtime in this process that stand beside other devices.
+
 By itself every session has an arena of its own, which keeps what a run needed between its nodes. The segments of a plan
 run one after the other, so that a hundred of them would keep a hundred times what is needed at once, and each would
 write into memory that is in no cache. ONNX Runtime has one allocator in an environment that sessions may use in place
 of theirs; it is registered here once, with sizes that double, so that values that grow by one need few new pieces. Who
 registered one for sessions of their own has this one in its place for those that they make later.
 
+Sessions of ONNX Runtime: how they get their threads, and how one runs as an execution.
+
 Sessions that stand beside other devices do not spin: a spinning thread takes the processor from the device that runs
 next. ONNX Runtime cannot turn spinning off in its shared pool, and once that pool is made it refuses every session of
-the process that wants its own; so a session that gains from threads (`gains.py`) gets a pool of its own that sleeps,
-and past a bound on threads (`pools.py`) it gets none and runs in the caller's thread.
+the process that wants its own; so a session that gains from threads (`driver.py`) gets a pool of its own that sleeps,
+and past a bound on threads (`program.py`) it gets none and runs in the caller's thread.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """ONNX Runtime values of types that its Python interface lacks, and one-node models to compute them.
 
+Values that ONNX Runtime computes with and its Python interface does not take: bfloat16, float8, 4 and 2 bits.
+
 They go in and come out by the memory of an OrtValue. Types narrower than a byte are packed there, the first element in
 the lowest bits (ONNX IR specification, "Packed data types"); numpy has a byte for each.
 """

@@ -1,7 +1,11 @@
 """ONNX models on OpenVINO: verdicts, reading with shared weights, and compiled segments.
 
+Reductions whose axes are an attribute, for the engine's reader, which has them as an input from opset 13 on.
+
 Below opset 18 ONNX has an attribute there; the reader leaves it out, and reduces all dimensions. Seen with OpenVINO
 2026.4.
+
+What of a device has to do with ONNX models: verdicts of tables and engine, and segments compiled.
 
 A program that is loaded from a file needs none of this, nor the package onnx.
 """

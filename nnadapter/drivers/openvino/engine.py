@@ -1,5 +1,7 @@
 """Boundary to the package `openvino`: lazy import, translated errors, ports and shared arrays.
 
+OpenVINO's tools that convert models: left out where the driver, which does not use them, imports the package.
+
 They take longer to import than all the rest of it, and once they are imported, a process of theirs sends a message over
 the network. Who asks the package for them gets them then.
 """

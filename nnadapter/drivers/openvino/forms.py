@@ -1,7 +1,9 @@
 """Forms of ONNX nodes that decide whether OpenVINO computes them correctly, and queries about them.
 
+What of quantized values the engine computes rightly, asked of the nodes around them.
+
 The engine does not compute node by node: it moves DequantizeLinear behind what reads it, and computes that in integers.
-So what is right hangs on who reads a value. The rows that ask these questions stand in `restrictions.py`; the sweep of
+So what is right hangs on who reads a value. The rows that ask these questions stand in `verdicts.py`; the sweep of
 groups of nodes found them (`tests/drivers/openvino/sweep/test_groups.py`).
 """
 

@@ -1,5 +1,7 @@
 """Guards against fusions that make OpenVINO replace a composition by a different operator.
 
+Guards against fusions: steps that keep the engine from replacing a composition by an operator that computes another.
+
 The engine looks for norms, activations and attention that a model writes out. Several of its patterns assume that a
 constant never enlarges the other operand, that reduced dimensions are retained, or that a gate reads no other value.
 Seen with OpenVINO 2026.4. Compositions that meet these assumptions are left as they are, so that they stay fused.

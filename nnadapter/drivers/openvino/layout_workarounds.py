@@ -1,21 +1,31 @@
 """Workarounds for transposes, permutations, reductions and attention that OpenVINO computes wrongly.
 
+Transposes of the engine's model that leave the shape as it is, though they move more than the last two dimensions.
+
 Attention is where that happens, with as many heads as tokens. The engine takes the layout in front for the one behind,
 and whatever stands between the Transpose and the products of matrices (scales, caches) is no matter. A step in front of
 it and one behind keep the two apart; either alone does not. Seen with OpenVINO 2026.4, with known sizes.
+
+Attention in the engine's model over keys whose number is open.
 
 The engine makes one step of a product, the Softmax of it and the product of that with values. Where there was one key
 at the first run of a program, as there is for a decoder whose cache is empty, that step is wrong at 16 keys and more,
 in every run from then on. It is right where something of two parts stands in front of the Softmax, as a mask that is
 added does; where nothing does, a step is put there. Seen with OpenVINO 2026.4.
 
+Transposes of the engine's model that undo each other around what is elementwise.
+
 The engine moves one of them to the other, behind a convolution whose channels lie last in memory, and leaves both out
 there; what lies in memory comes out in the order in which it lies. Seen with OpenVINO 2026.4 where an order is its own
 inverse and moves the channels, with known sizes. They are left out before it sees them.
 
+Operators of the engine's model that change the order of channels, kept apart from the filters behind them.
+
 The engine moves such an order into the filters of the convolutions behind it, also through elementwise operators and
 Transpose. It takes the order itself where the inverse is meant, and a part of a Split, or indices of several
 dimensions, for single channels. What is its own inverse comes out right, and stays as it is.
+
+Reductions in the engine's model over the first or last of three dimensions, with a constant per channel after them.
 
 The engine computes a reduction and the elementwise operators after it at once. There it takes the constants of the
 first batch for those of all batches and reads beyond their end, or takes the first one for all channels. In four

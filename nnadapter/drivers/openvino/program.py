@@ -1,5 +1,7 @@
 """Compiled models of OpenVINO: inference requests, recovery after failed runs, and serialized form.
 
+What a compiled model of the engine holds: OpenVINO does not say, so by a rule that was measured.
+
 It keeps the constants of the model that it read, and once more in the form that its kernels want; working memory for
 one run, where tensors that are not needed any more make room for others; a kernel for each node. Requests share all of
 that. The graph that it runs is read from it (`get_runtime_model`), with its data types and, where sizes are open, the
@@ -7,6 +9,8 @@ sizes of the last run.
 
 Source: growth of the process by malloc's own count, models of 10 to 530 nodes and 0.5 to 70 MB of weights, OpenVINO
 2026.4 on the CPU.
+
+A compiled model of the engine, and the one that takes its place where a run at open sizes has failed.
 
 From such a run on the engine reads memory of before: what it makes at other sizes is wrong, or it ends the process
 (seen with OpenVINO 2026.4). So nothing is computed by that model any more. Whoever needs it next has it written and

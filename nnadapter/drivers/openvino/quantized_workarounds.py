@@ -1,31 +1,45 @@
 """Workarounds for quantized graph forms that OpenVINO computes wrongly.
 
+Values of the engine's model that are multiplied by negative numbers, and quantized behind that or before.
+
 The engine has what quantizes them do the product as well, between bounds of which the lower one is the larger; it moves
 that in front of a join for it. Where sizes are open, and there is a number for each channel, that comes out wrong. A
 step between the two keeps them apart. Seen with OpenVINO 2026.4.
 
+Products of quantized values in the engine's model, rectified, and multiplied by negative numbers behind that.
+
 The engine scales what it computed in integers, and has the scale take in what a rectified product is multiplied by:
 relu(s x) for s relu(x), which a negative s is not to be put inside of. Seen with OpenVINO 2026.4 for products without a
 bias. A step between the two keeps them apart.
+
+Products and convolutions of integers, on processors where the engine saturates their sums.
 
 The engine multiplies quantized values by weights of 8 bits in integers. A processor without instructions for that
 (VNNI) adds two products in 16 bits, and two of 255 * 127 overflow. Two of weights up to 64 do not. With larger weights
 the product is computed in floating point there; a small product shows whether the processor needs that. Seen with
 OpenVINO 2026.4 on a processor with AVX2, and with instructions limited to AVX2 and to AVX512 without VNNI.
 
+Values quantized to 8 bits in the engine's model of a model that joins values, quantized and dequantized in one step.
+
 The engine moves what quantizes joined values in front of the join, and with it what dequantizes them. That is several
 steps there: where the last of them, the product with the scale, has gone into what reads it (values that are quantized
 again as they are, or scaled and shifted), it ends the process; and zero points of int8 are wrong behind it, as 128
 becomes -128. One step from reals to reals has nothing to move but itself. Seen with OpenVINO 2026.4.
 
+Values quantized to 16 bits in the engine's model, which keep the bounds of their steps.
+
 Where a value is quantized to 16 bits and dequantized at once, the engine leaves both out, and what lay beyond the
 largest or below the smallest step comes through as it is: behind a Conv whose Relu is such a bound, negative numbers.
 Seen with OpenVINO 2026.4. What is not rounded is off by half a step at most.
+
+Products of quantized values in the engine's model that several others read.
 
 The engine computes them in integers and scales them afterwards, in front of each reader or behind it. Where sizes are
 open it has the product do that for one reader, and others scale what is scaled already: behind a Conv without a bias
 they read numbers that are thousands of times too small. A step of its own in front of all readers is the only one. Seen
 with OpenVINO 2026.4.
+
+Convolutions of single pixels by dequantized filters in the engine's model, whose dimensions are put in an order.
 
 The engine makes one product of matrices of both, with the channels last: that is one order of four dimensions, and it
 takes every other one for it, also one that it makes of several. Seen with OpenVINO 2026.4. A step between the two keeps

@@ -1,5 +1,7 @@
 """Verdicts for single nodes from reviewed tables, before OpenVINO itself is queried.
 
+What of the ops in the table is refused for its attributes or inputs, and why.
+
 Each row is one way in which the engine computes something else than ONNX says, or does not compile. They were found by
 onnx's operator tests and by a sweep over the attributes of every op (`tests/drivers/openvino/sweep`).
 """

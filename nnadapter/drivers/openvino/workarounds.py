@@ -1,24 +1,38 @@
 """Workarounds for graph forms that OpenVINO computes wrongly: arithmetic rewrites, and the table of all.
 
+Conversions to boolean in the engine's model, as comparisons.
+
 Of a part of a Split, the engine converts what the first part holds; and not-a-number, which ONNX's Cast makes true as
 ONNX Runtime has it, becomes false. A comparison with zero has neither fault.
 
+Comparisons of reals in the engine's model: what is greater is asked for as what is less, the other way round.
+
 The engine calls NaN greater than everything. Less it computes as ONNX does. Seen with OpenVINO 2026.4.
+
+Divisions in the engine's model of a model that rounds.
 
 The engine multiplies by a reciprocal where a model divides, and is off by the last bit in a tenth of all cases. Halves
 are rounded to the other neighbor then: DynamicQuantizeLinear, written out, would be off by a step. Operators that bear
 the engine's own mark for it are divided as IEEE 754 says. Seen with OpenVINO 2026.4.
 
+The largest and the least of numbers in the engine's model: infinite where all of them are.
+
 The engine begins with the largest finite number, and ends with it where nothing is beyond. It is asked for the extreme
 of halves, which finite numbers do not bring there, so that what it began with is told from what it was given. Where the
 extreme is bounded by a number from the other side at once, it stays. Seen with OpenVINO 2026.4.
 
+NonMaxSuppression in the engine's model: which boxes overlap too much.
+
 ONNX suppresses a box that overlaps another one by more than the threshold, the engine one that overlaps it by the
 threshold as well. The next larger float is the same question.
+
+Operators of the engine's model that are computed in real numbers, among others that are computed in integers.
 
 The engine computes what reads dequantized values in integers where it can, and is wrong in some of these. They get a
 step in front that it does not look through: the maximum of a value and the smallest number, which is the value, or the
 minimum of it and the largest one. A maximum and a minimum in a row would be one operator to the engine.
+
+Sums with constants in the engine's model, behind other sums with large ones.
 
 The engine adds up constants: of (x + a) + b it makes x + (a + b), of (x + a) * b it makes x * b + a * b. Where x takes
 the large part of the sum away again, as a mask does, nothing is left of the small one: (1 - mask) * -3.4e38 + bias is 0

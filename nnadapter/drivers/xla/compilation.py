@@ -1,6 +1,10 @@
 """Compilation of a segment to one XLA function: packed constants, carrier types and donated inputs.
 
+Tensors of 4 bits at the border of a compiled function: a byte for each element, as numpy has them.
+
 JAX 0.10 does not give compiled functions arguments of 4 bits: it says that their layouts disagree.
+
+Inputs in whose memory XLA makes results: what JAX calls donated buffers.
 
 A segment is compiled once more for each set of inputs that are given up, when that is first seen; behind a number of
 sets nothing more is donated. Where none of its results has the data type and the shape of an input, XLA has no use for

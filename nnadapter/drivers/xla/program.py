@@ -1,5 +1,7 @@
 """Compiled segments of XLA: device memory, streams, executions and the serialized form.
 
+JAX starts work and goes on: a stream is what was started, an event the results that it had by then.
+
 What reads an array waits on the device until it is there, so that work is in order whichever stream it is of.
 """
 

@@ -1,5 +1,7 @@
 """Container format: a table of checksummed parts, its checked reader and its writer.
 
+Reading a file of parts: the table at once, a part when it is first asked for; nothing is believed unchecked.
+
 Sizes are held against the file's own before memory is taken. The file is mapped: it may be replaced or removed while
 somebody reads, but not changed.
 """

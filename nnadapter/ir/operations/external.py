@@ -1,5 +1,7 @@
 """External operations: schema rows that packages bring by entry points, checked when loaded.
 
+Operations from outside: rows that packages bring, by entry points of the group `nnadapter.operations`.
+
 An entry point's name is the operation's type, its value names the row (`package.module:ROW`), an `OperationSchema` with
 a `definition`. Entry points are read when an operation is asked for that the schema table does not have.
 """

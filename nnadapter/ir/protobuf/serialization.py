@@ -1,5 +1,7 @@
 """Models as protobuf bytes and files, with their weights in a mapped data file.
 
+Contents of constants as blocks of a data file, each once, and back as arrays that look into the file.
+
 A block begins at a multiple of 64 bytes. It holds elements in C order, little-endian; two 4-bit elements to a byte, the
 first in the low bits.
 """

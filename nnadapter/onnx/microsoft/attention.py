@@ -1,5 +1,7 @@
 """Bodies of attention: heads, masks, rotary embeddings, and attention without group queries.
 
+Attention over heads in the ops that an opset has, for bodies of several ops.
+
 Names of sizes: batch B, heads N, queries S, keys T of which P are past, features of a head H.
 """
 

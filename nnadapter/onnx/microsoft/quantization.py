@@ -1,5 +1,7 @@
 """Bodies of quantized ops: elementwise, products, attention and recurrent layers of integers.
 
+QLinear… ops: what ONNX's op on reals makes of dequantized values, quantized.
+
 ONNX Runtime's kernels multiply by quotients of scales, or look results up in tables; they are one step away at most,
 where a real lies in the middle between two integers.
 """

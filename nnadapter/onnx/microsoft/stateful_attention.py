@@ -1,5 +1,7 @@
 """Bodies of attention with a cache or state: grouped queries, linear attention, causal convolution.
 
+Attention of language models with a cache, in which several heads of queries share keys.
+
 ONNX Runtime puts the new keys of every text behind those that it has: `seqlens_k` says how many. Where no text has any,
 which follows from sizes and `total_sequence_length`, keys are the new ones. Else it is in the data, of a single text
 too, whose mask may leave tokens out: keys are scattered, and masks say who sees them. Devices that take ONNX get that

@@ -1,17 +1,23 @@
 """Default sizes of dynamic dimensions, tried in a stated order, and further likely ones.
 
+Windows of convolutions and pooling that are larger than what they move over, padding included.
+
 Of a pooling that counts such windows up ONNX says one result (`ceil_mode`); of others there is none.
 
+Sizes for dimensions that a model leaves open, where nobody said any: tried in a stated order.
+
 1. The model's metadata: `imgsz`, as YOLO exporters write it.
-2. Of a model that keeps a cache: one more token behind it, see `caches.py`.
+2. Of a model that keeps a cache: one more token behind it, see `kv_cache_sizes.py`.
 3. Batch (the first dimension) 1, and for the others 224, 320, 640 for images (an input of rank 4 and more), 128 for
    everything else; then smaller powers of two, and at last a second of speech, 16000.
 
 A dimension that shares its name with one of a shape that was given has that size, and one behind the batch that a
-weight says has that one (`weighed_sizes.py`). Dimensions of one name have one size: that of a length where it stands
+weight says has that one (`default_sizes.py`). Dimensions of one name have one size: that of a length where it stands
 behind another open one in some input. The first sizes with which the model infers without contradiction are
 taken, also with what they decide, as how much of a table of positions there is, and where windows of convolutions fit;
 where no sizes do so, the first with which it infers.
+
+Shapes beside the usual ones at which a model that leaves sizes open is likely to be run, for plans made beforehand.
 
 1. Of a model that keeps a cache: nothing cached, one token, many, each with one new token and with several, for one row
    and for some; and as much of all as a model may take. Where the cache may have room for new tokens, as one of the

@@ -1,8 +1,12 @@
 """Constant folding: exact results by numpy, the rest by ONNX Runtime.
 
+Results that are there already, that move elements of what is, or compute with integers: numpy gives them exactly.
+
 ONNX Runtime would be imported, and run a model, for what most exporters write beside the weights: constants as nodes,
 and shapes put together. What is said here of a node holds for every version of its op; where it might not, or where
 nothing comes of it, there is no result: others say what is wrong with the node, or what it means.
+
+What nodes make that measure values: sizes, which are known where types are, though contents are not.
 
 Of a shape that is known in part, a Gather or a Slice may take known sizes alone: the width of a hidden state, say, of
 which only the rows are open. What follows from those is then the same in every run.

@@ -1,5 +1,7 @@
 """Sizes of key-value caches: which inputs are caches, and the shapes of the next token.
 
+Usual sizes of a model that keeps a cache, such as a language model's: one more token behind a cache.
+
 What an open dimension is, structure and names say:
 
 1. The first dimension of an input, and every other of its name: the batch, 1.

@@ -1,5 +1,7 @@
 """Node hashes: what a node is and where it stands, without names, equal in every process.
 
+Hashes of nodes by what they are and where they stand, names left out: what names the same thing after an edit.
+
 Hashes are BLAKE2b of 16 bytes over a canonical form, so they are the same in every process and on every machine.
 """
 

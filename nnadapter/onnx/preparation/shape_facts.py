@@ -1,10 +1,16 @@
 """Shape facts beyond onnx's inference: data-dependent shapes, ranks, empty parts, known sizes.
 
+Parts of a Concat that have no elements at any sizes of inputs leave it, and what they are made of is read by nobody.
+
 Rotary embeddings hand on the part of a head that they do not turn, `q[..., turned:]`; where they turn all of it (Phi-3)
 there is none. Devices take no tensors without elements, and plans that leave sizes open have none.
 
+Ranks that onnx's inference does not tell, though it knows how long a shape is.
+
 A Reshape by a computed shape has as many axes as that has elements. onnx looks at the elements alone; where they are
 not known, neither is the rank of what is made, nor of what follows (grids of anchors, as detectors have them).
+
+Shapes and constants once forward through the nodes that are left, one node at a time.
 
 Inference over a whole graph stops where a shape must be computed first by what it cannot follow (`Shape` -> `Div` ->
 `Reshape`), and must then be begun again: once for every level of such shapes. Here every node is looked at once:

@@ -1,5 +1,7 @@
 """Open Inference Protocol v2: routes, request bodies, response bodies, errors and limits.
 
+The body of an infer request -> arrays, every word of it checked.
+
 Source: Open Inference Protocol v2, with its extension for binary tensors: JSON first, as long as a header says, then
 the contents of tensors one after the other.
 """

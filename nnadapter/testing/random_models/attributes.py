@@ -1,5 +1,7 @@
 """Operands and attributes from an operation's schema, and attributes that must fit its inputs or each other.
 
+Operands and attributes for an operation from its row of the schema table alone.
+
 Attributes are chosen by name where a name always means the same (`axis`, `strides`), else by kind. What comes out may
 contradict the shape rule; then it is tried again.
 """

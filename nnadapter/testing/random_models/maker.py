@@ -1,5 +1,7 @@
 """Builder of random models, with the contents of every operand for one set of inputs.
 
+A model in the making: the builder, and what every operand holds for one set of inputs.
+
 That values are known while a model grows keeps it tame: an operation whose result is not finite, is too large to
 compare, or is left undefined by ONNX is taken back.
 """

@@ -1,5 +1,7 @@
 """Table of recipes: inputs, attributes and values of operations that their schema does not state.
 
+THE table: what the schema does not say about an operation, for those who want to make one at random.
+
 An operation that is not here is made from its schema alone (`generic`). If `test_reach` says that one was never
 reached, add a recipe: `attributes` for values that fit the inputs' types or each other, `operands` for inputs that fit
 each other, `sound` for values that ONNX leaves undefined. If it cannot be made, say why in `UNREACHED`.

@@ -1,6 +1,10 @@
 """Decompositions of arithmetic: elementwise functions, rounding, float64 numbers, reductions, products.
 
+Operators on float64 tensors whose numbers ONNX keeps as float32, in attributes or as PyTorch's exporter writes them.
+
 Written in others, which take tensors of float64 in their place. On other data types they stay what they are.
+
+Largest and smallest elements, and their order.
 
 ONNX has these of numbers alone, and not of truths; PyTorch's exporter fails where no axes are named.
 """

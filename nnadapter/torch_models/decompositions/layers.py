@@ -1,8 +1,12 @@
 """Decompositions of layers and their gradients: convolution, pooling, normalization, dropout, LSTM, attention.
 
+Linear maps along single axes, as products with small matrices: what averaging and its gradient are.
+
 The matrix of an axis says how much of each element goes into each result. A map over several axes is applied axis by
 axis, the gradient by the transposed matrices. The matrices are made by operations of whole numbers, so that they fold
 to constants where sizes are known.
+
+Gradients of convolutions as convolutions, over any number of spatial axes, plain and transposed.
 
 A convolution relates an image x, a result y and a filter w by y[t] = sum over k of w[k] x[stride t + dilation k - pad].
 So for a gradient g of y:
@@ -14,11 +18,19 @@ So for a gradient g of y:
 
 A transposed convolution is the same with x and y exchanged.
 
+Gradients of pooling.
+
 Of the largest element of a window, by its index: it gets the window's gradient. Of averages, by a matrix per axis.
+
+Normalization of batches in training, and of weights, in plain arithmetic.
 
 PyTorch's exporter writes that of batches as at inference, with the running statistics, which is another function.
 
+Dropout, with the random choice as an operation of its own.
+
 So only the choice has to be made where PyTorch's random numbers are, and results are those of PyTorch for its seed.
+
+What PyTorch runs as one operator at inference: attention of several heads with its projections, and encoder layers.
 
 Masks are taken as its CPU kernels take them: what is not zero is left out.
 """

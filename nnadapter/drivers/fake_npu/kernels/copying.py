@@ -1,7 +1,11 @@
 """Copies between arrays of different strides, also phase by phase for strided windows.
 
+Copies between strided arrays, by whole runs of elements.
+
 numpy copies an axis at a time: where what lies side by side is a few elements only, starting each run costs more than
 copying it. Seen as items of that many bytes, the same elements are copied along a longer axis, in half the time.
+
+Padded copies of images [N, H, W, C] in which every step of a sliding window reads whole runs.
 
 The copy has dimensions [N, rows, phases, columns, C]. Padded column q * phases + p is kept at [p, q]; with as many
 phases as the window's horizontal stride, the pixels that one tap of the window reads for neighboring outputs lie

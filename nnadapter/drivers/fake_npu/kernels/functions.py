@@ -1,6 +1,10 @@
 """Elementwise functions and fused activations.
 
+Functions of one variable that change their form at a threshold, and tests of single numbers.
+
 They are called as the functions of `functions` are, and stand in its table.
+
+Functions of one variable: the table that the unary kernel and fused activations share.
 
 A function is called as `function(x, out, *temporaries)` with vectors of equal length. `out` may be `x`, so `x`
 is not read once `out` has been written; a function that needs `x` later works in a temporary.

@@ -1,5 +1,7 @@
 """Kernel types, and checks of indices.
 
+What a kernel is: a function that binds an instruction to its buffers, once, and gives back what to call per run.
+
 Everything that depends on shapes is decided while binding. What is called per run has no arguments, writes its
 outputs in place and allocates nothing large. The law of this folder: a kernel never writes to its inputs, and it
 reads each input before it writes the output at the same place if it declares that input in `in_place`.

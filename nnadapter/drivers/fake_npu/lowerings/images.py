@@ -1,6 +1,10 @@
 """Lowerings of operations on images: convolution, pooling, and exchange of depth and space.
 
+Filters of convolutions on [N, H, W, C], as kernels want them.
+
 A constant filter is packed once, when the model is compiled. A computed one is packed by instructions, at every run.
+
+Lowerings of operations on images: convolution, pooling, and the exchange of depth and space.
 
 The device computes on [N, H, W, C]. Operands in ONNX's order are transposed on their way in and out; the pass
 `channels_last` sees to it that this is rare.

@@ -1,5 +1,7 @@
 """Lowerings of operations on quantized operands, by integers or by tables of all 256 values.
 
+Lowerings of operations on quantized operands.
+
 Products of 8-bit integers go through the floating-point kernels, because a matrix product of floats is many times as
 fast as numpy's of integers. It is exact: zero points are subtracted first, so that all factors are whole numbers below
 512 in magnitude; a sum of products, in whatever order and with whatever partial sums, is a whole number no larger than

@@ -1,5 +1,7 @@
 """Numeric rules of XLA lowerings: conversions, activations, quantized operands, wide accumulation.
 
+What quantized operands stand for, and products of them.
+
 Sums of products are exact: factors are whole numbers once zero points are subtracted, and float32 has every whole
 number up to 2^24, float64 up to 2^53. Which of the two is needed follows from the largest sum that there can be.
 """
