@@ -430,11 +430,11 @@ def calibrate(
     1. Chains of operations, short and long, are compiled; a class that the device refuses is left out, with its reason.
     2. All take turns, `ROUNDS` times or until the budget is spent, and the lower quartile of each counts.
     3. Per kind: what the further links of a chain take, by FLOPs and bytes. Operations that devices fuse are measured
-       behind those that they are fused with (`riding.py`).
+       behind those that they are fused with (`classes.py`).
     4. What is left of programs of little work is the launch, and the transfers by number and bytes of tensors: of
        segments, which stand between others, and of a program that is all that runs.
-    5. Small networks of mixed operations scale the kinds, and tell how far off what these say together is
-       (`company.py`). While one runs, the host's processors in use are counted: who needs them shares them with others.
+    5. Small networks of mixed operations scale the kinds, and tell how far off what these say together is. While
+       one runs, the host's processors in use are counted: who needs them shares them with others.
 
     Args:
         device: its name.

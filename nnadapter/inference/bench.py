@@ -3,7 +3,7 @@
 A session's time beside that of engines by themselves, taken so that others can rely on it.
 
 1. All are loaded, each alone, and run once: both are timed, and the outputs compared.
-2. They take turns (`costs/stopwatch.py`), in an order by chance that is another one each round and the same in every
+2. They take turns (`costs/timing.py`), in an order by chance that is another one each round and the same in every
    call: who comes after whom decides what caches hold.
 3. What counts is the median of the turns, and of a comparison the median of the rounds' own ratios, with the quarters
    below and above: where these lie on both sides of 1 the rounds cannot tell the two apart, and the report says so.

@@ -14,7 +14,7 @@ values with its flight, and whoever gets that next waits for them first.
 A wait that raises says that a pending step failed; the events of the steps say which. That one runs elsewhere, as one
 that failed at once; what is pending behind it read what it did not make, and runs again, step by step.
 
-Steps that run alongside do so in a thread of their device (`flights.py`), as any step does, falling back included. They
+Steps that run alongside do so in a thread of their device, as any step does, falling back included. They
 work in memory that the run gives back at its end, so a run never ends before them.
 """
 

@@ -8,7 +8,7 @@ machine disturbs neighbors alike. The simplest candidate is taken unless another
 
 Policy `measured`: candidates compiled, timed here with real input, and the fastest kept.
 
-1. All take turns until it is clear which to take (`measuring.py`, `costs/stopwatch.py`).
+1. All take turns until it is clear which to take (`measuring.py`, `costs/timing.py`).
 2. That one and the fastest other one do so once more. Where both times the same is taken, and both times beyond noise,
    and others left the machine alone meanwhile, it is kept on disk (`past_choices.py`), so that it is paid for once.
 3. Runs are held to what was measured (`compiled.py`). Where they contradict it, it is forgotten, and the next run

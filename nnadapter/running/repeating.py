@@ -5,7 +5,7 @@ The run after another one like it: what was decided and checked for that one hol
 A feed with the data types and shapes of the run before needs no other plan, and its arrays are what the model declares.
 That is told by looking at each array once; everything else is left out. One with other shapes of the class that the
 plan serves needs their numbers besides. Where all of the plan is one step on the CPU, nothing is left but to call ONNX
-Runtime, with the person's own feed; where it is one on a device, to call that (`repeating.py`).
+Runtime, with the person's own feed; where it is one on a device, to call that.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ Weights that a session has as constants: whether they still are what they were, 
 
 PyTorch counts changes in place (`_version`), but not all: optimizers with `fused=True`, batch normalization and those
 who go through `.data` change tensors behind its back. So steps of optimizers over weights are counted here, by a hook
-on all of them, and memory is looked at (`program.py`). A call with hundreds of weights asks for all of them in one go.
+on all of them, and memory is looked at. A call with hundreds of weights asks for all of them in one go.
 Tensors are held weakly: a session must not keep a model alive.
 
 A region as something that PyTorch calls with tensors: a session, made at the first call.
 
 Weights (parameters and buffers) that a region of inference reads are constants of its session, so that devices pack
-them once. A run asks whether they are still what they were (`program.py`). Where one has changed, a session is made
+them once. A run asks whether they are still what they were. Where one has changed, a session is made
 again: weights that changed `_REPACKED` times are inputs from then on. Other tensors (another module of the same class,
 for which PyTorch runs the same graph) are no change: each set has a session of its own, which goes with its tensors.
 After `_SETS` sets, all weights of further ones are inputs. In training, all of them are inputs from the start.

@@ -4,9 +4,9 @@ A graph in ATen cut in two: regions for sessions, and the rest, which calls them
 
 1. Nodes that nothing refuses are grouped into regions, by PyTorch's partitioner: as large as they can be without one
    waiting for itself. A region in which nothing is computed, or only what is the same in every run, stays where it is.
-2. Views that only the caller and operators that stay read, stay as well (`torch_models/views.py`): there they share
+2. Views that only the caller and operators that stay read, stay as well (`torch_models/layouts.py`): there they share
    memory, as they do in PyTorch. But where a device has memory of its own, those that only a backward graph gets are
-   computed there (`regions.py`).
+   computed there.
 3. Sizes are no part of regions, and no region waits for them. Where a region reads a size, it takes it from one of its
    tensors that has it, computes it again of such sizes, or else gets it as an input.
 4. A region becomes a graph of its own, and a call stands in its place.

@@ -28,9 +28,9 @@ parameters, buffers
 3. Any other result that a person may read comes to the host, and stays on the device as well where it is fed back:
    gradients, for the step of an optimizer, and what is written into an input (weights, the state of optimizers and of
    batch normalization). That nobody feeds it is learnt from the first calls.
-4. An input is fed from the device where it is what was copied there, see `resident_runs.py`: parameters, results that
+4. An input is fed from the device where it is what was copied there: parameters, results that
    were noted, and a tensor that came to the same place in the call before. A batch is another each time, and passes.
-5. What gains nothing there is left out, and what a device has no room for; both are tried again (`resident_runs.py`).
+5. What gains nothing there is left out, and what a device has no room for; both are tried again.
 
 So a step of training moves the batch and what PyTorch has changed to the device, and what a person may read back.
 """

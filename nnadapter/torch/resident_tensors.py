@@ -15,7 +15,7 @@ type and no memory. An operator that stays in PyTorch gets a plain tensor, made 
 
 Code in C++ that asks for memory and calls no operator gets an error that says what to do.
 
-A module whose parameters live on a device, as those of `module.to("cuda")` do: see `resident_tensors.py`.
+A module whose parameters live on a device, as those of `module.to("cuda")` do.
 
 PyTorch's own tensors lie in the host's memory, where anybody may read them through an address, and no one is told. So
 what a graph computes for them has to be there after each call. Where a person says that parameters live on a device,

@@ -62,7 +62,7 @@ class Trace:
 
         Args:
             lane: the name of a device, or `SESSION`.
-            category: one of those of `event.py`.
+            category: one of those of `trace.py`.
             name: what viewers show.
             **facts: what else is known, as JSON knows it, units in the names.
         """

@@ -8,7 +8,7 @@ known there at which sizes its program holds.
 What can be asked of a device, in its process: everything that was made on it has a number.
 
 What is closed takes with it what was made from it. Drivers are called by functions that are named for the call, so that
-the trace of a crash says where it was (`drivers/crashes.py`).
+the trace of a crash says where it was (`drivers/failures.py`).
 
 The other end of a lane, in the process of a device: it takes one message after the other, and answers.
 

@@ -460,7 +460,7 @@ class OpenvinoProgram(Program):
             copied: how many of them the engine has a copy of.
             read_from: memory that the engine may look into as long as the model lives.
             contents: what it was read from, if it was read.
-            is_kept: the engine reads it again as it writes it (`written.py`).
+            is_kept: the engine reads it again as it writes it (`compiler.py`).
             notes: for the report.
         """
         self.notes = list(notes)

@@ -254,7 +254,7 @@ def _has_room() -> bool:
 
 
 _LEVELS = 256
-"""Of 8 bits; what has more has its bounds in front (`wide_steps.py`), where nothing is moved through."""
+"""Of 8 bits; what has more has its bounds in front, where nothing is moved through."""
 _NARROW = ("i8", "u8")
 _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
 """Inputs of a FakeQuantize: the value, between which bounds it is taken, and what these become."""

@@ -12,7 +12,7 @@ Sizes for dimensions that a model leaves open, where nobody said any: tried in a
    everything else; then smaller powers of two, and at last a second of speech, 16000.
 
 A dimension that shares its name with one of a shape that was given has that size, and one behind the batch that a
-weight says has that one (`default_sizes.py`). Dimensions of one name have one size: that of a length where it stands
+weight says has that one. Dimensions of one name have one size: that of a length where it stands
 behind another open one in some input. The first sizes with which the model infers without contradiction are
 taken, also with what they decide, as how much of a table of positions there is, and where windows of convolutions fit;
 where no sizes do so, the first with which it infers.

@@ -2,16 +2,16 @@
 
 The way through, for one model:
 
-1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`onnx/functions.py`), names,
+1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`onnx/inlining.py`), names,
    attributes read, the constant part of the graph evaluated in one ONNX Runtime run, and what hangs on sizes that the
-   model fixes (`measuring.py`).
+   model fixes (`folding.py`).
 2. `specialize` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`
    of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known: over the whole
-   graph twice, which is enough for most models, then node by node in order (`forward.py`).
+   graph twice, which is enough for most models, then node by node in order (`shape_facts.py`).
 
 No node is fused or rewritten, but for a Concat of parts that never have elements: a node is kept, or folded because its
 outputs are known, or unused because nobody reads them. Nodes that draw random numbers or run another graph are never
-folded; those that dequantize weights are where devices need it (`dequantized.py`). Folding is bounded, by bytes of the
+folded; those that dequantize weights are where devices need it (`device_forms.py`). Folding is bounded, by bytes of the
 arrays that one call makes.
 """
 

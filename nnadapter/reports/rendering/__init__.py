@@ -1,1 +1,1 @@
-"""The facts of a report in every format; `renderers.py` is the table of them."""
+"""The facts of a report in every format; `reports/report.py` is the table of them."""
