@@ -13,7 +13,7 @@ RECURRENT = "(float[5, 1, 4] x, float[1, 12, 4] w, float[1, 12, 3] r) => (y)"
 
 
 def refusals_in(text):
-    """Why a device refuses a node, or the error of a model of which nobody takes the node."""
+    """Return the refusals of the first node, or the error if no device supports it."""
     model = parse(f'<ir_version: 10, opset_import: ["" : 17]> g {text}')
     try:
         report = nna.partition_report(model, "fake_npu", options=nna.Options(fallback="allow"))

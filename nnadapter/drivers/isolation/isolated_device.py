@@ -151,13 +151,13 @@ class IsolatedDevice(Device):
         first, second = (
             [(number_of(execution), list(inputs)) for execution, inputs in jobs] for jobs in (before, behind)
         )
-        stream_results: Ahead | None = self.ask("compute_ahead", before=first, behind=second)
+        stream_results: Ahead | None = self.ask("compute_on_streams", before=first, behind=second)
         return stream_results
 
     def compute_there(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> Ahead | None:
         """Compute jobs in memory of the device; see `isolation.ahead.compute_there`."""
         stream_results: Ahead | None = self.ask(
-            "compute_there", jobs=[(number_of(execution), list(inputs)) for execution, inputs in jobs]
+            "compute_on_device", jobs=[(number_of(execution), list(inputs)) for execution, inputs in jobs]
         )
         return stream_results
 
