@@ -250,7 +250,7 @@ def measure_killed(rows: int, made: Any, others: Any, results: Results) -> None:
             "rows in the report": report.rows,
             "by device": sum(report.rows_by_device.values()),
             "by machine": sum(each.rows for each in report.machines),
-            "rows that fell back": report.rows_fallen_back,
+            "rows that fell back": report.fallback_rows,
             "repeated batches": report.repeated_batches,
             "repeated rows": report.repeated_rows,
             "kinds of machines": len(report.kinds),
@@ -309,7 +309,7 @@ def compared(load: Load, actors: int, rows: int, rounds: int) -> dict[str, Any]:
     paces, hands = [], []
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "load.compiled"))
-        nna.compile(model, path, devices="cpu", input_shapes={"x": (BATCH, *load.row)}, open_sizes=True)
+        nna.compile(model, path, devices="cpu", input_shapes={"x": (BATCH, *load.row)}, dynamic_shapes=True)
         for _ in range(rounds):
             hands.append(hand_pace(path, load.row, rows, actors))
             job = partial(nna.ray.map_batches, data, model, devices="cpu", batch_size=BATCH, concurrency=actors)

@@ -35,7 +35,7 @@ from benchmarks.decode import decode
 from benchmarks.harness import ROOT, Results, Table, UsageError, interleaved, seconds_of
 from benchmarks.models.encoders import encoder_model
 from benchmarks.models.language_models import Sizes, language_model
-from nnadapter.drivers import Capability, Context, Device, Driver, OpenSizes, Program, Verdict
+from nnadapter.drivers import Capability, Context, Device, Driver, DynamicShapes, Program, Verdict
 from nnadapter.drivers.null import NullContext, NullDevice
 from nnadapter.ir import Model
 
@@ -88,7 +88,7 @@ class FixedDevice(NullDevice):
     @property
     def capability(self) -> Capability:
         """The capability without dynamic shapes."""
-        return replace(super().capability, open_sizes=OpenSizes.NONE)
+        return replace(super().capability, dynamic_shapes=DynamicShapes.NONE)
 
     def create_context(self, options: Mapping[str, Any]) -> Context:
         """Return a context that is measured."""

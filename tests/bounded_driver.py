@@ -7,12 +7,12 @@ from nnadapter.drivers import (
     Capability,
     Context,
     Device,
+    DimensionBounds,
     Driver,
+    DynamicShapes,
     Execution,
     ModelForm,
-    OpenSizes,
     Program,
-    SizeBounds,
     Threading,
 )
 from nnadapter.ir.definition import by_definition
@@ -59,8 +59,8 @@ class BoundedDevice(Device):
         return Capability(
             form=ModelForm.IR,
             threading=Threading.REENTRANT,
-            open_sizes=OpenSizes.BOUNDS,
-            size_bounds=SizeBounds(smallest=2, largest=8, largest_elements=50),
+            dynamic_shapes=DynamicShapes.BOUNDED,
+            dimension_bounds=DimensionBounds(smallest=2, largest=8, largest_elements=50),
         )
 
     def create_context(self, options):

@@ -247,7 +247,8 @@ def of_the_cpu(folder_of_all_workers):
     if kept.exists():
         return read_calibration(kept)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CpuContext, "compile_whole", CpuContext.compile)  # threads that spin between runs take 10 seconds
+        # Threads that spin between runs take 10 seconds.
+        patch.setattr(CpuContext, "compile_whole_graph", CpuContext.compile)
         made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
     write_stored(kept, contents_of(made))
     return made

@@ -118,7 +118,7 @@ class MeteredContext(Context):
             raise RuntimeError("out of registers")
         return MeteredProgram(model, self.options)
 
-    def compile_whole(self, model):
+    def compile_whole_graph(self, model):
         self.compile(model)
         return MeteredWhole(model, self.options)
 

@@ -16,9 +16,9 @@ from nnadapter.drivers import (
     Context,
     Device,
     Driver,
+    DynamicShapes,
     Execution,
     ModelForm,
-    OpenSizes,
     Program,
     Reason,
     Threading,
@@ -90,7 +90,7 @@ class OpenIrContext(Context):
 class OpenIrDevice(Device):
     @property
     def capability(self):
-        return Capability(form=ModelForm.IR, threading=Threading.REENTRANT, open_sizes=OpenSizes.ANY)
+        return Capability(form=ModelForm.IR, threading=Threading.REENTRANT, dynamic_shapes=DynamicShapes.ANY)
 
     def create_context(self, options):
         return OpenIrContext()

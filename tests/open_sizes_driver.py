@@ -11,9 +11,9 @@ from nnadapter.drivers import (
     Context,
     Device,
     Driver,
+    DynamicShapes,
     Execution,
     ModelForm,
-    OpenSizes,
     Option,
     Program,
     Reason,
@@ -75,10 +75,10 @@ class OpenSizesContext(Context):
 
 
 class OpenSizesDevice(Device):
-    def __init__(self, open_sizes):
+    def __init__(self, dynamic_shapes):
         self.said = Capability(
             form=ModelForm.ONNX,
-            open_sizes=open_sizes,
+            dynamic_shapes=dynamic_shapes,
             options=(
                 Option(name="refused", default=(), help="Op types to refuse."),
                 Option(name="refused_open", default=(), help="Op types to refuse where sizes are open."),
@@ -100,4 +100,4 @@ class OpenSizesDevice(Device):
 
 class OpenSizesDriver(Driver):
     def open(self, device_id):
-        return OpenSizesDevice(OpenSizes.NONE if device_id == "fixed" else OpenSizes.ANY)
+        return OpenSizesDevice(DynamicShapes.NONE if device_id == "fixed" else DynamicShapes.ANY)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.drivers import OpenSizes, TableDriver, lowers
+from nnadapter.drivers import DynamicShapes, TableDriver, lowers
 
 LOWERED: list[tuple[str, int]] = []
 """Operations that were lowered, and by how many rows."""
 
 
 class OpenTableDriver(TableDriver):
-    open_sizes = OpenSizes.ANY
+    dynamic_shapes = DynamicShapes.ANY
 
     @lowers("NEG")
     def neg(self, operation):

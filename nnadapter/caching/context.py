@@ -160,9 +160,9 @@ class CachedContext(Context):
         """See `Context.compile`."""
         return self._made(model, self.inner.compile, whole=False)
 
-    def compile_whole(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole`."""
-        return self._made(model, self.inner.compile_whole, whole=True)
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole_graph`."""
+        return self._made(model, self.inner.compile_whole_graph, whole=True)
 
     def bind(self, program: Program, model: SegmentModel) -> Program | None:
         """See `Context.bind`; None for what is kept: `compile` gives it."""

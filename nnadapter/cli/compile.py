@@ -27,7 +27,7 @@ from nnadapter.reports.report import PartitionReport
 @click.option("-o", "--output", metavar="FILE", help="The file to write.")
 @click.option("--keep-model", is_flag=True, help="The model goes in too: the CPU runs it at other shapes.")
 @click.option(
-    "--open-sizes/--fixed-sizes",
+    "--dynamic-shapes/--static-shapes",
     default=None,
     help="Whether plans serve all shapes that are of one class with those given, or these alone. Default: all, where "
     "the model leaves sizes open and no --shape is given.",
@@ -47,7 +47,7 @@ def compile(  # noqa: A001  the command's name
     plan: str | None,
     output: str | None,
     keep_model: bool,
-    open_sizes: bool | None,
+    dynamic_shapes: bool | None,
     check: str | None,
 ) -> None:
     """Compile MODEL for devices into one FILE, which `nnadapter run` and InferenceSession take in its place."""
@@ -69,7 +69,7 @@ def compile(  # noqa: A001  the command's name
             input_shapes=shape_sets or None,
             options=chosen,
             keep_model=keep_model,
-            open_sizes=open_sizes,
+            dynamic_shapes=dynamic_shapes,
         )
     click.echo(_summary(output, report))
 

@@ -356,7 +356,7 @@ RULES: Mapping[str, Rule] = {
     "Step": _step,
     "Device": _device,
     "Plan": _plan,
-    "OpenSizes": _open_sizes,
+    "DynamicShapes": _open_sizes,
     "SizeClass": _any,
     "Given": _given,
     "SizeArray": _size_array,

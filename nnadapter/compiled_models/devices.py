@@ -248,7 +248,7 @@ class Programs:
                 bound = named_call(device.name, "bind", *about)(bind, device.context, twin, model)
             if bound is not None:
                 return checked_program(bound)
-        call = "compile_whole" if alone else "compile"
+        call = "compile_whole_graph" if alone else "compile"
         with making(self.trace, device.name, "compile", *about):
             compiled = named_call(device.name, call, *about)(getattr(device.context, call), model)
             return checked_program(compiled)

@@ -51,7 +51,7 @@ class HeldSizes:
 def write_open_sizes(
     message: Message, sizes: GuardedShapes | None, bounds: Bounds | None, writer: ContainerWriter
 ) -> None:
-    """Fill an OpenSizes message.
+    """Fill a DynamicShapes message.
 
     Raises:
         CompiledModelError: something in it has no form in files.
@@ -70,7 +70,7 @@ def write_open_sizes(
 
 
 def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> HeldSizes:
-    """Return what an OpenSizes message says.
+    """Return what a DynamicShapes message says.
 
     Args:
         message: of a plan.

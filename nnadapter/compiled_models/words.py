@@ -78,7 +78,7 @@ def command(file: CompiledFile, shapes: Shapes) -> str:
     devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
     given = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
     plain = f"nnadapter compile MODEL -d {devices} {given} -o FILE"
-    return f"{plain}, with --open-sizes for others like them" if _may_leave_open(file) else plain
+    return f"{plain}, with --dynamic-shapes for others like them" if _may_leave_open(file) else plain
 
 
 def _where(shapes: str, choice: str) -> str:

@@ -158,7 +158,7 @@ class ProgramTimer:
 
         Args:
             model: what to compile.
-            is_standalone: it is all that runs, see `Context.compile_whole`; else a segment beside others.
+            is_standalone: it is all that runs, see `Context.compile_whole_graph`; else a segment beside others.
         """
         sent = self._form(model)
         verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
@@ -223,7 +223,7 @@ class ProgramTimer:
         return onnx_form(model)
 
     def _compiled(self, model: Model, sent: object, is_standalone: bool) -> ProgramTiming | None:
-        compile_ = self._context.compile_whole if is_standalone else self._context.compile
+        compile_ = self._context.compile_whole_graph if is_standalone else self._context.compile
         with not_counting(pools_held()):  # it has threads, however many sessions and programs live beside
             program = checked_program(compile_(sent))
         self._made.append(program)

@@ -229,7 +229,7 @@ class OperationRows(Sequence[OperationSupport]):
         return tuple(self._make())
 
 
-class OpenSizes(StrEnum):
+class DynamicShapes(StrEnum):
     """What a device can do with a model whose dimensions are not all known."""
 
     NONE = "none"
@@ -237,12 +237,12 @@ class OpenSizes(StrEnum):
     ANY = "any"
     """It compiles once and runs at whatever sizes come. `Context.admit` says yes to such a model, or why not. In ONNX,
     sizes are 0 in what Concat joins to something else, and nowhere else; in adapter IR, where the model asks for it."""
-    BOUNDS = "bounds"
-    """The same for sizes within `Capability.size_bounds`; for devices that take adapter IR."""
+    BOUNDED = "bounded"
+    """The same for sizes within `Capability.dimension_bounds`; for devices that take adapter IR."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeBounds:
+class DimensionBounds:
     """How large a tensor may be whose sizes are left open. Sizes that a model fixes are for the driver to judge."""
 
     smallest: int = 0
@@ -265,11 +265,11 @@ class Capability:
         form: in which form it takes segments: adapter IR or ONNX.
         threading: what may happen at once on it; one computation at a time unless it says more.
         role: what it is to a session. Drivers from outside are accelerators.
-        open_sizes: whether segments may come with sizes left open; the host asks for nothing of the kind otherwise.
-        size_bounds: for `OpenSizes.BOUNDS`: at which sizes it runs.
+        dynamic_shapes: whether segments may come with sizes left open; the host asks for nothing of the kind otherwise.
+        dimension_bounds: for `DynamicShapes.BOUNDED`: at which sizes it runs.
         checks_indices: whether it raises for an index or a length out of its range before it reads memory by it. A
             node that computes an index in a range that cannot be proven does not go to other devices.
-        takes_references: whether ONNX segments may come with large weights that they refer to and do not hold, see
+        supports_external_initializers: whether ONNX segments may refer to large weights instead of holding them, see
             `nnadapter.onnx.references`; other devices get them with every weight inside.
         domains: for `ModelForm.IR`: ONNX domains whose nodes it is offered as they are, as the operation CUSTOM, where
             no converter is for their op.
@@ -285,10 +285,10 @@ class Capability:
     form: ModelForm
     threading: Threading = Threading.SERIAL
     role: DeviceRole = DeviceRole.ACCELERATOR
-    open_sizes: OpenSizes = OpenSizes.NONE
-    size_bounds: SizeBounds | None = None
+    dynamic_shapes: DynamicShapes = DynamicShapes.NONE
+    dimension_bounds: DimensionBounds | None = None
     checks_indices: bool = False
-    takes_references: bool = False
+    supports_external_initializers: bool = False
     domains: tuple[str, ...] = ()
     memory_bytes: int | None = None
     options: tuple[Option, ...] = ()
@@ -302,10 +302,10 @@ class Capability:
             "form": self.form.value,
             "threading": self.threading.value,
             "role": self.role.value,
-            "open_sizes": self.open_sizes.value,
-            "size_bounds": None if self.size_bounds is None else self.size_bounds.to_dict(),
+            "dynamic_shapes": self.dynamic_shapes.value,
+            "dimension_bounds": None if self.dimension_bounds is None else self.dimension_bounds.to_dict(),
             "checks_indices": self.checks_indices,
-            "takes_references": self.takes_references,
+            "supports_external_initializers": self.supports_external_initializers,
             "domains": self.domains,
             "memory_bytes": self.memory_bytes,
             "options": [option.to_dict() for option in self.options],

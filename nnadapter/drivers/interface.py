@@ -26,9 +26,10 @@ The host calls them in this order. `supported` is asked for the whole graph; `ad
 every final segment, and only its yes obliges the driver to compile. A model arrives in the form that the device's
 capability names: adapter IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
 
-A device with `Capability.open_sizes` may be given a model that holds for many sizes. In adapter IR (`Model.is_open`),
-its dimensions and attributes hold traced numbers (`nnadapter.ir.tracing`), told by `Execution.at`. What `supported`,
-`admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model is compiled once more.
+A device with `Capability.dynamic_shapes` may be given a model that holds for many sizes. In adapter IR
+(`Model.is_open`), its dimensions and attributes hold symbolic numbers, whose values `Execution.at` gives. What
+`supported`, `admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model is compiled
+once more.
 
 Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
 `execute_program`), with verdicts instead of booleans and a separate execution.
@@ -111,7 +112,7 @@ class DeviceTensor:
     """At least as many bytes as the tensor has."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    is_given_up: bool = False
+    is_donated: bool = False
     """Whoever computes with it may make results in its memory: nobody else reads it, and nothing need be left there."""
 
     @property
@@ -280,7 +281,7 @@ class Execution(ABC):
         """Run the program once from memory of the device into new memory of it, done on return.
 
         Args:
-            inputs: in the order of the model's inputs, not to be written to, but for those with `is_given_up`.
+            inputs: in the order of the model's inputs, not to be written to, but for those with `is_donated`.
             control: see `compute_within`.
 
         Returns:
@@ -420,7 +421,7 @@ class Context(ProgramReader, ABC):
         """
         return self
 
-    def compile_whole(self, model: SegmentModel) -> Program:
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
         """Compile a segment that is the whole plan: nothing else of it runs beside, on whatever processor."""
         return self.compile(model)
 

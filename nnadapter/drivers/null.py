@@ -14,8 +14,8 @@ from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
     DeviceType,
+    DynamicShapes,
     ModelForm,
-    OpenSizes,
     OperationSupport,
     OptionValues,
     Threading,
@@ -32,7 +32,7 @@ from partition.verdict import SUPPORTED, Verdict
 _CAPABILITY = Capability(
     form=ModelForm.IR,
     threading=Threading.REENTRANT,
-    open_sizes=OpenSizes.ANY,
+    dynamic_shapes=DynamicShapes.ANY,
     operations=tuple(
         OperationSupport(type=name, dtypes=ANY, ranks=schema.ranks, limits="computes zeros")
         for name, schema in SCHEMAS.items()

@@ -13,14 +13,14 @@ import numpy as np
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
+    DimensionBounds,
+    DynamicShapes,
     ModelForm,
-    OpenSizes,
     OperationRows,
     OperationSupport,
     Option,
     OptionValues,
     Profile,
-    SizeBounds,
     Threading,
 )
 from nnadapter.drivers.interface import Admission, Context, Device, Driver, Program
@@ -53,11 +53,11 @@ class TableDriver(Driver):
     """ONNX domains whose nodes `lowers("CUSTOM")` is offered as they are; see `Capability.domains`."""
     options: ClassVar[tuple[Option, ...]] = ()
     """The options of the device."""
-    open_sizes: ClassVar[OpenSizes] = OpenSizes.NONE
+    dynamic_shapes: ClassVar[DynamicShapes] = DynamicShapes.NONE
     """Whether segments may come with sizes left open. They are lowered anew for the sizes that come, without being
     planned again; what a lowering decides on sizes, it decides for those that are decided alike."""
-    size_bounds: ClassVar[SizeBounds | None] = None
-    """For `OpenSizes.BOUNDS`: at which sizes the device runs."""
+    dimension_bounds: ClassVar[DimensionBounds | None] = None
+    """For `DynamicShapes.BOUNDED`: at which sizes the device runs."""
     limits: ClassVar[str] = ""
     """What holds for every operation, in words."""
     profile: ClassVar[Profile | None] = None
@@ -134,8 +134,8 @@ class TableDevice(Device):
         return Capability(
             form=ModelForm.IR,
             threading=of.threading,
-            open_sizes=of.open_sizes,
-            size_bounds=of.size_bounds,
+            dynamic_shapes=of.dynamic_shapes,
+            dimension_bounds=of.dimension_bounds,
             domains=of.domains,
             options=of.options,
             operations=OperationRows(self._operations),

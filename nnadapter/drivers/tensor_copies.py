@@ -124,15 +124,15 @@ class Copies(FedTensor):
     Args:
         array: the tensor in the host's memory, which nobody writes to any more; None where it lies on devices alone.
         tensors: the tensor on devices, by their names.
-        is_given_up: nobody wants it after the run that is fed with it.
+        is_donated: nobody wants it after the run that is fed with it.
     """
 
-    __slots__ = ("_array", "_tensors", "is_given_up", "is_shared")
+    __slots__ = ("_array", "_tensors", "is_donated", "is_shared")
 
     def __init__(
-        self, array: Array | None, tensors: Mapping[str, DeviceTensor] | None = None, *, is_given_up: bool = False
+        self, array: Array | None, tensors: Mapping[str, DeviceTensor] | None = None, *, is_donated: bool = False
     ) -> None:
-        self._array, self.is_given_up = array, is_given_up
+        self._array, self.is_donated = array, is_donated
         self._tensors = dict(tensors or {})
         self.is_shared = False
         """Several values hold it: none of them gives it up."""
@@ -182,9 +182,9 @@ class Copies(FedTensor):
         """The same without its array, which somebody else may change: where it lies on devices, else a copy of it."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
-    def given_up(self, is_given_up: bool = True) -> Copies:
+    def given_up(self, is_donated: bool = True) -> Copies:
         """The same for a run behind which nobody wants it, or somebody does."""
-        return Copies(self._array, self._tensors, is_given_up=is_given_up)
+        return Copies(self._array, self._tensors, is_donated=is_donated)
 
     def own_array(self) -> Array:
         """The tensor in an array of the caller's own, which is not kept here.

@@ -27,8 +27,8 @@
  *     thread; so may memory and its statistics. Handles are destroyed after those that were made of them, when no
  *     other call uses them; programs, in any order.
  *  8. Required functions are those without "optional"; a group (memory, streams, serialization) is whole or absent.
- *  9. Open sizes. A device that says `open_sizes` in its capability is given models for many sizes, too: their
- *     `size_count` is not 0. A dimension, or a number of an attribute, that is open there is NNADAPTER_OPEN, and `sizes`
+ *  9. Open sizes. A device that says `dynamic_shapes` in its capability is given models for many sizes, too: their
+ *     `size_count` is not 0. A dimension, or a number of an attribute, that is open there is NNADAPTER_DYNAMIC_SIZE, and `sizes`
  *     beside it says which of the run's sizes it is. Every compute request says what these are. Other devices see
  *     known sizes alone.
  */
@@ -122,13 +122,13 @@ enum { /* what a serialized program is to a context */
 };
 
 enum { /* what a device can do with sizes that are left open */
-    NNADAPTER_SIZES_NONE = 0,  /* it compiles for fixed ones */
-    NNADAPTER_SIZES_ANY = 1,   /* it compiles once, and runs at whatever sizes come */
-    NNADAPTER_SIZES_BOUNDS = 2 /* the same within the bounds of its capability */
+    NNADAPTER_SHAPES_STATIC = 0,  /* it compiles for fixed ones */
+    NNADAPTER_SHAPES_DYNAMIC = 1,   /* it compiles once, and runs at whatever sizes come */
+    NNADAPTER_SHAPES_BOUNDED = 2 /* the same within the bounds of its capability */
 };
 
 #define NNADAPTER_ABSENT (-1) /* an optional input that is not there */
-#define NNADAPTER_OPEN (-1)   /* a size that every run is told */
+#define NNADAPTER_DYNAMIC_SIZE (-1)   /* a size that every run is told */
 
 /* Whether a structure that the other side made has a member: NNADAPTER_HAS(NNAdapterModel, model, size_count). */
 #define NNADAPTER_HAS(type, structure, member) \
@@ -161,7 +161,7 @@ typedef struct NNAdapterOperand {
     int32_t layout;
     int32_t lifetime;
     uint32_t rank;
-    const int64_t *dimensions;                 /* known, or NNADAPTER_OPEN; null for a scalar */
+    const int64_t *dimensions;                 /* known, or NNADAPTER_DYNAMIC_SIZE; null for a scalar */
     const NNAdapterQuantization *quantization; /* null if it is not quantized */
     const void *data;                          /* of a constant, else null */
     uint64_t bytes;                            /* of the contents, whatever the lifetime; 0 where sizes are open */
@@ -326,9 +326,9 @@ typedef struct NNAdapterCapability { /* the host's; the driver fills in what dif
     const NNAdapterOperationSupport *const *operations;
     const char *limits; /* what holds for every operation, in words */
     const NNAdapterProfile *profile;
-    int32_t open_sizes;                  /* NNADAPTER_SIZES_NONE at first */
-    int64_t smallest_size, largest_size; /* of SIZES_BOUNDS: what an open dimension may be; a largest of 0: any */
-    uint64_t largest_elements;           /* of SIZES_BOUNDS: of a tensor whose sizes are open; 0: any number */
+    int32_t dynamic_shapes;                  /* NNADAPTER_SHAPES_STATIC at first */
+    int64_t smallest_size, largest_size; /* of SHAPES_BOUNDED: what an open dimension may be; a largest of 0: any */
+    uint64_t largest_elements;           /* of SHAPES_BOUNDED: of a tensor whose sizes are open; 0: any number */
 } NNAdapterCapability;
 
 typedef struct NNAdapterMemoryStatistics {

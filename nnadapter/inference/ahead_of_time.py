@@ -50,7 +50,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     options: Options | Mapping[str, Any] | None = None,
     sess_options: onnxruntime.SessionOptions | None = None,
     keep_model: bool = False,
-    open_sizes: bool | None = None,
+    dynamic_shapes: bool | None = None,
 ) -> PartitionReport:
     """Compile a model for devices, and write all that running it needs as one file, for `InferenceSession(out)`.
 
@@ -60,7 +60,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
         devices: as `InferenceSession` takes them. With fallback forbidden, the file holds nothing for the CPU in the
             place of a device.
         input_shapes: one set of input shapes, or several; usual ones if None, where the model leaves them open.
-        open_sizes: plans serve all shapes of the class that theirs are of, where the devices can: those of
+        dynamic_shapes: plans serve all shapes of the class that theirs are of, where the devices can: those of
             `input_shapes`, and of shapes at which a model is likely to be run if these are None. Without, there is one
             plan for each set of shapes. None: where no shapes are given and the model leaves them open.
         options: how nodes are placed; see `Options`. With `verify`, programs are checked on seeded numbers.
@@ -96,7 +96,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
                     check_known_rank(engine.prepared.graph.value(name), shapes.get(name))
         if chosen.verify is not None:
             _verify(model, engine, shape_sets)
-        leaves_open = input_shapes is None if open_sizes is None else open_sizes
+        leaves_open = input_shapes is None if dynamic_shapes is None else dynamic_shapes
         leaves_open = leaves_open and not engine.is_fixed
         _plan_each(engine, partial(_compile_dynamic if leaves_open else _prepare, engine, shape_sets))
         report = build_report(engine.observed())  # makes a plan for usual shapes if there is none

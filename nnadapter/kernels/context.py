@@ -351,10 +351,10 @@ class KernelContext(Context):
         segment = self._segment(model)
         return self.inner.compile(model) if segment is None else self._compiled(segment)
 
-    def compile_whole(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole`."""
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole_graph`."""
         segment = self._segment(model)
-        return self.inner.compile_whole(model) if segment is None else self._compiled(segment)
+        return self.inner.compile_whole_graph(model) if segment is None else self._compiled(segment)
 
     def bind(self, program: Program, model: SegmentModel) -> Program | None:
         """See `Context.bind`; a model that calls kernels is compiled."""

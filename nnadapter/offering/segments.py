@@ -231,7 +231,7 @@ def part_of(capability: Capability, kernels: KernelTable, step: Step, conversion
 
 def with_weights(part: Part, capability: Capability) -> Part:
     """A segment as ONNX with its weights inside, where its device takes no references to them."""
-    return part if capability.takes_references else replace(part, model=inlined(part.model))
+    return part if capability.supports_external_initializers else replace(part, model=inlined(part.model))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -320,7 +320,7 @@ class Inference:
         )
 
     def stated_of_one(
-        self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array], *, open_sizes: bool = False
+        self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array], *, dynamic_shapes: bool = False
     ) -> dict[str, onnx.ValueInfoProto]:
         """Return what is said of the results of the node at `index` where onnx knows nothing of its op.
 
@@ -330,10 +330,10 @@ class Inference:
             index: the node's position.
             values: what is known of values; a name may be missing.
             constants: every value whose contents are known.
-            open_sizes: rules, which need numbers, are not asked.
+            dynamic_shapes: rules, which need numbers, are not asked.
         """
         node = self._read.nodes[index]
-        rule = None if open_sizes else self._rules.get((node.domain, node.op_type))
+        rule = None if dynamic_shapes else self._rules.get((node.domain, node.op_type))
         is_described = is_further(node.domain, node.op_type, node.since_version)
         if rule is None and not is_described:
             return {}

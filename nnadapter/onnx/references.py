@@ -15,7 +15,7 @@ As long as somebody holds the array of a place, everybody gets that one. A file 
 whoever changes one should write another and rename it.
 
 References stay inside of this process and this package, but for drivers that say that they understand them
-(`Capability.takes_references`); `inlined` gives the model that everybody understands.
+(`Capability.supports_external_initializers`); `inlined` gives the model that everybody understands.
 
 The contents of many initializers, read by several threads.
 

@@ -22,7 +22,7 @@ from math import inf, prod
 from operator import le
 from typing import Any
 
-from nnadapter.drivers.capability import Capability, OpenSizes, SizeBounds
+from nnadapter.drivers.capability import Capability, DimensionBounds, DynamicShapes
 from nnadapter.ir.model import Model
 from nnadapter.ir.symbolic_numbers import Traced, current, is_traced
 from nnadapter.onnx.signature import Shapes
@@ -30,8 +30,8 @@ from nnadapter.onnx.signature import Shapes
 
 def beyond_bounds(model: Model, capability: Capability) -> str:
     """Return what of a model's open sizes is beyond a device's bounds, in words; nothing if all is within them."""
-    bounds = capability.size_bounds
-    if capability.open_sizes is not OpenSizes.BOUNDS or bounds is None:
+    bounds = capability.dimension_bounds
+    if capability.dynamic_shapes is not DynamicShapes.BOUNDED or bounds is None:
         return ""
     for operand in model.operands:
         dimensions = operand.type.dimensions
@@ -41,7 +41,7 @@ def beyond_bounds(model: Model, capability: Capability) -> str:
     return ""
 
 
-def _beyond(dimensions: tuple[Any, ...], bounds: SizeBounds) -> Iterator[str]:
+def _beyond(dimensions: tuple[Any, ...], bounds: DimensionBounds) -> Iterator[str]:
     for size in dimensions:
         if not isinstance(size, Traced):
             continue

@@ -118,7 +118,9 @@ def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict
     nodes = range(len(graph.nodes))
     offered = model.parts.whole() if device.accelerates else model.parts.without_constants()
     offered = with_calls(offered, nodes, graph, calls_among(kernels, nodes, graph, model.conversion))
-    verdicts = _ask(device, offered if device.capability.takes_references else inlined(offered), len(nodes))
+    if not device.capability.supports_external_initializers:
+        offered = inlined(offered)
+    verdicts = _ask(device, offered, len(nodes))
     if not kernels.kernels:
         return verdicts
     whys = [

@@ -21,8 +21,8 @@ A partitioning whose sizes are left open: one plan for all shapes of inputs, whe
 It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
 that hold at all shapes (as sizes that nobody knows are taken to), and no limits decided; where costs did, for shapes
 that are like those (`bounds.nearby`). Every device is asked once more, for its segments with their sizes open; the host
-takes any, others those that they say yes to, if they have `Capability.open_sizes`. A device that takes adapter IR and
-does not take a segment so gets it filled, for each set of sizes. Why not is a refusal.
+takes any, others those that they say yes to, if they have `Capability.dynamic_shapes`. A device that takes adapter IR
+and does not take a segment so gets it filled, for each set of sizes. Why not is a refusal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.boundary import ask_admission, ask_supported
-from nnadapter.drivers.capability import OpenSizes
+from nnadapter.drivers.capability import DynamicShapes
 from nnadapter.drivers.failures import named_call
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.guarded_shapes import GuardedShapes
@@ -206,7 +206,7 @@ def _is_decided(partitioning: Partitioning) -> bool:
 
 def _can_be_asked(device: SessionDevice) -> bool:
     """Whether a device leaves sizes open; custom kernels are bound to types."""
-    return device.capability.open_sizes is OpenSizes.ANY and not device.kernels.kernels
+    return device.capability.dynamic_shapes is DynamicShapes.ANY and not device.kernels.kernels
 
 
 def is_worth_it(partitioning: Partitioning, here: Partitioning) -> bool:
@@ -390,10 +390,10 @@ def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupporte
         if not device.accelerates:
             continue
         capability = device.capability
-        if capability.open_sizes is OpenSizes.NONE and not device.takes_ir:
+        if capability.dynamic_shapes is DynamicShapes.NONE and not device.takes_ir:
             yield _refused(f"{device.name} compiles for fixed sizes")
             continue
-        if capability.open_sizes is OpenSizes.BOUNDS and not device.takes_ir:
+        if capability.dynamic_shapes is DynamicShapes.BOUNDED and not device.takes_ir:
             yield _refused(f"{device.name} gives bounds of sizes, which are kept in adapter IR alone, and takes ONNX")
 
 
@@ -417,7 +417,7 @@ def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: Dynam
 
     Of one that takes ONNX, `with_dynamic_verdicts` knows more.
     """
-    if conversion is None or not device.takes_ir or device.capability.open_sizes is OpenSizes.NONE:
+    if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
     whole = conversion.conversion
     if not all(whole.verdicts[node] for node in nodes):
@@ -492,7 +492,7 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
     What a device decides on sizes while it refuses the first, as the words of a refusal do, does not bind the second.
     """
     bare = dynamic_ir_part(conversion, step, with_tables=False)
-    if device.capability.open_sizes is OpenSizes.NONE:
+    if device.capability.dynamic_shapes is DynamicShapes.NONE:
         return _OpenSegment(bare, None, f"{device.name} compiles for fixed sizes")
     whole = dynamic_ir_part(conversion, step)
     why, decided, trace = "", dict[int, Any](), conversion.trace

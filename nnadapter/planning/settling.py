@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.boundary import ask_admission
-from nnadapter.drivers.capability import OpenSizes
+from nnadapter.drivers.capability import DynamicShapes
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission
 from nnadapter.ir.model import Model
@@ -233,7 +233,7 @@ def _unproven(plan: Plan, step: Step, model: ShapedModel, device: SessionDevice)
     if not device.accelerates or device.capability.checks_indices:
         return {}
     refused = refusals_of_indices(model, plan, step)
-    if device.capability.open_sizes is not OpenSizes.NONE and _has_open_sizes(model):
+    if device.capability.dynamic_shapes is not DynamicShapes.NONE and _has_open_sizes(model):
         parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
         open_model, open_plan = replace(model, parts=parts), replace(plan, graph=parts.open_graph)
         refused = {**refusals_of_indices(open_model, open_plan, step), **refused}

@@ -247,7 +247,7 @@ def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request
             input_shapes=request.shapes or None,
             options=request.for_compiling,
             keep_model=request.options.fallback_at("run") != "forbid",
-            open_sizes=True if request.shapes and _leaves_open(request) else None,
+            dynamic_shapes=True if request.shapes and _leaves_open(request) else None,
         )
         compiled_bytes = None if target is not None else np.frombuffer(path.read_bytes(), np.uint8)
         messages = (*(str(warning.message) for warning in caught), *_of_sizes(path, request, report))

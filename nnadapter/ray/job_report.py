@@ -93,7 +93,7 @@ class JobFacts:
     """Of runs, of all actors together."""
     rows_by_device: Mapping[str, int]
     """Where results came from: devices joined by `+` where several took part."""
-    rows_fallen_back: int
+    fallback_rows: int
     """Of runs in which a device did not deliver, so that another one did."""
     incidents: Mapping[str, int]
     """`device: error` -> how often."""
@@ -120,7 +120,7 @@ def job_facts(request: Request, snapshot: JobSnapshot) -> dict[str, Any]:
         "runs": totals.runs,
         "seconds": totals.seconds,
         "rows_by_device": dict(totals.where.most_common()),
-        "rows_fallen_back": totals.fallen,
+        "fallback_rows": totals.fallen,
         "incidents": dict(totals.incidents.most_common()),
         "repeated_batches": totals.repeated_batches,
         "repeated_rows": totals.repeated_rows,
@@ -219,8 +219,8 @@ def _rows(report: JobFacts) -> Iterator[str]:
     yield f"rows       {summary_of(report)}"
     for device, rows in report.rows_by_device.items():
         yield f"  ran on   {device}: {count(rows, 'row')}, {rows / max(report.rows, 1):.1%}"
-    if report.rows_fallen_back:
-        yield f"fell back  {count(report.rows_fallen_back, 'row')}: a device did not deliver, and another one did"
+    if report.fallback_rows:
+        yield f"fell back  {count(report.fallback_rows, 'row')}: a device did not deliver, and another one did"
     for name, times in report.incidents.items():
         yield f"  incident {name}, {count(times, 'time')}"
     if report.repeated_batches:
@@ -306,7 +306,7 @@ _SHAPES = (
 
 
 def _figures(report: JobFacts) -> list[tuple[str, str, str]]:
-    fallen = report.rows_fallen_back
+    fallen = report.fallback_rows
     return [
         ("Rows", str(report.rows), f"in {count(report.runs, 'run')}, each counted once"),
         ("Fell back", str(fallen), f"{fallen / max(report.rows, 1):.1%} of rows"),

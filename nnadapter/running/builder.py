@@ -122,7 +122,7 @@ class Builder:
         """Compile a part that its device admitted; `alone` where it is all of a plan."""
         started = time.perf_counter()
         context = self._setting.by_name[calls.device].context
-        call = "compile_whole" if alone else "compile"
+        call = "compile_whole_graph" if alone else "compile"
         with making(self._setting.trace, calls.device, "compile", *calls.about):
             program = checked_program(calls[call](getattr(context, call), part.model))
         is_told_sizes = isinstance(part.model, Model) and part.model.is_open

@@ -88,17 +88,17 @@ class Chosen:
         return self.plans.planner.prepared
 
     @property
-    def is_given_up(self) -> bool:
+    def is_donated(self) -> bool:
         """Whether it is not tried any more."""
         return not self.has_gained and self.in_vain >= _MOST_IN_VAIN
 
     def serves(self, shapes: InputShapes) -> bool:
         """Whether its plans are asked for at these shapes."""
-        return not self.is_given_up and not (len(self.left) and self.left.get(shapes))
+        return not self.is_donated and not (len(self.left) and self.left.get(shapes))
 
     def keeps_to(self, plans: ModelPlans) -> bool:
         """Whether these plans serve it at other shapes, too."""
-        return self.plans is plans or self.is_given_up
+        return self.plans is plans or self.is_donated
 
     def admit(self, partitioning: Partitioning) -> None:
         """Raise NothingGainedError if devices never gained anything by it, nor do they now."""
@@ -162,8 +162,8 @@ class Choices:
         """The choices that the model as it was given serves, since they gain nothing or contradict themselves."""
         left: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
         for choice, chosen in list(self._made.items()):
-            if chosen.is_given_up or len(chosen.left):
-                left[decision_values(choice)] = None if chosen.is_given_up else frozenset(chosen.left.keys())
+            if chosen.is_donated or len(chosen.left):
+                left[decision_values(choice)] = None if chosen.is_donated else frozenset(chosen.left.keys())
         return left
 
     @property

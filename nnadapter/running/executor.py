@@ -130,7 +130,7 @@ def after_failure(
     device = bound.step.device
     if control is not None and control.is_over:
         raise _stopped(control, bound, device, "was under way") from error
-    if not bound.guarded or isinstance(error, (OtherShapeError, errors.GivenUpError, errors.InputValueError)):
+    if not bound.guarded or isinstance(error, (OtherShapeError, errors.DonatedValueError, errors.InputValueError)):
         # The host's own errors are typed. No other device has what is gone, or computes with a value out of range.
         raise error
     while isinstance(error, errors.TransientError) or (
@@ -141,8 +141,8 @@ def after_failure(
         except errors.FAILURES as second:
             if control is not None and control.is_over:
                 raise _stopped(control, bound, device, "was under way") from second
-            is_over = isinstance(error, errors.TransientError) or isinstance(second, errors.GivenUpError)
-            if not isinstance(second, errors.GivenUpError):  # that a failed run gave it up follows from the first
+            is_over = isinstance(error, errors.TransientError) or isinstance(second, errors.DonatedValueError)
+            if not isinstance(second, errors.DonatedValueError):  # that a failed run gave it up follows from the first
                 error = second
             if is_over:
                 break
@@ -157,7 +157,7 @@ def after_failure(
             bound.failures = (*bound.failures, failure)
     try:
         results = _results_of(substitute, bound, failure, values, control, given)
-    except errors.GivenUpError as gone:  # to the run that failed
+    except errors.DonatedValueError as gone:  # to the run that failed
         text = f"segment {bound.step.segment} failed on {device!r} ({failure}), and cannot be repeated: {gone}"
         raise errors.ExecutionError(text, device=device, segment=bound.step.segment, phase="run") from error
     incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
@@ -414,7 +414,7 @@ class CompiledPlan:
                 return self._run_steps(feeds, wanted, control, kept, sizes, given)
         except errors.NNAdapterError as error:
             if (
-                isinstance(error, (errors.CancelledError, errors.GivenUpError, errors.InputValueError))
+                isinstance(error, (errors.CancelledError, errors.DonatedValueError, errors.InputValueError))
                 or self._make_whole is None
             ):
                 raise
@@ -440,7 +440,7 @@ class CompiledPlan:
                 return *self.run(feeds, wanted, control, kept, sizes), []
             return *self._run_steps(feeds, wanted, control, kept, sizes, held=held), held
         except errors.NNAdapterError as error:
-            if isinstance(error, (errors.CancelledError, errors.GivenUpError)) or self._make_whole is None:
+            if isinstance(error, (errors.CancelledError, errors.DonatedValueError)) or self._make_whole is None:
                 raise
             return *self._run_fallback(error, feeds, wanted, kept, control), []
 

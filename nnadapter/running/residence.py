@@ -103,9 +103,9 @@ class Residence:
 
     def _tensor(self, copies: Copies, name: str, slot: int, made: list[Transfer]) -> DeviceTensor:
         tensor = copies.on(self.device, name, made)
-        if not copies.is_given_up or slot not in self.last or self.slots.count(slot) > 1:
+        if not copies.is_donated or slot not in self.last or self.slots.count(slot) > 1:
             return tensor
-        return replace(tensor, is_given_up=True)
+        return replace(tensor, is_donated=True)
 
 
 def _copies(values: list[Any], slot: int) -> Copies:

@@ -77,9 +77,9 @@ class ExportingContext(Context):
         """See `Context.compile`; operations are blamed, not nodes."""
         return self._compiled(self.inner.compile, model)
 
-    def compile_whole(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole`; operations are blamed, not nodes."""
-        return self._compiled(self.inner.compile_whole, model)
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole_graph`; operations are blamed, not nodes."""
+        return self._compiled(self.inner.compile_whole_graph, model)
 
     def bind(self, program: Program, model: SegmentModel) -> Program | None:
         """See `Context.bind`: ONNX models are compiled."""
@@ -114,7 +114,7 @@ class ExportingContext(Context):
             from nnadapter.onnx.references import inlined
 
             export = export_model(model)
-            if not self._capability.takes_references:
+            if not self._capability.supports_external_initializers:
                 export = replace(export, model=inlined(export.model))
             self._exports[model] = export
         return export

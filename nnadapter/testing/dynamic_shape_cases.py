@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.capability import OpenSizes
+from nnadapter.drivers.capability import DynamicShapes
 from nnadapter.drivers.isolation.context import IsolatedContext
 from nnadapter.drivers.isolation.isolated_device import number_of
 from nnadapter.errors import InvalidModelError
@@ -176,7 +176,7 @@ _DECIDED = "its program holds at one size alone: the driver decides on it, and i
 
 def ir_sizes(bench: Bench) -> Iterator[Case]:
     """Each operation with a size of its inputs left open, and random graphs; for devices that take adapter IR."""
-    if bench.device.told.open_sizes is OpenSizes.NONE:
+    if bench.device.told.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
     for type_ in operation_types(bench):
@@ -188,7 +188,7 @@ def ir_sizes(bench: Bench) -> Iterator[Case]:
 
 def onnx_sizes(bench: Bench) -> Iterator[Case]:
     """The same for devices that take ONNX."""
-    if bench.device.told.open_sizes is OpenSizes.NONE:
+    if bench.device.told.dynamic_shapes is DynamicShapes.NONE:
         yield Case("sizes/none/0", _skip_static)
         return
     for op_type in NODES:

@@ -59,7 +59,7 @@ class ScoreCard:
         return tuple((row, row.outcome) for row in self.rows if isinstance(row.outcome, FailedOutcome))
 
     @property
-    def full_marks(self) -> bool:
+    def all_passed(self) -> bool:
         """Nothing failed, and something passed."""
         return not self.failures and any(isinstance(row.outcome, PassedOutcome) for row in self.rows)
 
@@ -69,7 +69,7 @@ class ScoreCard:
         return dict(Counter(failed.kind for _, failed in self.failures))
 
     @cached_property
-    def claimed_in_vain(self) -> tuple[str, ...]:
+    def uncompiled_claims(self) -> tuple[str, ...]:
         """Cases of what the device said it takes and then did not compile."""
         return tuple(row.name for row, failed in self.failures if failed.kind is OutcomeKind.DOES_NOT_COMPILE)
 
@@ -90,7 +90,7 @@ class ScoreCard:
             "options": dict(self.settings.options),
             "precision": self.settings.precision.value,
             "seed": self.settings.seed,
-            "full_marks": self.full_marks,
+            "all_passed": self.all_passed,
             "seconds": round(self.seconds, 1),
             "groups": {
                 name: {"passed": tally.passed, "failed": tally.failed, "skipped": tally.skipped}
@@ -99,7 +99,7 @@ class ScoreCard:
             "failures": [
                 {"case": row.name, "kind": failed.kind.value, "detail": failed.detail} for row, failed in self.failures
             ],
-            "claimed_and_not_compiled": list(self.claimed_in_vain),
+            "uncompiled_claims": list(self.uncompiled_claims),
             "skipped": [
                 {"case": row.name, "reason": row.outcome.reason}
                 for row in self.rows

@@ -53,16 +53,16 @@ def _lines(card: ScoreCard) -> Iterator[str]:
             yield f"  {row.name}: {failed.kind.value}: {failed.detail}"
         yield from _left_out(len(card.failures))
         yield from ("", f"one of them again: {repeat_command(card.settings, card.failures[0][0].name)}")
-    if card.claimed_in_vain:
+    if card.uncompiled_claims:
         yield from ("", "said to be supported, and not compiled")
-        yield from (f"  {name}" for name in card.claimed_in_vain[:MOST_SHOWN])
-        yield from _left_out(len(card.claimed_in_vain))
+        yield from (f"  {name}" for name in card.uncompiled_claims[:MOST_SHOWN])
+        yield from _left_out(len(card.uncompiled_claims))
 
 
 def headline(card: ScoreCard) -> str:
     """One line that says how it went."""
     passed = sum(tally.passed for tally in card.groups.values())
-    if card.full_marks:
+    if card.all_passed:
         verdict = "full marks"
     elif not card.failures:
         verdict = "nothing was tested: the device took none of the cases"
@@ -97,9 +97,11 @@ def _blocks(card: ScoreCard) -> Iterator[str]:
             len(card.failures),
         )
         yield f"One of them again: {code(repeat_command(card.settings, card.failures[0][0].name))}"
-    if card.claimed_in_vain:
+    if card.uncompiled_claims:
         yield "## Said to be supported, and not compiled"
-        yield table(("case",), [(code(name),) for name in card.claimed_in_vain[:MOST_SHOWN]], len(card.claimed_in_vain))
+        yield table(
+            ("case",), [(code(name),) for name in card.uncompiled_claims[:MOST_SHOWN]], len(card.uncompiled_claims)
+        )
 
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "ml-dtypes")

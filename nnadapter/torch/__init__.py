@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter.torch.compiled_report import GraphFacts, StayedFacts, TorchReport
+    from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport
     from nnadapter.torch.entry import nnadapter, report, to_device
 
 _HOMES = {
     "GraphFacts": "nnadapter.torch.compiled_report",
-    "StayedFacts": "nnadapter.torch.compiled_report",
+    "FallbackOperatorFacts": "nnadapter.torch.compiled_report",
     "TorchReport": "nnadapter.torch.compiled_report",
     "nnadapter": "nnadapter.torch.entry",
     "report": "nnadapter.torch.entry",
@@ -28,6 +28,6 @@ _HOMES = {
 }
 """Where each public name lives."""
 
-__all__ = ["GraphFacts", "StayedFacts", "TorchReport", "nnadapter", "report", "to_device"]
+__all__ = ["FallbackOperatorFacts", "GraphFacts", "TorchReport", "nnadapter", "report", "to_device"]
 
 __getattr__ = lazily(__name__, _HOMES)

@@ -75,7 +75,7 @@ def results_of(inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], shown: Seq
     likes = [node.meta["val"] for node in outputs]
     converts = [_converted(like, is_visible) for like, is_visible in zip(likes, shown, strict=True)]
     promised = [(_dtype(like.dtype), tuple(map(_static_size, like.shape))) for like in likes]
-    open_sizes = [
+    dynamic_shapes = [
         (place, axis, source) for place, like in enumerate(likes) for axis, source in _dynamic_sizes(like, places)
     ]
     names = [node.name for node in outputs]
@@ -84,7 +84,7 @@ def results_of(inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], shown: Seq
         for array, (dtype, shape), name in zip(arrays, promised, names, strict=True):
             if array.dtype != dtype or (array.shape != shape and not _fits(array.shape, shape)):
                 raise _differs(name, array, dtype, shape)
-        for place, axis, (source, source_axis) in open_sizes:
+        for place, axis, (source, source_axis) in dynamic_shapes:
             if arrays[place].shape[axis] != input_tensors[source].shape[source_axis]:
                 expected_shape = (
                     *arrays[place].shape[:axis],

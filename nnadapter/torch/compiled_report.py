@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StayedFacts:
+class FallbackOperatorFacts:
     """Operators that stayed in PyTorch for one reason, at one line; or that their session ran on the CPU."""
 
     operator: str
@@ -47,9 +47,9 @@ class GraphFacts:
     """The reports of its sessions, those of regions that were not run yet left out."""
     waiting: int
     """Regions that were not run yet, and so have no session."""
-    stayed: tuple[StayedFacts, ...]
+    stayed: tuple[FallbackOperatorFacts, ...]
     """What stayed in PyTorch."""
-    refused: tuple[StayedFacts, ...]
+    refused: tuple[FallbackOperatorFacts, ...]
     """What is in sessions, and a device of them did not take."""
     ended: str
     """Why the graph ends before the function does (a graph break); empty where it does not."""
@@ -57,9 +57,9 @@ class GraphFacts:
     """Where it ends so."""
     varying: int
     """Weights that changed so often that they are inputs."""
-    taken_bytes: int
+    input_bytes: int
     """What goes into its sessions in each call; weights that are constants do not."""
-    given_bytes: int
+    output_bytes: int
     """What comes out of them."""
     to_device_bytes: int
     """What of it was copied to devices that have memory of their own, in the last call."""
@@ -92,7 +92,7 @@ class CompiledFacts:
     """The module's class, or the function's name."""
     graphs: tuple[GraphFacts, ...]
     """In the order in which they were compiled."""
-    not_captured: tuple[str, ...] = ()
+    uncaptured_module_types: tuple[str, ...] = ()
     """Kinds of modules in it, as `LSTM`, that PyTorch captures only where it is told to."""
 
     @property
@@ -117,7 +117,7 @@ class CompiledFacts:
             {**plain_of(graph), "sessions": [report.to_dict() for report in graph.sessions]} for graph in self.graphs
         ]
         summary = {"schema_version": SCHEMA_VERSION, "name": self.name, "coverage": self.coverage}
-        return {**summary, "not_captured": list(self.not_captured), "graphs": graphs}
+        return {**summary, "uncaptured_module_types": list(self.uncaptured_module_types), "graphs": graphs}
 
 
 def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
@@ -132,8 +132,8 @@ def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
         "ended",
         "line",
         "varying",
-        "taken_bytes",
-        "given_bytes",
+        "input_bytes",
+        "output_bytes",
         "to_device_bytes",
         "to_host_bytes",
         "crowded",
@@ -142,13 +142,15 @@ def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
     return {name: plain(getattr(graph, name)) for name in names}
 
 
-def gathered(operator_facts: list[StayedFacts]) -> tuple[StayedFacts, ...]:
+def gathered(operator_facts: list[FallbackOperatorFacts]) -> tuple[FallbackOperatorFacts, ...]:
     """Return what is said of single operators with equal ones counted together, in the order in which they come."""
-    return tuple(StayedFacts(**{**_fields(facts), "count": count}) for facts, count in Counter(operator_facts).items())
+    return tuple(
+        FallbackOperatorFacts(**{**_fields(facts), "count": count}) for facts, count in Counter(operator_facts).items()
+    )
 
 
-def _fields(facts: StayedFacts) -> dict[str, Any]:
-    return {name: getattr(facts, name) for name in StayedFacts.__slots__}
+def _fields(facts: FallbackOperatorFacts) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in FallbackOperatorFacts.__slots__}
 
 
 def _accelerated(report: PartitionReport) -> tuple[int, int]:
@@ -180,7 +182,7 @@ def _summary(report: CompiledFacts) -> Iterator[str]:
         sum(graph_facts.delegated for graph_facts in report.graphs),
     )
     yield f"compiled   {report.name}: {count(len(report.graphs), 'graph')}, {count(len(report.breaks), 'graph break')}"
-    for kind in report.not_captured:
+    for kind in report.uncaptured_module_types:
         advice = "set torch._dynamo.config.allow_rnn = True before the first call, and PyTorch captures it"
         yield f"left out   {kind} runs in PyTorch: {advice}"
     if not report.graphs:
@@ -205,7 +207,7 @@ def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
         yield f"  session  on {', '.join(session.devices)}: {shapes}"
     if graph.sessions:
         yield f"  nodes    {accelerated} of {running} off the CPU"
-        passing = f"{quantity(graph.taken_bytes, 'B')} in and {quantity(graph.given_bytes, 'B')} out in each call"
+        passing = f"{quantity(graph.input_bytes, 'B')} in and {quantity(graph.output_bytes, 'B')} out in each call"
         yield f"  passes   {passing}, {_transfer_text(graph)}"
     if graph.crowded:
         yield f"  memory   {' or '.join(graph.copying)} had no room for what stays there: it passes, and is tried again"
@@ -224,7 +226,7 @@ def _transfer_text(graph: GraphFacts) -> str:
     return f"of which {to_device} are copied to {', '.join(graph.copying)} and {back} back"
 
 
-def _rows(title: str, rows: tuple[StayedFacts, ...]) -> Iterator[str]:
+def _rows(title: str, rows: tuple[FallbackOperatorFacts, ...]) -> Iterator[str]:
     for row in rows[:_SHOWN]:
         where = f" ({row.line})" if row.line else ""
         by = f" by {row.device}" if title == "refused" else ""

@@ -12,7 +12,7 @@ from nnadapter.errors import InvalidOptionError
 from nnadapter.inference.session import InferenceSession
 from nnadapter.running.residence import has_memory
 from nnadapter.torch.backend import Capture, Graph, Left, captures_of, given_of, lost
-from nnadapter.torch.compiled_report import GraphFacts, StayedFacts, TorchReport, gathered
+from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport, gathered
 from nnadapter.torch.exporting import origins
 from nnadapter.torch.program import Program
 from nnadapter.torch.resident_runs import added
@@ -30,7 +30,7 @@ def report_compiled(compiled: Any) -> TorchReport:
     tensors = (*target.parameters(), *target.buffers()) if isinstance(target, torch.nn.Module) else ()
     weights = frozenset(map(id, tensors))
     graphs = tuple(_graph(capture, graph, weights) for capture in captures_of(compiled) for graph in capture.graphs)
-    return TorchReport(name=_name(target), graphs=graphs, not_captured=_not_captured(target))
+    return TorchReport(name=_name(target), graphs=graphs, uncaptured_module_types=_not_captured(target))
 
 
 def _not_captured(target: Any) -> tuple[str, ...]:
@@ -63,8 +63,8 @@ def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFact
         ended=capture.ended,
         line=capture.line,
         varying=sum(program.varying for program in programs),
-        taken_bytes=moved.taken,
-        given_bytes=moved.given,
+        input_bytes=moved.taken,
+        output_bytes=moved.given,
         to_device_bytes=moved.to_device,
         to_host_bytes=moved.to_host,
         crowded=any(program.is_crowded for program in programs),
@@ -77,8 +77,8 @@ def _copying(sessions: Iterable[InferenceSession]) -> tuple[str, ...]:
     return tuple(name for name in names if name != CPU and has_memory(name))
 
 
-def _fallback_facts(fallback: Left) -> StayedFacts:
-    return StayedFacts(
+def _fallback_facts(fallback: Left) -> FallbackOperatorFacts:
+    return FallbackOperatorFacts(
         operator=fallback.operator,
         device="",
         reason=str(fallback.refusal.reason),
@@ -88,11 +88,11 @@ def _fallback_facts(fallback: Left) -> StayedFacts:
     )
 
 
-def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[StayedFacts]:
+def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[FallbackOperatorFacts]:
     """What devices refused of sessions, by the operators that their nodes come from."""
     node_origins = origins(program.model)
     return [
-        StayedFacts(
+        FallbackOperatorFacts(
             operator=node_origins[node.name].operator,
             device=refusal.device,
             reason=refusal.reason,

@@ -138,12 +138,12 @@ def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     done = called("run", file, "--shape", "x=3,4")
     assert (
         done.exit_code == 2
-        and "nnadapter compile MODEL -d fake_npu --shape x=3,4 -o FILE, with --open-sizes" in done.stderr
+        and "nnadapter compile MODEL -d fake_npu --shape x=3,4 -o FILE, with --dynamic-shapes" in done.stderr
     )
-    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", *shapes, "--open-sizes", "-o", file)
+    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", *shapes, "--dynamic-shapes", "-o", file)
     assert done.exit_code == 0 and "for x=[n, 4]" in done.stdout, done.output
     assert called("run", file, "--shape", "x=3,4").exit_code == 0
-    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "--fixed-sizes", "-o", file)
+    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "--static-shapes", "-o", file)
     assert done.exit_code == 0 and "for x=[1, 4]" in done.stdout, done.output
 
 

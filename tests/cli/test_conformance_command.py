@@ -14,7 +14,7 @@ def test_full_marks(call):
     out = call("conformance fake_npu -k operations/ADD").stdout
     assert out.startswith("fake_npu: full marks; 4 of 4 cases passed")
     data = json.loads(call("conformance fake_npu -k operations/ADD --json").stdout)
-    assert data["full_marks"] and data["groups"] == {"operations": {"passed": 4, "failed": 0, "skipped": 0}}
+    assert data["all_passed"] and data["groups"] == {"operations": {"passed": 4, "failed": 0, "skipped": 0}}
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ KINDS = {
         "fake_npu",
         sandwich,
         {"x": numbers(5, 4)},
-        {"input_shapes": [{"x": (2, 4)}, {"x": (7, 4)}], "open_sizes": True},
+        {"input_shapes": [{"x": (2, 4)}, {"x": (7, 4)}], "dynamic_shapes": True},
     ),
     "branches that an input chooses": Kind("fake_npu", choosing, {"x": numbers(2, 3), "r": np.array(1)}),
     "several shapes, and the model": Kind(

@@ -211,7 +211,7 @@ def test_it_needs_no_onnx_at_new_sizes(tmp_path, device):
 
 def test_shapes_that_are_given_are_those_of_the_classes(tmp_path):
     shapes = [{"x": (2, 4), "w": (2, 4)}, {"x": (1, 4), "w": (3, 4)}]
-    nna.compile(parse(BROADCAST), tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, open_sizes=True)
+    nna.compile(parse(BROADCAST), tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, dynamic_shapes=True)
     with nna.InferenceSession(tmp_path / "f") as loaded:
         for rows in (2, 5, 9):
             agree(loaded, BROADCAST, {"x": numbers(rows, 4), "w": numbers(rows, 4)})
@@ -222,7 +222,7 @@ def test_shapes_that_are_given_are_those_of_the_classes(tmp_path):
 
 def test_other_classes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
     shapes = {"x": (2, 4), "w": (2, 4)}
-    arguments = {"input_shapes": shapes, "open_sizes": True, "keep_model": True}
+    arguments = {"input_shapes": shapes, "dynamic_shapes": True, "keep_model": True}
     nna.compile(parse(BROADCAST), tmp_path / "f", devices=["fake_npu"], **arguments)
     with nna.InferenceSession(tmp_path / "f") as loaded:
         for rows, device in ((7, "fake_npu"), (1, "cpu"), (3, "fake_npu")):
@@ -232,7 +232,7 @@ def test_other_classes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
 
 def test_a_plan_that_is_looked_through_says_its_bounds(tmp_path):
     pytest.importorskip("openvino")
-    nna.compile(parse(CHAIN), tmp_path / "f", devices=["openvino"], input_shapes={"x": (8, 4)}, open_sizes=True)
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["openvino"], input_shapes={"x": (8, 4)}, dynamic_shapes=True)
     with nna.InferenceSession(tmp_path / "f") as loaded:
         for rows in (8, 32):
             agree(loaded, CHAIN, {"x": numbers(rows, 4)})
@@ -266,7 +266,9 @@ def test_bounds_are_of_devices_that_segments_are_on(tmp_path):
     needs("openvino")
     shapes = {"x": (8, 4)}
     for devices, rows in ((["fake_npu", "openvino"], 100), (["openvino", "fake_npu"], 32)):
-        nna.compile(parse(CHAIN), tmp_path / "f", devices=devices, input_shapes=shapes, open_sizes=True, options=QUIET)
+        nna.compile(
+            parse(CHAIN), tmp_path / "f", devices=devices, input_shapes=shapes, dynamic_shapes=True, options=QUIET
+        )
         with nna.InferenceSession(tmp_path / "f") as loaded:
             agree(loaded, CHAIN, {"x": numbers(rows, 4)})
     with (
@@ -285,7 +287,7 @@ def test_what_is_empty_at_some_sizes_has_what_it_needs(files):
 def test_programs_for_sizes_that_were_compiled_are_in_the_file(tmp_path, monkeypatch):
     text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ t = Relu(x) y = Add(t, x) }}"
     shapes = [{"x": (rows, 4)} for rows in (2, 3)]
-    nna.compile(parse(text), tmp_path / "f", devices=["keeping"], input_shapes=shapes, open_sizes=True)
+    nna.compile(parse(text), tmp_path / "f", devices=["keeping"], input_shapes=shapes, dynamic_shapes=True)
     (plan,) = CompiledFile(tmp_path / "f").message.plans
     assert [len(step.filled) for step in plan.steps] == [2]
     keeping_driver.ASKED.clear()
@@ -417,7 +419,9 @@ def test_kernels_have_a_plan_for_each_set_of_shapes_and_the_file_says_why(tmp_pa
     )
     try:
         nna.compile(parse(SCALED), tmp_path / "f", devices=["fake_npu"], input_shapes=[{"x": (2, 3)}, {"x": (5, 1)}])
-        nna.compile(parse(SCALED), tmp_path / "open", devices=["fake_npu"], open_sizes=True, input_shapes={"x": (2, 3)})
+        nna.compile(
+            parse(SCALED), tmp_path / "open", devices=["fake_npu"], dynamic_shapes=True, input_shapes={"x": (2, 3)}
+        )
         with nna.InferenceSession(tmp_path / "f") as loaded:
             for shape in ((2, 3), (5, 1)):
                 x = numbers(*shape)
@@ -436,7 +440,7 @@ def test_a_file_for_one_shape_of_many_says_how_to_have_more(files):
     feed = {"x": numbers(3, 4), "w": numbers(3, 4)}
     with (
         nna.InferenceSession(files(BROADCAST, "fake_npu", input_shapes=shapes)) as loaded,
-        pytest.raises(InvalidInputError, match=r"-o FILE, with --open-sizes for others like them\), or run"),
+        pytest.raises(InvalidInputError, match=r"-o FILE, with --dynamic-shapes for others like them\), or run"),
     ):
         loaded.run(None, feed)
 

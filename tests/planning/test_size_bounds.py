@@ -47,7 +47,7 @@ def test_elements_of_a_tensor_have_a_bound_of_their_own(compiled):
 
 @pytest.fixture
 def bounded_acme(tmp_path):
-    flags = ("-DACME_OPEN_SIZES=NNADAPTER_SIZES_BOUNDS", "-DACME_LARGEST_SIZE=8")
+    flags = ("-DACME_OPEN_SIZES=NNADAPTER_SHAPES_BOUNDED", "-DACME_LARGEST_SIZE=8")
     with acme_among_devices(tmp_path, *flags, name="bounded_acme") as name:
         yield name
 

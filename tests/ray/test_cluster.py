@@ -70,7 +70,7 @@ def test_a_job_compiles_once_and_its_summary_adds_up(nodes):
     report = nna.ray.report(made)
     assert report.rows == len(ROWS) == sum(report.rows_by_device.values()) == sum(each.rows for each in report.machines)
     assert report.compiles == 1 and len(report.kinds) == 1 and report.kinds[0].sessions == 2
-    assert report.rows_fallen_back == report.rows_by_device.get("cpu", 0) > 0
+    assert report.fallback_rows == report.rows_by_device.get("cpu", 0) > 0
     _errors(data)
 
 

@@ -99,7 +99,7 @@ def report():
 def test_the_report_says_it_as_data_text_and_page(tmp_path):
     made = report()
     data = json.loads(made.to_json())
-    assert (data["rows"], data["compiles"], data["rows_fallen_back"]) == (154, 1, 64)
+    assert (data["rows"], data["compiles"], data["fallback_rows"]) == (154, 1, 64)
     assert data["kinds"][0]["segments"] == {"fake_npu": 1, "cpu": 1} and data["schema_version"] == 1
     text = str(made)
     for said in (

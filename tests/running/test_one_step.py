@@ -10,7 +10,7 @@ import pytest
 
 from nnadapter.drivers import DeviceTensor, Memory
 from nnadapter.drivers.tensor_copies import Copies
-from nnadapter.errors import ExecutionError, GivenUpError
+from nnadapter.errors import DonatedValueError, ExecutionError
 from nnadapter.running.bound_step import Substitute
 from nnadapter.running.executor import after_failure, run_step
 
@@ -24,7 +24,7 @@ class Gone(Memory):
         raise AssertionError("nobody writes there")
 
     def copy_out(self, array):
-        raise GivenUpError("it was given up; feed it anew")
+        raise DonatedValueError("it was given up; feed it anew")
 
     def free(self):
         pass
@@ -46,7 +46,7 @@ def step(*, may_try=True):
 
 
 def test_the_caller_of_a_device_that_rests(gone):
-    with pytest.raises(GivenUpError, match="feed it anew"):
+    with pytest.raises(DonatedValueError, match="feed it anew"):
         run_step(step(may_try=False), gone, None, None, None, None, None)
 
 
@@ -60,6 +60,6 @@ def test_a_device_that_failed_behind_it_is_what_failed(gone):
 
 def test_a_caller_is_at_fault_alone(gone):
     bound = step()
-    with pytest.raises(GivenUpError):
-        after_failure(bound, GivenUpError("gone"), gone, None, None, None, 0.0)
+    with pytest.raises(DonatedValueError):
+        after_failure(bound, DonatedValueError("gone"), gone, None, None, None, 0.0)
     bound.health.failed.assert_not_called()

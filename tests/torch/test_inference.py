@@ -306,7 +306,7 @@ def test_the_report_counts_what_passes_and_where_it_is_copied():
         run = torch.compile(model, backend=nna.torch.nnadapter, options={"devices": [device]})
         run(x)
         graph = nna.torch.report(run).graphs[-1]
-        assert (graph.taken_bytes, graph.given_bytes, graph.copying) == (32, 24, copying)
+        assert (graph.input_bytes, graph.output_bytes, graph.copying) == (32, 24, copying)
         assert (graph.to_device_bytes, graph.to_host_bytes) == ((32, 24) if copying else (0, 0))
     assert "passes   32 B in and 24 B out in each call, nothing copied" in str(nna.torch.report(run))
 

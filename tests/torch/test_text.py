@@ -18,7 +18,7 @@ DECIDED = (
 def test_shares_of_flops_are_of_those_that_are_known(text, words):
     graph = GraphFacts(
         kind="inference", operators=1, delegated=1, sessions=(nna.partition_report(parse(text), devices="fake_npu"),),
-        waiting=0, stayed=(), refused=(), ended="", line="", varying=0, taken_bytes=0, given_bytes=0,
+        waiting=0, stayed=(), refused=(), ended="", line="", varying=0, input_bytes=0, output_bytes=0,
         to_device_bytes=0, to_host_bytes=0, copying=(), crowded=False,
     )  # fmt: skip
     assert f"100.0% {words} off the CPU" in to_text(CompiledFacts(name="net", graphs=(graph,)))

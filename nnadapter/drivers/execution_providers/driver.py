@@ -13,8 +13,8 @@ from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
     DeviceType,
+    DynamicShapes,
     ModelForm,
-    OpenSizes,
     OptionValues,
     Threading,
 )
@@ -114,8 +114,8 @@ _FIXED_SIZES = Capability(
 )
 _BY_KERNELS = replace(
     _FIXED_SIZES,
-    open_sizes=OpenSizes.ANY,
-    takes_references=True,
+    dynamic_shapes=DynamicShapes.ANY,
+    supports_external_initializers=True,
     # A compiler fuses what it likes; kernels are fused by ONNX Runtime or not at all.
     options=tuple(replace(each, default="all") if each.name == "optimization" else each for each in OPTIONS),
 )

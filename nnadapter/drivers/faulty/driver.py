@@ -259,9 +259,9 @@ class FaultyContext(Context):
         """See `Context.compile`."""
         return self._compiled(self._inner.compile, model)
 
-    def compile_whole(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole`."""
-        return self._compiled(self._inner.compile_whole, model)
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole_graph`."""
+        return self._compiled(self._inner.compile_whole_graph, model)
 
     def bind(self, program: Program, model: SegmentModel) -> Program | None:
         """See `Context.bind`."""

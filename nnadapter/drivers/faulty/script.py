@@ -34,7 +34,7 @@ class Phase(StrEnum):
     ADMIT = "admit"
     """`Context.admit`."""
     COMPILE = "compile"
-    """`Context.compile`, `compile_whole` and `bind`."""
+    """`Context.compile`, `compile_whole_graph` and `bind`."""
     DESERIALIZE = "deserialize"
     """Programs as bytes: `Context.deserialize`, `deserialize_view` and `check_blob`, `Program.serialize`."""
     CREATE = "create"

@@ -80,7 +80,7 @@ PHASE_OF: Mapping[str, str] = MappingProxyType(
         "take_model": "judge",
         "admit": "admit",
         "compile": "compile",
-        "compile_whole": "compile",
+        "compile_whole_graph": "compile",
         "bind": "compile",
         "serialize": "compile",
         "deserialize": "deserialize",

@@ -251,7 +251,7 @@ class Recipe:
     """How a program is made."""
 
     what: str
-    """`compile`, `compile_whole`, `deserialize`, or `deserialize_view`: its bytes were held against a checksum."""
+    """`compile`, `compile_whole_graph`, `deserialize` or `deserialize_view`: its bytes were held against a checksum."""
     model: SegmentModel | None = None
     blob: Any = None
     """Bytes that its driver gave, if there are any."""
@@ -389,9 +389,9 @@ class IsolatedContext(Context):
         """See `Context.compile`."""
         return self._compiled("compile", model)
 
-    def compile_whole(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole`."""
-        return self._compiled("compile_whole", model)
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole_graph`."""
+        return self._compiled("compile_whole_graph", model)
 
     def bind(self, program: Program, model: SegmentModel) -> Program | None:
         """See `Context.bind`; None where the process of the program is lost: its model is compiled again anyway."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import ReferenceType, finalize, ref
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OpenSizes, OptionValues
+from nnadapter.drivers.capability import Capability, DeviceInfo, DynamicShapes, MemoryStatistics, OptionValues
 from nnadapter.drivers.interface import Device, Execution
 from nnadapter.drivers.isolation.channels import can_share
 from nnadapter.drivers.isolation.child_process import PHASE_OF, PHASES, Child
@@ -96,10 +96,10 @@ class IsolatedDevice(Device):
         capability, row = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, None)
         if not isinstance(capability, Capability) or not isinstance(row, DeviceInfo):
             raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
-        ir_sizes = capability.open_sizes if capability.form.value == "onnx" else OpenSizes.NONE
+        ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.told = capability
         """What the driver says of the device; see `capability`."""
-        self._capability = replace(capability, takes_references=False, open_sizes=ir_sizes)
+        self._capability = replace(capability, supports_external_initializers=False, dynamic_shapes=ir_sizes)
         self.info = replace(row, capability=self._capability)
         """The device's row of `nnadapter devices`."""
 

@@ -177,8 +177,10 @@ class Served:
         program = self._calls["compile"](self._made[context].compile, self._received_model(model))
         return self._program(program, context)
 
-    def _compile_whole(self, context: int, model: int) -> int:
-        program = self._calls["compile_whole"](self._made[context].compile_whole, self._received_model(model))
+    def _compile_whole_graph(self, context: int, model: int) -> int:
+        program = self._calls["compile_whole_graph"](
+            self._made[context].compile_whole_graph, self._received_model(model)
+        )
         return self._program(program, context)
 
     def _bind(self, context: int, program: int, model: int) -> int | None:

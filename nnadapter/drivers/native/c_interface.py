@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nnadapter.drivers.capability import DeviceType, OpenSizes, Threading
+from nnadapter.drivers.capability import DeviceType, DynamicShapes, Threading
 from nnadapter.drivers.interface import Compatibility
 from nnadapter.errors import (
     CancelledError,
@@ -61,7 +61,7 @@ _STRUCTURES = {
     "Profile": "peak_flops:f64 bandwidth:f64 launch_seconds:f64 transfer_seconds:f64 transfer_bandwidth:f64 "
     "operation_seconds:f64 channels_last:i32 host_memory:i32 simulated:i32",
     "Capability": "threading:i32 memory_bytes:u64 option_count:u32 operation_count:u32 options:pointer "
-    "operations:pointer limits:text profile:pointer open_sizes:i32 smallest_size:i64 largest_size:i64 "
+    "operations:pointer limits:text profile:pointer dynamic_shapes:i32 smallest_size:i64 largest_size:i64 "
     "largest_elements:u64",
     "MemoryStatistics": "total_bytes:u64 used_bytes:u64 peak_bytes:u64",
     "MemoryFunctions": "allocate:pointer free_memory:pointer copy_in:pointer copy_out:pointer copy_between:pointer "
@@ -304,7 +304,7 @@ LIFETIMES: Mapping[Lifetime, int] = MappingProxyType({each: code for code, each 
 DEVICE_TYPES: Mapping[int, DeviceType] = MappingProxyType(dict(enumerate(DeviceType, start=1)))
 THREADINGS: Mapping[int, Threading] = MappingProxyType(dict(enumerate(Threading, start=1)))
 COMPATIBILITIES: Mapping[int, Compatibility] = MappingProxyType(dict(enumerate(Compatibility, start=1)))
-OPEN_SIZES: Mapping[int, OpenSizes] = MappingProxyType(dict(enumerate(OpenSizes)))
+DYNAMIC_SHAPES: Mapping[int, DynamicShapes] = MappingProxyType(dict(enumerate(DynamicShapes)))
 REASONS: Mapping[int, Reason] = MappingProxyType(
     dict(
         enumerate(

@@ -13,14 +13,14 @@ from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
     DeviceType,
+    DimensionBounds,
+    DynamicShapes,
     MemoryStatistics,
     ModelForm,
-    OpenSizes,
     OperationSupport,
     Option,
     OptionValues,
     Profile,
-    SizeBounds,
     Threading,
 )
 from nnadapter.drivers.interface import UNLIMITED, Admission, Compatibility, Context, Control, Device, Driver, Program
@@ -28,7 +28,7 @@ from nnadapter.drivers.native.c_interface import (
     COMPATIBILITIES,
     DATA_TYPES,
     DEVICE_TYPES,
-    OPEN_SIZES,
+    DYNAMIC_SHAPES,
     REASONS,
     THREADINGS,
     Functions,
@@ -385,8 +385,8 @@ def capability_of(functions: Functions, device: int) -> Capability:
     return Capability(
         form=ModelForm.IR,
         threading=_enum_value("threading", THREADINGS, capability.threading),
-        open_sizes=_enum_value("open_sizes", OPEN_SIZES, capability.open_sizes),
-        size_bounds=_bounds(capability) if OPEN_SIZES[capability.open_sizes] is OpenSizes.BOUNDS else None,
+        dynamic_shapes=_enum_value("dynamic_shapes", DYNAMIC_SHAPES, capability.dynamic_shapes),
+        dimension_bounds=_bounds(capability),
         memory_bytes=capability.memory_bytes or None,
         options=tuple(
             _option(address) for address in _addresses("options", capability.options, capability.option_count)
@@ -400,8 +400,10 @@ def capability_of(functions: Functions, device: int) -> Capability:
     )
 
 
-def _bounds(capability: Any) -> SizeBounds:
-    return SizeBounds(
+def _bounds(capability: Any) -> DimensionBounds | None:
+    if DYNAMIC_SHAPES[capability.dynamic_shapes] is not DynamicShapes.BOUNDED:
+        return None
+    return DimensionBounds(
         smallest=capability.smallest_size,
         largest=capability.largest_size or None,
         largest_elements=capability.largest_elements or None,

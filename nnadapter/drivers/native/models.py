@@ -50,7 +50,7 @@ from nnadapter.ir.symbolic_numbers import Traced, current, is_traced, taking
 from nnadapter.process.cache import Cache
 
 OPEN = -1
-"""NNADAPTER_OPEN, and in `sizes` of a structure the place of what is known."""
+"""NNADAPTER_DYNAMIC_SIZE, and in `sizes` of a structure the place of what is known."""
 
 
 class NumberedSizes:

@@ -181,7 +181,7 @@ _CAPABILITY = Capability(
     role=DeviceRole.HOST,
     profile=_PROFILE,
     checks_indices=True,
-    takes_references=True,
+    supports_external_initializers=True,
 )
 
 
@@ -230,8 +230,8 @@ class CpuContext(Context):
         """
         return self._compiled(model, spins=False)
 
-    def compile_whole(self, model: onnx.ModelProto) -> Program:
-        """See `Context.compile_whole`."""
+    def compile_whole_graph(self, model: onnx.ModelProto) -> Program:
+        """See `Context.compile_whole_graph`."""
         return self._compiled(model, spins=True)
 
     def close(self) -> None:

@@ -29,9 +29,9 @@ from nnadapter.drivers.xla.compilation import Compiled, Donating, carried, carri
 from nnadapter.drivers.xla.engine import module, own_settings, translated
 from nnadapter.errors import (
     CompilationError,
+    DonatedValueError,
     DriverError,
     ExecutionError,
-    GivenUpError,
     IncompatibleProgramError,
     OutOfMemoryError,
 )
@@ -139,7 +139,7 @@ class XlaMemory(Memory):
 
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
-        with translated("the tensor is gone", "feed it anew", GivenUpError), own_settings():  # given up meanwhile
+        with translated("the tensor is gone", "feed it anew", DonatedValueError), own_settings():  # given up meanwhile
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -172,7 +172,7 @@ class XlaMemory(Memory):
         self._check()
         held = self._value
         if held is not None and held.is_deleted():
-            raise GivenUpError("the tensor was given up to a run, which made a result in its memory; feed it anew")
+            raise DonatedValueError("the tensor was given up to a run, which made a result in its memory; feed it anew")
         return held
 
     def _check(self) -> None:
@@ -251,13 +251,13 @@ class XlaExecution(Execution):
     def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
         """As `_started`, in memory of inputs that are given up, where XLA has a use for it."""
         values = list(map(value_of, inputs))
-        given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_given_up]
+        given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_donated]
         try:
             results = self._donating.start(values, given_up) if given_up else None
             return self._started(values) if results is None else results
         except ExecutionError:
             for tensor in inputs:
-                if not tensor.is_given_up:
+                if not tensor.is_donated:
                     value_of(tensor)  # whoever fed one that another run took meanwhile is at fault, and is told so
             raise
 

@@ -210,7 +210,7 @@ def prepare_again(
     inference = Inference(onnx_model)
     facts = InitialFacts({}, initializers, range(len(onnx_model.nodes)))
     if inference.has_further:
-        onward = Forward(onnx_model, inference, facts, _once_bytes(initializers), open_sizes=True)
+        onward = Forward(onnx_model, inference, facts, _once_bytes(initializers), dynamic_shapes=True)
         onward.go()
         facts = replace(facts, stated=onward.stated)
     values = inference.values(facts)

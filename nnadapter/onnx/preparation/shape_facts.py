@@ -258,13 +258,13 @@ _RULES: Mapping[str, _Rank] = MappingProxyType({"Reshape": _reshaped, "ConstantO
 class Forward:
     """One way forward through one graph; `budget` is the most bytes that the arrays made on it may hold.
 
-    With `open_sizes` a result is known as soon as its rank is: the sizes of inputs are not.
+    With `dynamic_shapes` a result is known as soon as its rank is: the sizes of inputs are not.
     """
 
     def __init__(
-        self, read: OnnxModel, inference: Inference, facts: InitialFacts, budget: float, *, open_sizes: bool = False
+        self, read: OnnxModel, inference: Inference, facts: InitialFacts, budget: float, *, dynamic_shapes: bool = False
     ) -> None:
-        self._open_sizes = open_sizes
+        self._open_sizes = dynamic_shapes
         self._graph = read.graph
         self._inference = inference
         self._nodes = facts.nodes
@@ -304,7 +304,7 @@ class Forward:
         if self._is_known(index):
             return
         constants = self._folding.known
-        infos = self._inference.stated_of_one(index, self._values, constants, open_sizes=self._open_sizes)
+        infos = self._inference.stated_of_one(index, self._values, constants, dynamic_shapes=self._open_sizes)
         if infos:
             self.stated.update(infos)
             self._types.update(infos)

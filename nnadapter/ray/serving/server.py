@@ -90,7 +90,7 @@ class Health:
                 "requests_that_shared_a_run": self.joined,
                 "seconds": sums.seconds,
                 "rows_by_device": dict(sums.where),
-                "rows_fallen_back": sums.fallen,
+                "fallback_rows": sums.fallen,
                 "incidents": dict(sums.incidents),
             }
         return {"health": self.state, **counts}

@@ -9,7 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import ort
-from nnadapter.drivers import OpenSizes, provider_names
+from nnadapter.drivers import DynamicShapes, provider_names
 from nnadapter.drivers.execution_providers import libraries
 from nnadapter.drivers.execution_providers.driver import EpDriver
 from nnadapter.drivers.provider_names import has_hardware
@@ -53,8 +53,8 @@ def test_a_provider_whose_hardware_is_not_here_is_no_device_of_the_machine(monke
 
 
 def test_a_provider_that_runs_by_kernels_may_leave_sizes_open():
-    sizes = [EpDriver().open(name).capability.open_sizes for name in ("CUDA", "webgpu", "Tensorrt")]
-    assert sizes == [OpenSizes.ANY, OpenSizes.ANY, OpenSizes.NONE]
+    sizes = [EpDriver().open(name).capability.dynamic_shapes for name in ("CUDA", "webgpu", "Tensorrt")]
+    assert sizes == [DynamicShapes.ANY, DynamicShapes.ANY, DynamicShapes.NONE]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ LAYERS = f"""{HEAD} g (float[n, m] x, float[n, m] w) => (float[n, m] y)
 @pytest.fixture
 def fixed(tmp_path):
     """The example driver is among the devices, and compiles for fixed sizes."""
-    with acme_among_devices(tmp_path, "-DACME_OPEN_SIZES=NNADAPTER_SIZES_NONE", name="fixed_acme") as name:
+    with acme_among_devices(tmp_path, "-DACME_OPEN_SIZES=NNADAPTER_SHAPES_STATIC", name="fixed_acme") as name:
         yield name
 
 
@@ -56,7 +56,7 @@ def test_segments_that_are_alike_keep_their_constants(fixed):
 
 
 REFUSING = (
-    "-DACME_OPEN_SIZES=NNADAPTER_SIZES_NONE",
+    "-DACME_OPEN_SIZES=NNADAPTER_SHAPES_STATIC",
     "-Dnnadapter_driver=inner_driver",
     str(Path(__file__).parent / "refusing.c"),
 )

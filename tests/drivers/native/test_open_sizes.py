@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers import OpenSizes, SizeBounds
+from nnadapter.drivers import DimensionBounds, DynamicShapes
 from nnadapter.drivers.native.c_interface import CLASSES, STRUCTURES, Functions, Holder, make, read_pointers
 from nnadapter.drivers.native.driver import NativeDriver
 from nnadapter.drivers.native.models import OPEN, NumberedSizes, build
@@ -149,25 +149,25 @@ def built(tmp_path_factory):
 @pytest.mark.parametrize(
     ("flags", "sizes", "bounds"),
     [
-        ((), OpenSizes.ANY, None),
-        (("-DACME_OPEN_SIZES=NNADAPTER_SIZES_NONE",), OpenSizes.NONE, None),
+        ((), DynamicShapes.ANY, None),
+        (("-DACME_OPEN_SIZES=NNADAPTER_SHAPES_STATIC",), DynamicShapes.NONE, None),
         (
-            ("-DACME_OPEN_SIZES=NNADAPTER_SIZES_BOUNDS", "-DACME_LARGEST_SIZE=8"),
-            OpenSizes.BOUNDS,
-            SizeBounds(largest=8),
+            ("-DACME_OPEN_SIZES=NNADAPTER_SHAPES_BOUNDED", "-DACME_LARGEST_SIZE=8"),
+            DynamicShapes.BOUNDED,
+            DimensionBounds(largest=8),
         ),
     ],
 )
 def test_a_device_says_what_it_can(built, flags, sizes, bounds):
     capability = built(*flags).capability
-    assert (capability.open_sizes, capability.size_bounds) == (sizes, bounds)
+    assert (capability.dynamic_shapes, capability.dimension_bounds) == (sizes, bounds)
 
 
 def test_a_host_that_knows_nothing_of_open_sizes_is_not_written_to(device):
     functions: Functions = device._functions
     capability = make("Capability", threading=3)
-    older = CLASSES["Capability"].open_sizes.offset
+    older = CLASSES["Capability"].dynamic_shapes.offset
     capability.size = older
     functions.call("describe_device", device._handle, ctypes.addressof(capability))
-    assert capability.open_sizes == 0 and capability.memory_bytes
-    assert "open_sizes" in dict(STRUCTURES["Capability"])
+    assert capability.dynamic_shapes == 0 and capability.memory_bytes
+    assert "dynamic_shapes" in dict(STRUCTURES["Capability"])

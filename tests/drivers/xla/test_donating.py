@@ -9,7 +9,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.xla import compilation
 from nnadapter.drivers.xla.compilation import Donating, usable
-from nnadapter.errors import GivenUpError, InvalidInputError, NNAdapterError
+from nnadapter.errors import DonatedValueError, InvalidInputError, NNAdapterError
 from nnadapter.running.plan_devices import IN_A_ROW
 from tests.drivers.xla.harness import DEVICE, context, numbers, relu
 from tests.models import parse
@@ -159,7 +159,7 @@ def test_whoever_feeds_a_tensor_that_is_gone_is_at_fault(meanwhile, monkeypatch)
     else:
         session.run_with_iobinding(binding)
     for _ in range(IN_A_ROW + 1):
-        with pytest.raises(GivenUpError, match="given up to a run, .*; feed it anew"):
+        with pytest.raises(DonatedValueError, match="given up to a run, .*; feed it anew"):
             session.run_with_ort_values(None, {"past": gone, "also": other})
     monkeypatch.undo()
     session.run(None, {"past": numbers(4, 8), "also": numbers(4, 8)})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers import Compatibility, ModelForm, OpenSizes, Reason, Threading
+from nnadapter.drivers import Compatibility, DynamicShapes, ModelForm, Reason, Threading
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, IncompatibleProgramError, InvalidOptionError
 from tests.drivers.xla.harness import DEVICE, computed, context, model_of, numbers, relu
@@ -56,7 +56,7 @@ def test_the_plain_name_is_the_default_of_jax():
 def test_the_capability():
     capability = open_device(DEVICE).capability
     assert (capability.form, capability.threading) == (ModelForm.IR, Threading.REENTRANT)
-    assert capability.open_sizes is OpenSizes.NONE
+    assert capability.dynamic_shapes is DynamicShapes.NONE
     assert {"precision"} == {option.name for option in capability.options}
 
 

@@ -21,10 +21,10 @@
 #define ACME_CHUNK_BYTES 256                  /* the smallest piece of it */
 #define ACME_MOST_AXES 8
 #ifndef ACME_OPEN_SIZES
-#define ACME_OPEN_SIZES NNADAPTER_SIZES_ANY /* or _NONE, to try it as a device that compiles for fixed sizes */
+#define ACME_OPEN_SIZES NNADAPTER_SHAPES_DYNAMIC /* or _NONE, to try it as a device that compiles for fixed sizes */
 #endif
 #ifndef ACME_LARGEST_SIZE
-#define ACME_LARGEST_SIZE 0 /* of NNADAPTER_SIZES_BOUNDS */
+#define ACME_LARGEST_SIZE 0 /* of NNADAPTER_SHAPES_BOUNDED */
 #endif
 #define ACME_HEAD(type) .size = sizeof(type), .version = NNADAPTER_VERSION
 

@@ -57,7 +57,7 @@ NNAdapterStatus acme_describe_device(NNAdapterDevice *device, NNAdapterCapabilit
     capability->operations = acme_support;
     capability->limits = "float32, images NCHW, no fused activations";
     if (NNADAPTER_HAS(NNAdapterCapability, capability, largest_size)) { /* an older host knows nothing of it */
-        capability->open_sizes = ACME_OPEN_SIZES;
+        capability->dynamic_shapes = ACME_OPEN_SIZES;
         capability->largest_size = ACME_LARGEST_SIZE;
     }
     return NNADAPTER_OK;
