@@ -172,7 +172,7 @@ def _openvino_alone(model: onnx.ModelProto) -> Run:
 
 def _plan_count(session: nna.InferenceSession | None) -> int | None:
     counts = session.report().plans if session is not None and session.devices != ["cpu"] else None
-    return None if counts is None else counts.made
+    return None if counts is None else counts.compiled
 
 
 def _copied_bytes(session: nna.InferenceSession | None) -> int | None:

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
     table = results.table()
     for number, session in enumerate(readers["ours"].sessions):
         report = session.report()
-        row = {"session": number, "plans": report.plans.made}
+        row = {"session": number, "plans": report.plans.compiled}
         table.add({**row, "FLOPs off the CPU in the last plan %": 100 * report.coverage.flops})
 
 

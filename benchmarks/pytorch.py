@@ -222,7 +222,7 @@ def _compiled(module: Any, device: str, **others: Any) -> Any:
 def _counts(call: Any) -> tuple[int, int, int]:
     """Return how many graphs and sessions there are, and how many plans were compiled."""
     graphs = nna.torch.report(call).graphs
-    plans = [session.plans.made for graph in graphs for session in graph.sessions if session.plans is not None]
+    plans = [session.plans.compiled for graph in graphs for session in graph.sessions if session.plans is not None]
     return len(graphs), len(plans), sum(plans)
 
 

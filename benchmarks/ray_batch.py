@@ -222,8 +222,8 @@ def measure_killed(rows: int, made: Any, others: Any, results: Results) -> None:
     """Kill a node in the middle."""
     data = rows_of((16,), rows)
     result = nna.ray.map_batches(
-        data, EMPTY, devices=(DEVICE, {"script": FAULTS + SLOW}), options={"fallback": "allow"}, keep=["id"],
-        batch_size=BATCH, concurrency=ACTORS,
+        data, EMPTY, devices=(DEVICE, {"script": FAULTS + SLOW}), options={"fallback": "allow"},
+        passthrough_columns=["id"], batch_size=BATCH, concurrency=ACTORS,
     )  # fmt: skip
     counted = []
 

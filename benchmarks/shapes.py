@@ -130,7 +130,7 @@ def _new_lengths(kind: str, layers: int, device: str) -> dict[str, Any]:
         "lengths of": kind,
         "nodes": len(model.graph.node),
         **dict(zip(("new, ms more", "of it in the device", "run ms"), medians, strict=True)),
-        "plans": plans.made if plans else 0,
+        "plans": plans.compiled if plans else 0,
     }
 
 
@@ -183,7 +183,11 @@ def _resident_memory(device: str, options: nna.Options, runs: int, shapes: int) 
             session.run(None, _feed((1, 3, 48, 32 + width)))
             if done % every == 0:
                 plans = session.report().plans
-                yield {"runs": done, "resident MiB": _resident_mebibytes(), "plans made": plans.made if plans else 0}
+                yield {
+                    "runs": done,
+                    "resident MiB": _resident_mebibytes(),
+                    "plans made": plans.compiled if plans else 0,
+                }
 
 
 def _resident_mebibytes() -> int:

@@ -152,7 +152,7 @@ def _new_shapes(
         "shapes": len(ours),
         **dict(zip(("new ms", "again ms", "driver ms", "our work ms"), medians, strict=True)),
         "segments": len(report.segments),
-        "plans": report.plans.made if report.plans else 0,
+        "plans": report.plans.compiled if report.plans else 0,
     }
 
 

@@ -45,7 +45,7 @@ static NNAdapterStatus compile(NNAdapterContext *context, const NNAdapterCompile
 
 static NNAdapterStatus bind(NNAdapterProgram *program, const NNAdapterCompileRequest *request,
                             NNAdapterProgram **bound, NNAdapterError *error) {
-    WATCHED(watched->bind(program, request, bound, error));
+    WATCHED(watched->clone_with_constants(program, request, bound, error));
 }
 
 static NNAdapterStatus create_execution(NNAdapterProgram *program, NNAdapterExecution **execution,
@@ -80,6 +80,6 @@ NNADAPTER_EXPORT const NNAdapterDriver *nnadapter_driver(uint32_t host_version) 
         table.streams = &streams;
     }
     table.admit = watched->admit ? admit : NULL;
-    table.bind = watched->bind ? bind : NULL;
+    table.clone_with_constants = watched->clone_with_constants ? bind : NULL;
     return &table;
 }

@@ -129,7 +129,7 @@ def _branches(first: float, second: float, runs: int) -> dict[str, Any]:
         for _ in range(runs):
             entire.append(seconds_of(lambda: session.run(None, feed)))
             steps.append([step.seconds for step in session.provenance.steps])
-        is_parallel = bool(session.report().borders.alongside)
+        is_parallel = bool(session.report().boundaries.threaded_segments)
     return {
         "branches": f"{first:g} and {second:g} ms",
         "sum of steps ms": 1e3 * float(np.median([sum(each) for each in steps])),

@@ -71,14 +71,18 @@ def read_all(pictures: list[str], device: str, out: Path) -> list[dict[str, Any]
     settings: dict[str, Any] = {"devices": device, "options": {"fallback": "allow"}, "columns": {"x": "input"}}
     paths = ray.data.from_items([{"path": path} for path in pictures]).repartition(2)
     found = nna.ray.map_batches(
-        paths.map(for_detection), model("det"), batch_size=1, keep=["path", "picture"], **settings
+        paths.map(for_detection), model("det"), batch_size=1, passthrough_columns=["path", "picture"], **settings
     )
     crops = found.flat_map(lines_of).materialize()
     turned = nna.ray.map_batches(
-        crops.map(for_direction), model("cls"), batch_size=6, keep=["path", "line", "crop"], **settings
+        crops.map(for_direction), model("cls"), batch_size=6, passthrough_columns=["path", "line", "crop"], **settings
     )
     read = nna.ray.map_batches(
-        turned.map(for_recognition), model("rec"), batch_size=6, keep=["path", "line", "ratio"], **settings
+        turned.map(for_recognition),
+        model("rec"),
+        batch_size=6,
+        passthrough_columns=["path", "line", "ratio"],
+        **settings,
     )
     texts = read.map(text_of).materialize()
     out.mkdir(parents=True, exist_ok=True)

@@ -177,7 +177,7 @@ def print_model(session: RecordingSession) -> None:
     compared = compare(session, runs)
     away = sum(segment.device != "cpu" for segment in report.segments)
     fewest = "the fewest possible" if report.exact else "not proved the fewest"
-    print(f"\n{session.path.stem}: {len(runs)} runs, {report.plans.made} plans")
+    print(f"\n{session.path.stem}: {len(runs)} runs, {report.plans.compiled} plans")
     print(f"  coverage    {report.coverage.nodes:.1%} of nodes, {report.coverage.flops:.1%} of FLOPs")
     print(f"  segments    {len(report.segments)}, {away} of them off the CPU; {fewest}")
     for (device, op_type, reason), nodes in report.refusals().items():

@@ -50,7 +50,7 @@ class Plan:
     """The number of segments is the smallest possible for this placement."""
 
     @property
-    def made(self) -> frozenset[str]:
+    def produced_values(self) -> frozenset[str]:
         """Values that steps make for others, or as outputs."""
         return frozenset(name for step in self.steps for name in step.outputs)
 

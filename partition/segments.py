@@ -30,7 +30,7 @@ _WIDEST = 128
 class _State:
     """What is done after some turns; changed only by `_drain`, on a copy."""
 
-    done: int
+    finished_atoms: int
     """One bit per atom."""
     pending: list[int]
     """For every atom, how many of its predecessors are not done."""
@@ -114,7 +114,7 @@ def _search(
             if ready
         ]
         for state in following:
-            if state.done == everything:
+            if state.finished_atoms == everything:
                 return state.turns, exact
         states = _undominated(following)
         exact = exact and len(states) <= width
@@ -126,17 +126,17 @@ def _state_after_turn(
     state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]
 ) -> _State:
     ready = {name: list(atoms) for name, atoms in state.ready.items()}
-    copy = _State(state.done, list(state.pending), ready, (*state.turns, label))
+    copy = _State(state.finished_atoms, list(state.pending), ready, (*state.turns, label))
     for atom in _drain(copy, label, successors, placement):
-        copy.done |= 1 << atom
+        copy.finished_atoms |= 1 << atom
     return copy
 
 
 def _undominated(states: Sequence[_State]) -> list[_State]:
     """Those states that no other one contains, fullest first; one of each equal set."""
     maximal_states: list[_State] = []
-    for state in sorted(states, key=lambda state: -state.done.bit_count()):
-        if not any(state.done & other.done == state.done for other in maximal_states):
+    for state in sorted(states, key=lambda state: -state.finished_atoms.bit_count()):
+        if not any(state.finished_atoms & other.finished_atoms == state.finished_atoms for other in maximal_states):
             maximal_states.append(state)
     return maximal_states
 

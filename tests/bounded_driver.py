@@ -26,11 +26,11 @@ class BoundedExecution(Execution):
     def __init__(self, model):
         self.model = model
 
-    def at(self, sizes):
-        return BoundedExecution(SymbolicModel(self.model).filled(sizes))
+    def specialize(self, sizes):
+        return BoundedExecution(SymbolicModel(self.model).specialize(sizes))
 
     def compute(self, inputs):
-        assert not self.model.is_open, "a run of an open model is told sizes"
+        assert not self.model.has_dynamic_shapes, "a run of an open model is told sizes"
         assert [array.shape for array in inputs] == [self.model.type_at(each).dimensions for each in self.model.inputs]
         return by_definition(self.model, inputs)
 

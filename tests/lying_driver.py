@@ -54,9 +54,9 @@ class LyingExecution(Execution):
         self.types = {model.operations[model.producer[out]].type for out in model.outputs if out in model.producer}
         self.all_types = {operation.type for operation in model.operations}
 
-    def at(self, sizes):
+    def specialize(self, sizes):
         if self.lie != "stays_at_its_size" or self.sized is None:
-            self.sized = self.execution.at(sizes)
+            self.sized = self.execution.specialize(sizes)
         return LyingExecution(self.sized, self.model, self.lie)
 
     def enqueue(self, inputs, stream, *control):
@@ -141,20 +141,20 @@ class LyingContext(Context):
                 raise InvalidModelError(str(error)) from error
         return LyingProgram(self.context.compile(model), model, self.lie)
 
-    def bind(self, program, model):
+    def clone_with_constants(self, program, model):
         if self.lie == "stale_constants":
             return LyingProgram(self.context.compile(program.model), model, self.lie)
         if self.lie == "fails_to_bind":
             raise RuntimeError("no room for weights")
         if self.lie in ("binds_nothing", "binds_the_same"):
             return program if self.lie == "binds_the_same" else None
-        bound = self.context.bind(program.program, model)
+        bound = self.context.clone_with_constants(program.program, model)
         return None if bound is None else LyingProgram(bound, model, self.lie)
 
     def check_blob(self, blob):
         if self.lie == "fails_to_judge" and len(blob) < 100:
             raise IndexError("too short")
-        return Compatibility.SAME if self.lie == "takes_any_bytes" else self.context.check_blob(blob)
+        return Compatibility.IDENTICAL if self.lie == "takes_any_bytes" else self.context.check_blob(blob)
 
     def deserialize(self, blob):
         return LyingProgram(self.context.deserialize(blob), None, self.lie)

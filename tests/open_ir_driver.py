@@ -24,7 +24,7 @@ from nnadapter.drivers import (
     Threading,
     Unsupported,
 )
-from nnadapter.ir import Model, Operation, settled
+from nnadapter.ir import Model, Operation, substitute_sizes
 
 
 class Doings:
@@ -48,8 +48,8 @@ class OpenIrExecution(Execution):
     def __init__(self, mark, expected):
         self.mark, self.expected = mark, expected
 
-    def at(self, sizes):
-        return OpenIrExecution(settled(self.mark, sizes), self.expected)
+    def specialize(self, sizes):
+        return OpenIrExecution(substitute_sizes(self.mark, sizes), self.expected)
 
     def compute(self, inputs):
         assert self.mark == self.expected(inputs[0].shape[0]), "these sizes are another program's"
@@ -82,7 +82,7 @@ class OpenIrContext(Context):
         return [refused if DOINGS[-1].refuses(operation, model) else SUPPORTED for operation in model.operations]
 
     def compile(self, model):
-        if model.is_open and DOINGS[-1].fails:
+        if model.has_dynamic_shapes and DOINGS[-1].fails:
             raise RuntimeError("no more programs with open sizes")
         return OpenIrProgram(model)
 

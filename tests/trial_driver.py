@@ -231,7 +231,7 @@ class TrialContext(Context):
             raise RuntimeError("internal compiler error 7")
         return TrialProgram(model, self.options)
 
-    def bind(self, program, model):
+    def clone_with_constants(self, program, model):
         if not self.options["binds"]:
             return None
         COUNTS["bind"] = COUNTS.get("bind", 0) + 1

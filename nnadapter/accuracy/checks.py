@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet, proxy
 
 from nnadapter.accuracy.localization import ErrorCause, ErrorLocation, locate, save_stretch
-from nnadapter.accuracy.tolerances import BANDS, Allowed, ByPrecision, precision_of, quantized_values
+from nnadapter.accuracy.tolerances import BANDS, ByPrecision, ValueTolerances, precision_of, quantized_values
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.drivers.tensor_copies import on_host
@@ -94,7 +94,7 @@ class StepCheck:
         return self.largest.tolerances > 1
 
 
-def check_step(bound: BoundStep, values: Sequence[Any], allowed: Allowed) -> StepCheck:
+def check_step(bound: BoundStep, values: Sequence[Any], allowed: ValueTolerances) -> StepCheck:
     """Compute a step on the CPU, and compare.
 
     Args:
@@ -109,7 +109,7 @@ def check_step(bound: BoundStep, values: Sequence[Any], allowed: Allowed) -> Ste
     return _compared(bound, [on_host(values[slot]) for slot in bound.outputs], expected, allowed)
 
 
-def is_random(bound: BoundStep, values: Sequence[Any], allowed: Allowed) -> bool:
+def is_random(bound: BoundStep, values: Sequence[Any], allowed: ValueTolerances) -> bool:
     """Whether the CPU itself makes something else of the same each time: such a step cannot be compared."""
     return _compared(bound, _expected(bound, values), _expected(bound, values), allowed).is_beyond
 
@@ -134,7 +134,7 @@ def _reference(bound: BoundStep) -> Substitute:
         return bound.reference
 
 
-def _compared(bound: BoundStep, got: Sequence[Any], expected: Sequence[Any], allowed: Allowed) -> StepCheck:
+def _compared(bound: BoundStep, got: Sequence[Any], expected: Sequence[Any], allowed: ValueTolerances) -> StepCheck:
     every = zip(bound.step.outputs, got, expected, strict=True)
     return StepCheck(bound, {name: deviation(name, value, other, allowed.of(name)) for name, value, other in every})
 
@@ -149,19 +149,19 @@ class Subject(Protocol):
     def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
         """Names of the nodes of a step."""
 
-    def allowed(self, plan: RunnablePlan, bound: BoundStep) -> Allowed:
+    def allowed(self, plan: RunnablePlan, bound: BoundStep) -> ValueTolerances:
         """What the precision of a step's device allows."""
 
     def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
         """Find what is wrong with a step that is off, in a run with these values by slot."""
 
-    def known(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
+    def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
         """What was found of a step before, with this version of its driver; None where it was never checked."""
 
     def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
         """Keep what was found of a step, with a small model that shows it; the same with where that lies."""
 
-    def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
+    def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
         """Take nodes of a step from its device for the rest of the session; all that it has where there are none."""
 
 
@@ -238,8 +238,8 @@ class SessionChecks:
         """See `Checks.notes`."""
         return tuple(self._notes)
 
-    def after(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
-        """See `Checks.after`."""
+    def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
+        """See `Checks.check_run`."""
         every = list(zip(plan.plan.steps, provenance.steps, strict=False)) if values else []
         guarded = [(bound, run.device) for bound, run in every if bound.guarded]
         steps = [bound for bound, device in guarded if device == bound.step.device]
@@ -256,7 +256,7 @@ class SessionChecks:
 
     def _verified(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
         """Check a step, unless that was done before; what was found to be wrong and taken from its device."""
-        located = self._subject.known(plan, bound)
+        located = self._subject.cached_result(plan, bound)
         if located is None:
             check = self._compared(plan, bound, values)
             if check is None:
@@ -312,7 +312,7 @@ class SessionChecks:
 
     def _past_of(self, plan: RunnablePlan, bound: BoundStep) -> _StepHistory:
         """What is known of a step, which plans for other shapes have as well."""
-        return self._past.made((bound.step.device, *self._subject.nodes(plan, bound)), _StepHistory)
+        return self._past.get_or_make((bound.step.device, *self._subject.nodes(plan, bound)), _StepHistory)
 
     def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
         """Take what a step is off by as usual, and say so."""
@@ -331,7 +331,7 @@ class SessionChecks:
         shown = f"; {located.reproducer} shows it" if located.reproducer else ""
         incident = self._report_incident(bound, nodes, problem, f"they go to the next device{shown}", located.deviation)
         removal = (device, *nodes)
-        subject.take_back(plan, bound, () if removal in self._taken else nodes, problem)  # else it would never end
+        subject.withdraw_nodes(plan, bound, () if removal in self._taken else nodes, problem)  # else it would never end
         self._taken.add(removal)
         return incident
 
@@ -345,7 +345,7 @@ class SessionChecks:
         )
         instead = f"all goes to the next device; `nnadapter compare MODEL -d {step.device} --layers` looks for the node"
         incident = self._report_incident(bound, nodes, problem, instead, off)
-        self._subject.take_back(plan, bound, (), problem)
+        self._subject.withdraw_nodes(plan, bound, (), problem)
         return incident
 
     def _report_incident(
@@ -395,7 +395,7 @@ class PlannedSubject:
         graph = _partitioning(plan).plan.graph
         return [graph.nodes[node].name for node in bound.step.nodes]
 
-    def allowed(self, plan: RunnablePlan, bound: BoundStep) -> Allowed:
+    def allowed(self, plan: RunnablePlan, bound: BoundStep) -> ValueTolerances:
         """See `Subject.allowed`."""
         partitioning = _partitioning(plan)
         graph = partitioning.plan.graph
@@ -417,8 +417,8 @@ class PlannedSubject:
         located = locate(self._setting, model, device, inputs, precision)
         return replace(located, nodes=tuple(_outer(located.nodes, names)))
 
-    def known(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
-        """See `Subject.known`."""
+    def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
+        """See `Subject.cached_result`."""
         cache, model = self._setting.by_name[bound.step.device].cache, _model(plan, bound)
         record = None if cache is None or model is None else cache.checked(model)
         with suppress(ValueError, TypeError, KeyError, IndexError):  # else it is checked again
@@ -436,8 +436,8 @@ class PlannedSubject:
         device.cache.keep_checked(model, json.dumps(_written(shown, self.nodes(plan, bound))).encode())
         return shown
 
-    def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
-        """See `Subject.take_back`."""
+    def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
+        """See `Subject.withdraw_nodes`."""
         refused = Unsupported(Reason.WRONG_RESULT, reason)
         self._engine.take_back(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 

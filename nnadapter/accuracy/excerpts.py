@@ -60,13 +60,13 @@ class Cutting:
     devices: tuple[str, ...]
     """Per atom, its device; empty where nodes of it run on a host."""
 
-    def own_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
+    def model_node_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
         """The model's own nodes that these atoms are; `unshared`: without those that other atoms repeat."""
         specialized = self.parts.specialized
         positions = [specialized.positions[node] for node in self._positions(atoms)]
         if unshared:
             positions = [each for each in positions if specialized.positions.count(each) == 1]
-        return tuple(dict.fromkeys(specialized.own.nodes[position].name for position in positions))
+        return tuple(dict.fromkeys(specialized.model_nodes.nodes[position].name for position in positions))
 
     @cached_property
     def accelerated(self) -> tuple[int, ...]:
@@ -177,7 +177,7 @@ def cut(
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
     specialized, _ = with_atoms(specialized, converted(specialized))
-    device_of = [_device_of(specialized.own.nodes[position].name, homes) for position in specialized.positions]
+    device_of = [_device_of(specialized.model_nodes.nodes[position].name, homes) for position in specialized.positions]
     graph = _parted(specialized.graph, device_of)
     parts = OnnxParts(replace(specialized, graph=graph), OnnxIndex.of(prepared.model))
     devices = tuple(device_of[atom[-1]] for atom in graph.atoms)

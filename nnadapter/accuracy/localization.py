@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.accuracy.excerpts import Cutting, Excerpt, HostValues, Trials, Values, cut, pieces
-from nnadapter.accuracy.tolerances import Allowed, ByPrecision, quantized_values, shapes_of
+from nnadapter.accuracy.tolerances import ByPrecision, ValueTolerances, quantized_values, shapes_of
 from nnadapter.drivers.selection import DeviceRequest, canonical
 from nnadapter.ir.operand import DataType
 from nnadapter.planning.setting import Setting
@@ -59,11 +59,11 @@ class Search:
     """Compares parts of one model on devices with the CPU."""
 
     cutting: Cutting
-    tolerances: Allowed
+    tolerances: ValueTolerances
     trials: Trials
     host: HostValues
 
-    def alone(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
+    def local_errors(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
         """Per atom on a device its local error, and the atoms whose device did not run them by themselves."""
         deviations: dict[int, Deviation] = {}
         unchecked_atoms: list[int] = []
@@ -89,7 +89,7 @@ class Search:
         number = first_true(-1, len(atoms) - 1, differs)
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
-    def together(self, stretch: Stretch) -> Stretch:
+    def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
         """The shortest stretch found with the same end that differs on the CPU's values, as `stretch` does."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
@@ -263,7 +263,7 @@ def locate(
     allowed = ByPrecision(precision=precision, dtypes=dtypes, quantized=quantized_values(cutting.graph))
     trials = Trials(setting)
     search = Search(cutting, allowed, trials, HostValues(cutting, trials, {**defaults, **inputs}))
-    errors, unchecked = search.alone()
+    errors, unchecked = search.local_errors()
     beyond = [atom for atom, error in sorted(errors.items()) if error.beyond]
     if len(beyond) <= _MOST_TRIED:
         stretches = tuple(
@@ -277,7 +277,7 @@ def locate(
     if len(beyond) > _MOST_TRIED:
         return _located(ErrorCause.TOGETHER, cutting, (full_stretch,))
     accumulated_stretch = search.accumulated()
-    joint = search.together(accumulated_stretch)
+    joint = search.shortest_deviating_stretch(accumulated_stretch)
     inside = range(joint.start, joint.end)
     if set(unchecked) & set(inside) or _is_no_number(cutting, joint) or _only_fused(search, cutting, joint):
         return _located(ErrorCause.TOGETHER, cutting, (joint,))
@@ -303,7 +303,7 @@ def _only_fused(search: Search, cutting: Cutting, joint: Stretch) -> bool:
 def _located(blame: ErrorCause, cutting: Cutting, stretches: Sequence[Stretch]) -> ErrorLocation:
     atoms = [atom for stretch in stretches for atom in range(stretch.start, stretch.end)]
     worst = max((stretch.deviation for stretch in stretches), key=lambda stretch: stretch.tolerances)
-    return ErrorLocation(blame, cutting.own_names(atoms), worst, tuple(stretches))
+    return ErrorLocation(blame, cutting.model_node_names(atoms), worst, tuple(stretches))
 
 
 def _at(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> onnx.ModelProto:

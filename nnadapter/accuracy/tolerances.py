@@ -83,7 +83,7 @@ STEP = 1
 """How far a quantized value may be off: what lies between two steps is rounded to either."""
 
 
-class Allowed(Protocol):
+class ValueTolerances(Protocol):
     """What is allowed of every value of a model."""
 
     def of(self, name: str) -> Tolerance:

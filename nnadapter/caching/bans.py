@@ -59,7 +59,7 @@ class Ban:
     """Where it failed: `compile`, `run` or `accuracy`."""
     is_size: bool = False
     """Not the nodes are at fault but that they are so many at once: such a segment is cut in two."""
-    why: str
+    reason: str
     since: float
     """Seconds since 1970."""
     until: float
@@ -71,7 +71,7 @@ class Ban:
         """Since when and why, in one sentence."""
         until = f"until {day(self.until)}"
         shown = f"; {self.reproducer} shows it" if self.reproducer else ""
-        return f"banned since {day(self.since)}, {until}, because {self.why}{shown}"
+        return f"banned since {day(self.since)}, {until}, because {self.reason}{shown}"
 
 
 class DeviceBans:
@@ -150,7 +150,7 @@ class DeviceBans:
             nodes=tuple(nodes),
             stage=stage,
             is_size=is_size,
-            why=why,
+            reason=why,
             since=now,
             until=now + _LASTING_SECONDS,
             reproducer=reproducer,
@@ -251,7 +251,7 @@ def _ban(told: Mapping[str, object]) -> Ban:
     return Ban(**{**values, "nodes": tuple(map(str, values["nodes"]))})  # type: ignore[arg-type, call-overload]
 
 
-_TEXTS = ("device", "driver", "key", "form", "operations", "inputs", "stage", "why", "reproducer")
+_TEXTS = ("device", "driver", "key", "form", "operations", "inputs", "stage", "reason", "reproducer")
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, str), "nodes": list, "is_size": bool, "since": (int, float), "until": (int, float),
 }  # fmt: skip

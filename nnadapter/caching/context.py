@@ -25,7 +25,7 @@ from nnadapter.caching.folder import Entry, Folder, Miss, folder_of
 from nnadapter.caching.forms import digest_of, form_of
 from nnadapter.caching.key import Key, KeyPart, text_part
 from nnadapter.caching.outcome import Outcome, warn_unwritten
-from nnadapter.drivers.boundary import ask_admission, bind, checked_program
+from nnadapter.drivers.boundary import ask_admission, checked_program, clone_with_constants
 from nnadapter.drivers.capability import ModelForm, OptionValues, Profile
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
@@ -81,7 +81,7 @@ PROGRAM, VERDICTS, ADMISSION, CHECKED = "program", "verdicts", "admission", "che
 """Kinds of entries."""
 _SLOW_SECONDS = 0.05
 """An answer that took as long is kept; a faster one is asked for again."""
-_FITTING = (Compatibility.SAME, Compatibility.COMPATIBLE, None)
+_FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE, None)
 _Answer = TypeVar("_Answer")
 
 
@@ -142,7 +142,7 @@ class CachedContext(Context):
         """What the cache would do for a segment that is to be compiled; `whole` if it is the whole plan."""
         keyed, why = self._keyed(PROGRAM, model, whole=whole)
         found = Miss(why) if keyed is None else self._folder.find(keyed.key)
-        return Outcome(True) if isinstance(found, Entry) else Outcome(False, found.why)
+        return Outcome(True) if isinstance(found, Entry) else Outcome(False, found.reason)
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
         """See `Context.supported`."""
@@ -164,13 +164,13 @@ class CachedContext(Context):
         """See `Context.compile_whole_graph`."""
         return self._made(model, self.inner.compile_whole_graph, whole=True)
 
-    def bind(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.bind`; None for what is kept: `compile` gives it."""
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.clone_with_constants`; None for what is kept: `compile` gives it."""
         keyed, why = self._keyed(PROGRAM, model, whole=False)
         if keyed is not None and self._folder.has(keyed.key):
             return None
         started = time.perf_counter()
-        bound = bind(self.inner, program, model)
+        bound = clone_with_constants(self.inner, program, model)
         if bound is not None:
             self._keep(keyed, why or "a program that was compiled holds for it", bound, time.perf_counter() - started)
         return bound
@@ -200,7 +200,7 @@ class CachedContext(Context):
             if isinstance(found, Program):
                 self._outcomes[found], self._entries[found] = Outcome(True), keyed.key
                 return found
-            why = self._folder.told(found)
+            why = self._folder.warn_of_miss(found)
         if self._was_spared:
             self._ask_after_all(model)
         started = time.perf_counter()
@@ -272,7 +272,7 @@ class CachedContext(Context):
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 found = Miss(f"there is an entry, and {describe(error)}", is_defect=True)
         if isinstance(found, Miss):
-            self._folder.told(found)
+            self._folder.warn_of_miss(found)
         started = time.perf_counter()
         answer = ask(model)
         seconds = time.perf_counter() - started

@@ -13,7 +13,7 @@ import nnadapter
 from nnadapter.caching.key import KeyPart, text_part
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info, driver_files
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.packages import installed_builds, own_version
 from nnadapter.process.processors import machine_name, usable
 
@@ -63,7 +63,7 @@ def _digest_of_driver(device: str) -> str:
     return _digest_of(tuple(map(_state_of, files))) if files else ""
 
 
-@remembered(1)
+@memoize(1)
 def _digest_of_host() -> str:
     folder = Path(nnadapter.__file__).parent
     return _digest_of(tuple(_state_of(file) for room in _MAKING for file in sorted((folder / room).rglob("*.py"))))
@@ -77,7 +77,7 @@ def _state_of(file: Path) -> tuple[Path, int, int]:
     return file, 0, 0
 
 
-@remembered(8)
+@memoize(8)
 def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
     whole = sha256()
     for file, _, _ in states:
@@ -88,7 +88,7 @@ def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
     return whole.hexdigest()[:_SHOWN]
 
 
-@remembered(1)
+@memoize(1)
 def machine() -> KeyPart:
     """Return the part `machine`."""
     flags = sha256(" ".join(_abilities()).encode()).hexdigest()[:_SHOWN]

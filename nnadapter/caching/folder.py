@@ -148,7 +148,7 @@ class _TooMuchError(Exception):
 class Miss(NamedTuple):
     """Why there is nothing to be used."""
 
-    why: str
+    reason: str
     is_defect: bool = False
     """An entry was there, and something is wrong with it or its folder: a person should know."""
 
@@ -194,11 +194,11 @@ class Folder(NamedTuple):
         except UnusableError as error:
             return Miss(f"there is an entry, and {error}", is_defect=True)
 
-    def told(self, miss: Miss) -> str:
+    def warn_of_miss(self, miss: Miss) -> str:
         """Return why there is nothing; a person is warned where something is wrong."""
         if miss.is_defect:
-            warn_once(f"cache {str(self.path)!r}: {miss.why}; it is made anew")
-        return miss.why
+            warn_once(f"cache {str(self.path)!r}: {miss.reason}; it is made anew")
+        return miss.reason
 
     def named(self, name: str) -> Entry | Miss:
         """Return the entry of a name that another entry gives, or why there is none."""

@@ -92,7 +92,7 @@ def _note(contents: Contents, digest: bytes) -> None:
     owner = contents.owner
     if owner is None:
         if contents.identity is not None:
-            _by_place.keep(contents.identity, digest)
+            _by_place.put(contents.identity, digest)
     elif not owner.flags.writeable:
         _by_array[id(owner)] = weakref.ref(owner, partial(_by_array.pop, id(owner))), digest
 

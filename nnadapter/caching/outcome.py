@@ -18,7 +18,7 @@ class Outcome:
 
     is_hit: bool
     """The program was kept, and is used."""
-    why: str = ""
+    miss_reason: str = ""
     """Why it was compiled, which part of the key differed, and why it is not kept, if it is not; empty for a hit."""
 
 

@@ -79,10 +79,10 @@ def bench(
         result = nnadapter.bench(
             source, chosen, feed.arrays, against=peers, options=settings, rounds=rounds, advance=advance
         )
-    costs = run_costs(result.report, min(result.session.turns))
+    costs = run_costs(result.report, min(result.session.round_seconds))
     if form == "json":
         click.echo(to_json({**result.to_dict(), "cost": costs.to_dict()}))
     else:
         click.echo("\n".join([str(result), *costs.lines()]))
-    if not result.ran:
+    if not result.ran_on_devices:
         click.get_current_context().exit(NO)

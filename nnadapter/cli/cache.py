@@ -124,11 +124,11 @@ def explain(
         click.echo(to_json({"folder": str(opened.path), "plan": asdict(plan), "segments": rows}))
         return
     for_shapes = f", for input shapes {plan.shapes}" if plan.shapes else ""
-    click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.why}'}")
+    click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.miss_reason}'}")
     by_itself = ", at these sizes by itself; a session runs the plan, which has its own" if plan.hit else ""
     for segment in segments:
         assert segment.cache is not None
-        status = "hit" if segment.cache.hit else f"miss, {segment.cache.why}{by_itself}"
+        status = "hit" if segment.cache.hit else f"miss, {segment.cache.miss_reason}{by_itself}"
         click.echo(f"segment {segment.index} on {segment.device}: {status}")
     if not segments:
         click.echo("no segment is on a device that accelerates, so there is nothing to keep")

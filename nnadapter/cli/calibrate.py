@@ -39,10 +39,10 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
     check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a folder that can be written to", folder=True)
     if output is not None:
         check_writable(Path(output))
-    measured, file = _stored_calibration(device, options.get(device))
+    measured, file = _measure_and_store(device, options.get(device))
     if device not in HOSTS and not is_calibrated(CPU):
         click.echo(
-            f"{CPU} was not calibrated yet and was measured too: kept in {_stored_calibration(CPU, None)[1]}", err=True
+            f"{CPU} was not calibrated yet and was measured too: kept in {_measure_and_store(CPU, None)[1]}", err=True
         )
     if output is not None:
         text = json.dumps(contents_of(measured), indent=2, allow_nan=False)
@@ -50,7 +50,7 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
     click.echo(to_json(contents_of(measured)) if as_json else f"{measured}\nkept in    {file}")
 
 
-def _stored_calibration(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
+def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
     """What a device costs, and the file that holds it."""
     with prints_to_stderr(), progress(f"calibrating {device}", ROUNDS) as advance:
         measured = measure(device, options, advance=advance)

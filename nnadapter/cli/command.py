@@ -44,7 +44,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Command.invoke`."""
-        with told() if ctx.parent is None else nullcontext():  # the group's hold for its commands
+        with report_errors() if ctx.parent is None else nullcontext():  # the group's hold for its commands
             return super().invoke(ctx)
 
 
@@ -78,7 +78,7 @@ def option_row(option: Any) -> tuple[str, str]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Report errors and stop signals as one line and an exit code, and warnings of fallback as notes."""
     try:
         with _notes():
@@ -184,7 +184,7 @@ class CommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Command.invoke`."""
-        with told():
+        with report_errors():
             return super().invoke(ctx)
 
 

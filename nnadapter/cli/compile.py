@@ -84,7 +84,7 @@ def _summary(output: str, report: PartitionReport) -> str:
     )
     segments = segments or "none"
     is_fixed = not any(plan.HasField("open") for plan in file.message.plans)
-    reason = report.plans.sizes if is_fixed and report.plans is not None else ""
+    reason = report.plans.served_shapes_text if is_fixed and report.plans is not None else ""
     served = served_sets(file, plans_held(file))
     shapes = (
         f" {''.join(served) or 'no inputs'}" if len(served) < 2 else "".join(f"\n  {shape_set}" for shape_set in served)

@@ -59,7 +59,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
         click.echo(", ".join(f"{name} {version}" for name, version in versions.items()))
         for name, value in environment.items():
             click.echo(f"{name}={value}")
-        shown = [(device, health) for device, health in checked_devices if device.available or device.possible]
+        shown = [(device, health) for device, health in checked_devices if device.available or device.installable]
         width = max(len(device.name) for device, _ in shown)
         for device, health in shown:
             click.echo(f"{_mark(health)} {device.name:<{width}}  {_line(health)}")
@@ -67,7 +67,9 @@ def doctor(context: click.Context, as_json: bool) -> None:
             click.echo(f"- extra {extra}: {missing_extra(extra, _EXTRAS[extra])}")
         for problem in problems:
             click.echo(f"! {problem}")
-        unsupported_names = [device.name for device, _ in checked_devices if not (device.available or device.possible)]
+        unsupported_names = [
+            device.name for device, _ in checked_devices if not (device.available or device.installable)
+        ]
         if unsupported_names:
             click.echo(f"- not for this machine: {', '.join(unsupported_names)}; `nnadapter devices` says why")
     if any(device.available and health.state not in _GOOD for device, health in checked_devices):

@@ -47,12 +47,12 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[]
     shown = columns if total is not None else columns[:2]
     bar = Progress(*shown, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
     task = bar.add_task(description, total=total)
-    with late(bar):
+    with delayed_display(bar):
         yield lambda: bar.advance(task)
 
 
 @contextmanager
-def late(display: Display) -> Iterator[None]:
+def delayed_display(display: Display) -> Iterator[None]:
     """Start `display` after a while, unless the block is done by then; stop it after the block if it was started."""
     lock = threading.Lock()
     is_finished = started = False

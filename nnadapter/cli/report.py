@@ -87,7 +87,7 @@ _OF_ONE_PLAN: Mapping[str, str] = {
     "plan": "--plan",
     "sources": "--input",
     "save_plan": "--save-plan",
-    "segments": "--segments",
+    "save_segments": "--save-segments",
     "old": "--diff",
     "min_coverage": "--min-coverage",
     "max_segments": "--max-segments",
@@ -131,7 +131,7 @@ def what_if_text(
                 click.echo(f"Error: {' '.join(f'{name}: {error}'.split())}", err=True)
             advance()
 
-        feature_report = nnadapter.what_if(models, devices, shapes, options, seen=seen)
+        feature_report = nnadapter.what_if(models, devices, shapes, options, on_model=seen)
     return RENDERERS[form](feature_report).rstrip("\n")
 
 
@@ -149,7 +149,7 @@ _ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
 )  # fmt: skip
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @click.option(
-    "--segments",
+    "--save-segments",
     metavar="DIR",
     help="Write each segment to DIR as an ONNX file that runs alone, called as in the plan.",
 )
@@ -178,7 +178,7 @@ def report(
     cache_dir: str | None,
     sources: Mapping[str, str],
     save_plan: str | None,
-    segments: str | None,
+    save_segments: str | None,
     min_coverage: float | None,
     max_segments: int | None,
     max_latency: float | None,
@@ -214,7 +214,7 @@ def report(
             options=chosen,
             input_values=values_of(sources),
             save_plan=save_plan,
-            save_segments=segments,
+            save_segments=save_segments,
         )
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(current_report, gates)

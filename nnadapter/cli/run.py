@@ -141,11 +141,11 @@ class RunCosts:
 
     seconds: float | None = None
     """None where costs are not known."""
-    words: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
     """What to know, a sentence each: cost, bound and source; that the CPU alone is better; that the run was far off."""
     chosen: str = ""
     """The candidate that ran, where several were weighed."""
-    weighed: int = 0
+    candidate_count: int = 0
     """How many were."""
     simulated_seconds: Mapping[str, float] = field(default_factory=dict)
     """Device -> what its segments take by its simulated clock, launches and transfers included."""
@@ -154,18 +154,18 @@ class RunCosts:
         """As plain data, by the names of the fields."""
         return {
             "seconds": self.seconds,
-            "words": list(self.words),
+            "sentences": list(self.sentences),
             "chosen": self.chosen,
-            "weighed": self.weighed,
+            "candidate_count": self.candidate_count,
             "simulated_seconds": dict(self.simulated_seconds),
         }
 
     def lines(self) -> Iterator[str]:
         """As text."""
-        for words in self.words:
+        for words in self.sentences:
             yield f"cost      {words}"
         if self.chosen:
-            yield f"chosen    {self.chosen}, of {self.weighed} plans that were weighed"
+            yield f"chosen    {self.chosen}, of {self.candidate_count} plans that were weighed"
         for device, seconds in self.simulated_seconds.items():
             yield f"simulated {device}: {duration(seconds)} of its own clock"
 
@@ -181,12 +181,12 @@ def run_costs(report: PartitionReport, best_seconds: float | None = None) -> Run
     if cost is None:
         return RunCosts(simulated_seconds=simulated)
     summary = f"{cost_sentence(cost)} ({sources_words(cost)})"
-    weighed = [candidate for candidate in cost.candidates if candidate.weighed]
+    weighed = [candidate for candidate in cost.candidates if candidate.eligible]
     return RunCosts(
         seconds=cost.seconds,
-        words=tuple(filter(None, (summary, cpu_words(report, cost), run_words(report, best_seconds)))),
+        sentences=tuple(filter(None, (summary, cpu_words(report, cost), run_words(report, best_seconds)))),
         chosen=_chosen(weighed, cost.seconds),
-        weighed=len(weighed),
+        candidate_count=len(weighed),
         simulated_seconds=simulated,
     )
 

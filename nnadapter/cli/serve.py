@@ -45,13 +45,19 @@ from nnadapter.process.standard_output import prints_to_stderr
     show_default=True,
     help="Sessions, each in a process of its own.",
 )
-@click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, help="Most rows of one run.")
+@click.option(
+    "--max-batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Most rows of one run."
+)
 @click.option(
     "--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="That a request may take."
 )
-@click.option("--waiting", type=click.IntRange(min=1), default=256, show_default=True, help="Requests that may wait.")
+@click.option("--max-queue", type=click.IntRange(min=1), default=256, show_default=True, help="Requests that may wait.")
 @click.option(
-    "--max-bytes", type=click.IntRange(min=1), default=64 << 20, show_default=True, help="That a request may have."
+    "--max-request-bytes",
+    type=click.IntRange(min=1),
+    default=64 << 20,
+    show_default=True,
+    help="That a request may have.",
 )
 @click.option("--threads", type=click.IntRange(min=0), help="Of a session; 0 where devices decide. Default: one.")
 def serve(
@@ -68,10 +74,10 @@ def serve(
     host: str,
     port: int,
     replicas: int,
-    batch: int,
+    max_batch_size: int,
     deadline: float | None,
-    waiting: int,
-    max_bytes: int,
+    max_queue: int,
+    max_request_bytes: int,
     threads: int | None,
 ) -> None:
     """Answer requests for MODEL over HTTP, by the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
@@ -87,11 +93,11 @@ def serve(
         "devices": None if is_ready else requests(devices, options),
         "options": chosen,
         "name": name or Path(model).stem,
-        "max_batch_size": batch,
+        "max_batch_size": max_batch_size,
         "replicas": replicas,
         "deadline_s": deadline,
-        "max_waiting": waiting,
-        "max_request_bytes": max_bytes,
+        "max_queued_requests": max_queue,
+        "max_request_bytes": max_request_bytes,
         "input_shapes": shape_sets or None,
         "threads": threads,
     }

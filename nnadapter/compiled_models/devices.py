@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.compiled_models.messages import PROGRAM, Message, read_options
-from nnadapter.drivers.boundary import ask_compatibility, bind, checked_program, has_of, open_context
+from nnadapter.drivers.boundary import ask_compatibility, checked_program, clone_with_constants, has_of, open_context
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Compatibility, Context, Program, is_streaming
@@ -190,9 +190,9 @@ def _absent(name: str, error: NNAdapterError) -> NNAdapterError:
     )
 
 
-_FITTING = frozenset((Compatibility.SAME, Compatibility.COMPATIBLE))
+_FITTING = frozenset((Compatibility.IDENTICAL, Compatibility.COMPATIBLE))
 _WHY = {
-    Compatibility.NO: "its program is another device's, or another version of its driver wrote it",
+    Compatibility.INCOMPATIBLE: "its program is another device's, or another version of its driver wrote it",
     Compatibility.RECOMPILE: "driver, device or options are others",
 }
 
@@ -211,7 +211,7 @@ def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Seque
     if isinstance(says, Unsupported):
         return says.detail
     if says is None:
-        says = Compatibility.SAME if device.is_as_kept else Compatibility.RECOMPILE
+        says = Compatibility.IDENTICAL if device.is_as_kept else Compatibility.RECOMPILE
     return "" if says in _FITTING else _WHY[says]
 
 
@@ -244,8 +244,10 @@ class Programs:
     ) -> Program:
         """The program of a kept segment."""
         if twin is not None:
-            with making(self.trace, device.name, "bind", *about):
-                bound = named_call(device.name, "bind", *about)(bind, device.context, twin, model)
+            with making(self.trace, device.name, "clone_with_constants", *about):
+                bound = named_call(device.name, "clone_with_constants", *about)(
+                    clone_with_constants, device.context, twin, model
+                )
             if bound is not None:
                 return checked_program(bound)
         call = "compile_whole_graph" if alone else "compile"

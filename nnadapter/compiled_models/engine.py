@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nnadapter.running.deciding import Fork
     from nnadapter.running.observed import KeptReport, Observed
     from nnadapter.running.repeating import Fits, Serves
-    from nnadapter.running.whole import Whole
+    from nnadapter.running.whole import CpuFallback
 
     _Key = tuple[Truths, InputShapes]
 
@@ -54,7 +54,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         options: Options,
         trace: Trace,
         session_options: onnxruntime.SessionOptions | None = None,
-        whole: Callable[[NNAdapterError], Whole] | None = None,
+        whole: Callable[[NNAdapterError], CpuFallback] | None = None,
     ) -> None:
         _refuse_placing(options)
         if getattr(session_options, "overrides", None):  # `nnadapter.ort.SessionOptions` have them
@@ -145,7 +145,9 @@ class CompiledEngine(PlansEngine[FilePlan]):
     @property
     def counts(self) -> PlanCounts:
         """How often plans were loaded and used again."""
-        return replace(self._plans.counts, sizes=f"the file is for {self._served()}" if self.input_names else "")
+        return replace(
+            self._plans.counts, served_shapes_text=f"the file is for {self._served()}" if self.input_names else ""
+        )
 
     def close(self) -> None:
         """See `Engine.close`."""

@@ -9,7 +9,7 @@ from nnadapter.compiled_models.messages import ONNX, Message
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import NNAdapterError, describe
 from nnadapter.files.container.format import ContainerWriter
-from nnadapter.onnx.preparation.branch_decisions import Conditions, Taken, Truths, in_words
+from nnadapter.onnx.preparation.branch_decisions import BranchDecision, Conditions, Truths, decisions_text
 from nnadapter.running.deciding import Fork
 
 
@@ -49,12 +49,14 @@ def fork_of(file: CompiledFile) -> Fork[Truths] | None:
 
 def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
     """Return when inputs choose what is known by these truths, in words; empty where they choose nothing."""
-    forks, taken = {tuple(row.truths): row for row in file.message.forks}, list[Taken]()
+    forks, taken = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
     while len(taken) < len(truths):
         row = forks[tuple(truths[: len(taken)])]
         holds = truths[len(taken) : len(taken) + len(row.conditions)]
-        taken.extend(Taken(condition.text, truth, ()) for condition, truth in zip(row.conditions, holds, strict=True))
-    return in_words(taken)
+        taken.extend(
+            BranchDecision(condition.text, truth, ()) for condition, truth in zip(row.conditions, holds, strict=True)
+        )
+    return decisions_text(taken)
 
 
 def _fork(file: CompiledFile, before: Truths, forks: Mapping[Truths, Message]) -> Fork[Truths]:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from nnadapter.compiled_models.open_sizes import HeldSizes
     from nnadapter.running.compiled import Watch
-    from nnadapter.running.whole import Whole
+    from nnadapter.running.whole import CpuFallback
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,7 +63,7 @@ class FilePlan:
     """The shapes that it serves; None where these are those of the record alone."""
 
     @property
-    def is_open(self) -> bool:
+    def has_dynamic_shapes(self) -> bool:
         """It serves many shapes."""
         return self.held is not None
 
@@ -83,7 +83,7 @@ class Loaded(NamedTuple):
     program: Program
     device: str
     inputs: tuple[str, ...]
-    is_told_sizes: bool = False
+    takes_sizes: bool = False
     """It leaves sizes open, and is adapter IR."""
 
 
@@ -98,7 +98,7 @@ class Loader:
     session_options: onnxruntime.SessionOptions | None = None
     make_room: Callable[[], bool] = evict_nothing
     """See `PlanDevices`."""
-    whole: Callable[[NNAdapterError], Whole] | None = None
+    make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
     """See `Bindable`."""
     arenas: Arenas = field(init=False)
 
@@ -266,7 +266,7 @@ class Loader:
         )
         binder = self.binder(record, devices, dict(enumerate(reads)))
         steps = [step_of(binder, number, loaded_step) for number, loaded_step in loaded.items()]
-        is_told = any(loaded_step.is_told_sizes for loaded_step in loaded.values())
+        is_told = any(loaded_step.takes_sizes for loaded_step in loaded.values())
         return binder.plan(steps, held.size_class if held is not None and (is_told or held.gives) else None)
 
     def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
@@ -290,7 +290,7 @@ class Loader:
             checks={
                 number: tuple(map(read_check, step.checks)) for number, step in enumerate(record.steps) if step.checks
             },
-            whole=self.whole,
+            make_cpu_fallback=self.make_cpu_fallback,
         )
         return Binder(self._site, self.arenas, bindable)
 
@@ -340,7 +340,7 @@ def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) 
 
 def step_of(binder: Binder, position: int, loaded: Loaded) -> BoundStep:
     """The step at a position of a plan with the program that was loaded for it."""
-    return binder.step(position, loaded.program, loaded.inputs, is_told_sizes=loaded.is_told_sizes)
+    return binder.step(position, loaded.program, loaded.inputs, is_told_sizes=loaded.takes_sizes)
 
 
 def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Plan:

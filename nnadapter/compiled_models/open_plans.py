@@ -14,7 +14,7 @@ from nnadapter.compiled_models.open_sizes import HeldSizes, read_shape_derived_v
 from nnadapter.compiled_models.traces import read_number
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.offering.part import Part, SpecializablePart
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.cache import Cache
@@ -26,9 +26,9 @@ from nnadapter.running.filling import (
     Build,
     ProgramOwner,
     ProgramSharer,
+    SegmentRequest,
     SpecializationRefusedError,
     SpecializedPrograms,
-    Wanted,
     check_admitted,
 )
 from nnadapter.running.plans import PlanCache
@@ -77,7 +77,7 @@ def load_class(loader: Loader, record: Message) -> FilePlanSpecializations:
         raise
 
 
-def _fillable(loader: Loader, record: Message, trace: Trace) -> Mapping[int, SpecializablePart]:
+def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
     """The segments that are filled here: one whose device is absent is run by the CPU, which takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
@@ -120,7 +120,7 @@ def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
         for row in step.filled
     }
 
-    def build(wanted: Sequence[Wanted]) -> Iterator[tuple[Program, float]]:
+    def build(wanted: Sequence[SegmentRequest]) -> Iterator[tuple[Program, float]]:
         for step, part, numbers in wanted:
             started, device = time.perf_counter(), loader.devices.opened[step.device]
             about, program = (step.segment, list(record.steps[step.segment].nodes)), None
@@ -250,7 +250,7 @@ class OpenFilePlans:
         try:
             lease, plan = self._plans.take(use, key, lambda: self._fill(number, shapes))
         except SpecializationRefusedError:
-            self._refused.keep(key, True)
+            self._refused.put(key, True)
             self._leave(use)
             return None
         assert isinstance(plan, SpecializedFilePlan), "it was filled"

@@ -10,9 +10,9 @@ from nnadapter.compiled_models.messages import Message, read_array, read_sizes, 
 from nnadapter.compiled_models.segments import Segments, write_ir
 from nnadapter.compiled_models.traces import read_trace, traced_numbers, write_trace
 from nnadapter.files.container.format import Container, ContainerWriter
-from nnadapter.ir.guarded_shapes import Given, GuardedShapes, SymbolicArray, TableComputation
+from nnadapter.ir.guarded_shapes import GuardedShapes, ShapeDerivedTables, ShapeDerivedValues, SymbolicArray
 from nnadapter.ir.operand import Array
-from nnadapter.ir.symbolic_numbers import Trace, Traced
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
 
@@ -27,7 +27,7 @@ class HeldSizes:
     """None where it holds at all sizes."""
 
     @property
-    def trace(self) -> Trace | None:
+    def trace(self) -> SymbolicTrace | None:
         """What its numbers belong to."""
         return None if self.size_class is None else self.size_class.trace
 
@@ -44,7 +44,7 @@ class HeldSizes:
 
     def broken(self, shapes: Shapes) -> str:
         """Why it does not hold at these shapes, in words."""
-        broken = "" if self.size_class is None else self.size_class.broken(shapes)
+        broken = "" if self.size_class is None else self.size_class.failed_guard(shapes)
         return broken or "sizes are smaller or larger than those at which it was looked through"
 
 
@@ -60,7 +60,7 @@ def write_open_sizes(
     if sizes is not None:
         row = message.size_class
         dimensions = [size for shape in sizes.shapes.values() for size in shape]
-        row.open.extend(place for place, size in enumerate(dimensions) if isinstance(size, Traced))
+        row.open.extend(place for place, size in enumerate(dimensions) if isinstance(size, SymbolicNumber))
         write_trace(row.trace, sizes.trace)
         write_shape_derived_values(row.given, sizes.contents, writer)
     for rows, shapes in ((message.least, bounds and bounds.least), (message.most, bounds and bounds.most)):
@@ -92,7 +92,7 @@ def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> Hel
     return HeldSizes(size_class, Bounds(least, most, frozenset(message.unread)))
 
 
-def write_shape_derived_values(message: Message, given: Given, writer: ContainerWriter) -> None:
+def write_shape_derived_values(message: Message, given: ShapeDerivedValues, writer: ContainerWriter) -> None:
     """Fill a Given message."""
     message.SetInParent()
     message.names.extend(given.names)
@@ -104,7 +104,7 @@ def write_shape_derived_values(message: Message, given: Given, writer: Container
         tables.outputs.extend(given.tables.outputs)
 
 
-def read_shape_derived_values(message: Message, trace: Trace, segments: Segments) -> Given:
+def read_shape_derived_values(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedValues:
     """Return what a Given message says.
 
     Raises:
@@ -115,7 +115,7 @@ def read_shape_derived_values(message: Message, trace: Trace, segments: Segments
     names = tuple(message.names)
     if sorted(names) != sorted([*sizes, *(tables.outputs if tables is not None else ())]):
         raise segments.container.damaged("what segments are given of sizes is not what there is")
-    return Given(names, sizes, tables)
+    return ShapeDerivedValues(names, sizes, tables)
 
 
 def _read_class(message: Message, shapes: Shapes, segments: Segments) -> GuardedShapes:
@@ -125,35 +125,35 @@ def _read_class(message: Message, shapes: Shapes, segments: Segments) -> Guarded
         raise segments.container.damaged("open dimensions are none of its inputs'")
     trace = read_trace(message.trace, [sizes[place] for place in open_places], segments.container)
     for variable, place in enumerate(open_places):
-        sizes[place] = Traced(trace, variable)  # type: ignore[call-overload]
+        sizes[place] = SymbolicNumber(trace, variable)  # type: ignore[call-overload]
     source = iter(sizes)
     traced: Mapping[str, tuple[Any, ...]] = {name: tuple(next(source) for _ in shape) for name, shape in shapes.items()}
     return GuardedShapes(traced, trace, read_shape_derived_values(message.given, trace, segments))
 
 
-def _read_tables(message: Message, trace: Trace, segments: Segments) -> TableComputation:
+def _read_tables(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedTables:
     model = segments.open_model(message.model, trace)
     sizes = _read_arrays(message.sizes, trace, segments.container)
     outputs = tuple(message.outputs)
     if (len(model.inputs), len(model.outputs)) != (len(sizes), len(outputs)):
         raise segments.container.damaged("what makes tables of sizes reads or makes others than it says")
-    return TableComputation(model, sizes, outputs)
+    return ShapeDerivedTables(model, sizes, outputs)
 
 
 def _write_arrays(messages: Any, arrays: Mapping[str, SymbolicArray], writer: ContainerWriter) -> None:
     for name, array in arrays.items():
         row, items = messages.add(), list(array.items.flat)
-        write_array(row.contents, name, array.now(), writer)
-        places = [place for place, item in enumerate(items) if isinstance(item, Traced)]
+        write_array(row.contents, name, array.current_contents(), writer)
+        places = [place for place, item in enumerate(items) if isinstance(item, SymbolicNumber)]
         row.places.extend(places)
         row.numbers.extend(items[place].number for place in places)
 
 
-def _read_arrays(messages: Sequence[Message], trace: Trace, container: Container) -> dict[str, SymbolicArray]:
+def _read_arrays(messages: Sequence[Message], trace: SymbolicTrace, container: Container) -> dict[str, SymbolicArray]:
     return {row.contents.name: _read_array(row, trace, container) for row in messages}
 
 
-def _read_array(message: Message, trace: Trace, container: Container) -> SymbolicArray:
+def _read_array(message: Message, trace: SymbolicTrace, container: Container) -> SymbolicArray:
     contents: Array = read_array(message.contents, container)
     items = contents.astype(object)
     numbers = traced_numbers(message, items.size, trace, container)
@@ -167,6 +167,6 @@ def _read_array(message: Message, trace: Trace, container: Container) -> Symboli
 
 def _is_same(array: SymbolicArray, contents: Array) -> bool:
     try:
-        return bool((array.now() == contents).all())
+        return bool((array.current_contents() == contents).all())
     except (ArithmeticError, ValueError, TypeError):
         return False

@@ -164,14 +164,14 @@ def _write_plan(
     writer = target.writer
     partitioning = _partitioning(compiled)
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
-    message.truths.extend(decision_values(partitioning.model.prepared.choice))
+    message.truths.extend(decision_values(partitioning.model.prepared.branch_decisions))
     for name in engine.input_names:
         write_shape(message.shapes.add(), partitioning.model.shapes.get(name, ()))
     border = dict.fromkeys((*graph.inputs, *graph.outputs))
     border.update(dict.fromkeys(name for step in steps for name in (*step.inputs, *step.outputs)))
     for name in border:
         write_value(message.values.add(), graph.value(name))
-    known, made = partitioning.model.specialized.constants, partitioning.plan.made
+    known, made = partitioning.model.specialized.constants, partitioning.plan.produced_values
     for name in dict.fromkeys(name for name in graph.outputs if name in known and name not in made):
         write_array(message.constants.add(), name, known[name], writer)
     if compiled.opening is not None:
@@ -182,7 +182,7 @@ def _write_plan(
     checks = checks_by_segment(partitioning.model, partitioning.plan, partitioning.setting.accelerators, reads)
     for position, step in enumerate(steps):
         row = message.steps.add()
-        row.alongside = step.segment in overlap.alongside
+        row.alongside = step.segment in overlap.threaded_segments
         for check in checks.get(step.segment, ()):
             write_check(row.checks.add(), check)
         _write_step(row, step, position, bound_steps.get(position), compiled, target)
@@ -193,8 +193,8 @@ def _write_plan(
 def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:
     """What was seen of a plan, and why sizes are fixed, which the sessions of a file do not find out anew."""
     seen = observed_of(compiled, engine.counts)
-    has_open = any(plan.is_open for plan, _ in engine.plans_kept)
-    why = "" if has_open or seen.plans is None else seen.plans.sizes
+    has_open = any(plan.has_dynamic_shapes for plan, _ in engine.plans_kept)
+    why = "" if has_open or seen.plans is None else seen.plans.served_shapes_text
     notes = list(filter(None, (why, engine.choice_note)))
     return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 

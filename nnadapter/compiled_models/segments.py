@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.sessions import Loadable
     from nnadapter.files.container.format import Container, ContainerWriter
     from nnadapter.ir.model import Model
-    from nnadapter.ir.symbolic_numbers import Trace
+    from nnadapter.ir.symbolic_numbers import SymbolicTrace
     from nnadapter.onnx.separate_constants import SeparateTensor
 
 
@@ -32,17 +32,17 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
     """
     from nnadapter.ir.protobuf.serialization import read_model, to_parts
     from nnadapter.ir.structure import numbers, with_numbers
-    from nnadapter.ir.symbolic_numbers import Traced, current
+    from nnadapter.ir.symbolic_numbers import SymbolicNumber, size_hint
 
     all_numbers = numbers(model)
-    now = with_numbers(model, list(map(current, all_numbers))) if model.is_open else model
+    now = with_numbers(model, list(map(size_hint, all_numbers))) if model.has_dynamic_shapes else model
     contents, constants = to_parts(now)
     for data in constants.values():
         writer.add(CONSTANT, data)
-    if model.is_open:
+    if model.has_dynamic_shapes:
         read = read_model(contents, constants.__getitem__, check_contents=False)
         assert numbers(read) == numbers(now), "numbers stand where they stood"
-        places = [place for place, number in enumerate(all_numbers) if isinstance(number, Traced)]
+        places = [place for place, number in enumerate(all_numbers) if isinstance(number, SymbolicNumber)]
         message.places.extend(places)
         message.numbers.extend(all_numbers[place].number for place in places)
     message.form = ModelForm.IR.value
@@ -73,7 +73,7 @@ class Segments:
         self._numbers = {part.sha256.hex(): number for number, part in enumerate(container.parts)}
         """Of parts, by what they hold."""
 
-    def model(self, message: Message, trace: Trace | None = None) -> Any:
+    def model(self, message: Message, trace: SymbolicTrace | None = None) -> Any:
         """Return a segment as the model that a driver compiles; `trace` is that of its plan, whose sizes are open.
 
         Raises:
@@ -99,7 +99,7 @@ class Segments:
         constants = {row.name: read_array(row, self.container) for row in message.constants}
         return bytes(self.container.contents(message.part, ONNX)), constants
 
-    def open_model(self, message: Message, trace: Trace | None) -> Model:
+    def open_model(self, message: Message, trace: SymbolicTrace | None) -> Model:
         """Return a segment in adapter IR whose sizes are numbers of a trace.
 
         Raises:
@@ -109,13 +109,13 @@ class Segments:
             raise self.container.damaged("a segment has open sizes, and its plan or its form has not")
         from nnadapter.compiled_models.traces import traced_numbers  # segments of fixed sizes have none
         from nnadapter.ir.structure import numbers, with_numbers
-        from nnadapter.ir.symbolic_numbers import current
+        from nnadapter.ir.symbolic_numbers import size_hint
         from nnadapter.ir.verification import verify
 
         model = self._ir(message)
         plain = numbers(model)
         traced = traced_numbers(message, len(plain), trace, self.container)
-        if any(plain[place] != current(number) for place, number in traced.items()):
+        if any(plain[place] != size_hint(number) for place, number in traced.items()):
             raise self.container.damaged("a segment has other sizes than its plan")
         open_model = with_numbers(model, [traced.get(place, number) for place, number in enumerate(plain)])
         try:

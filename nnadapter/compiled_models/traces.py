@@ -15,7 +15,7 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container.format import Container
 from nnadapter.ir.size_arithmetic import BINARY, UNARY
-from nnadapter.ir.symbolic_numbers import Constant, Step, Trace, Traced
+from nnadapter.ir.symbolic_numbers import Constant, Step, SymbolicNumber, SymbolicTrace
 
 _NONE = -1
 _NAMES: Mapping[Callable[..., Any], str] = MappingProxyType(
@@ -29,7 +29,7 @@ _KEEPING = frozenset({"neg", "abs", "floordiv", "max", "min", "quotient_of_integ
 _KINDS: Mapping[type, str] = MappingProxyType({bool: "truth", int: "whole", float: "real"})
 
 
-def write_trace(message: Message, trace: Trace) -> None:
+def write_trace(message: Message, trace: SymbolicTrace) -> None:
     """Fill a Trace message; numbers keep their positions.
 
     Raises:
@@ -56,7 +56,7 @@ def write_trace(message: Message, trace: Trace) -> None:
         write_number(message.answers.add(), answer)
 
 
-def read_trace(message: Message, variables: Sequence[int], container: Container) -> Trace:
+def read_trace(message: Message, variables: Sequence[int], container: Container) -> SymbolicTrace:
     """Return what a Trace message says.
 
     Args:
@@ -75,10 +75,10 @@ def read_trace(message: Message, variables: Sequence[int], container: Container)
         raise container.damaged("conditions on sizes are on numbers that are not there")
     answers = {number: read_number(row) for number, row in zip(message.answered, message.answers, strict=True)}
     try:
-        trace = Trace.of(variables, steps, answers)
+        trace = SymbolicTrace.of(variables, steps, answers)
     except (ArithmeticError, ValueError, TypeError) as error:
         raise container.damaged(f"a size cannot be computed: {error}") from error
-    if any(trace.value(number) != answer for number, answer in answers.items()):
+    if any(trace.hint(number) != answer for number, answer in answers.items()):
         raise container.damaged("a plan does not hold at the sizes at which it was made")
     return trace
 
@@ -103,7 +103,9 @@ def read_number(message: Message) -> Any:
     return getattr(message, message.WhichOneof("value") or "whole")
 
 
-def traced_numbers(message: Message, count: int, trace: Trace, container: Container) -> dict[int, Traced]:
+def traced_numbers(
+    message: Message, count: int, trace: SymbolicTrace, container: Container
+) -> dict[int, SymbolicNumber]:
     """Return the numbers of a trace by place, of a message that says so in `places` and `numbers`.
 
     Raises:
@@ -113,7 +115,7 @@ def traced_numbers(message: Message, count: int, trace: Trace, container: Contai
     is_sound = len(places) == len(numbers) == len(set(places))
     if not is_sound or any(place >= count for place in places) or any(each >= trace.count for each in numbers):
         raise container.damaged("sizes stand in places, or are numbers, that are not there")
-    return {place: Traced(trace, number) for place, number in zip(places, numbers, strict=True)}
+    return {place: SymbolicNumber(trace, number) for place, number in zip(places, numbers, strict=True)}
 
 
 def _steps(message: Message, variables: int, container: Container) -> list[Step]:

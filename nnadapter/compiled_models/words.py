@@ -12,7 +12,7 @@ from nnadapter.compiled_models.forks import choice_in_words
 from nnadapter.compiled_models.open_sizes import HeldSizes, read_open_sizes
 from nnadapter.compiled_models.segments import Segments
 from nnadapter.drivers.selection import CPU
-from nnadapter.ir.symbolic_numbers import Traced
+from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
 from nnadapter.running.plans import PLAN_FOR_EACH
@@ -115,14 +115,14 @@ def _by_class(
 
 
 def _called(size: Any, axis: int, name: str, declared: Mapping[str, Sequence[Any]], called: dict[int, str]) -> Any:
-    if not isinstance(size, Traced):
+    if not isinstance(size, SymbolicNumber):
         return size
-    if size.trace.is_fixed(size.number):
-        return size.trace.value(size.number)
+    if size.trace.is_constant(size.number):
+        return size.trace.hint(size.number)
     shape = declared.get(name, ())
     own = shape[axis] if axis < len(shape) and isinstance(shape[axis], str) else f"{name}[{axis}]"
     taken = called.values()
-    return called.setdefault(size.trace.alike(size.number), own if own not in taken else f"{name}[{axis}]")
+    return called.setdefault(size.trace.representative(size.number), own if own not in taken else f"{name}[{axis}]")
 
 
 def _within(shapes: Mapping[str, Sequence[Any]], bounds: Bounds) -> Iterator[tuple[str, list[Any]]]:

@@ -25,7 +25,7 @@ from nnadapter.ir.operand import Array, DataType, OperandType, Quantization, Qua
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.passes.fold_constants import MOVES
 from nnadapter.ir.schema import Attributes, AttributeValue
-from nnadapter.ir.symbolic_numbers import is_traced
+from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
@@ -61,7 +61,7 @@ def passed_on(type_: str, attributes: Attributes, known: KnownContents) -> Known
         attributes: all that matter for its result.
         known: of its one input.
     """
-    if type_ not in _KEEPING or any(map(is_traced, attributes.values())):
+    if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
     exact = tuple(sorted(attributes.items()))
     source = known.source

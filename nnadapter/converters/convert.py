@@ -29,8 +29,8 @@ from nnadapter.ir.model import Model, submodel
 from nnadapter.ir.operand import Array, OperandType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.structure import SymbolicModel
-from nnadapter.ir.symbolic_numbers import current
-from nnadapter.onnx.external_converters import BROUGHT, external_name, external_versions
+from nnadapter.ir.symbolic_numbers import size_hint
+from nnadapter.onnx.external_converters import EXTERNAL_CONVERTERS, external_name, external_versions
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
@@ -55,7 +55,7 @@ class Conversion:
     """Operations that compute what follows from shapes alone, and stand for none of the nodes."""
     source: tuple[SymbolicModel, Sequence[Any]] | None = None
     """What the model was filled from: the traced model and the numbers of a replay."""
-    one_by_one: Callable[[], Alone] | None = None
+    one_by_one: Callable[[], PerNodeConversions] | None = None
     """Converts the nodes of atoms once more, each by itself; None where every node is."""
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
@@ -64,7 +64,7 @@ class Conversion:
             return submodel(self.model, operations, inputs, outputs)
         traced, known = self.source
         part = traced.part(operations, inputs, outputs)
-        return self.model if part is traced else part.filled(known)
+        return self.model if part is traced else part.specialize(known)
 
     @cached_property
     def flops(self) -> tuple[int | None, ...]:
@@ -75,13 +75,13 @@ class Conversion:
         )
 
     @cached_property
-    def alone(self) -> Alone:
+    def per_node(self) -> PerNodeConversions:
         """What the nodes of atoms are each by itself, whatever became of their atoms; worked out when asked for."""
-        return Alone(nodes=(), conversion=self) if self.one_by_one is None else self.one_by_one()
+        return PerNodeConversions(nodes=(), conversion=self) if self.one_by_one is None else self.one_by_one()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Alone:
+class PerNodeConversions:
     """Nodes of atoms, converted each by itself."""
 
     nodes: tuple[int, ...]
@@ -313,7 +313,7 @@ def _converter_of(node: OnnxNode) -> Converter:
 def _unknown(node: OnnxNode) -> Refusal:
     brought = external_versions(node.domain, node.op_type)
     if node.since_version in brought:
-        problem = BROUGHT.problem_of(external_name(node.domain, node.op_type, node.since_version))
+        problem = EXTERNAL_CONVERTERS.problem_of(external_name(node.domain, node.op_type, node.since_version))
         return Refusal(Reason.UNSUPPORTED_OPERATION, f"converter {problem}")
     if not brought and all(domain != node.domain for domain, _ in converted()):
         known = ", ".join(sorted({domain or "ai.onnx" for domain, _ in converted()}))
@@ -344,7 +344,7 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
         if operand is None:
             raise Refusal(Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is not one that the op has")
         made, declared = context.type_of(operand), context.declared(name)
-        if made.dtype != declared.dtype or current(made.dimensions) != declared.dimensions:
+        if made.dtype != declared.dtype or size_hint(made.dimensions) != declared.dimensions:
             raise Refusal(
                 Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {made}; the graph says {declared}"
             )
@@ -407,7 +407,7 @@ def convert_per_node(
     values: Mapping[str, Value],
     constants: Mapping[str, Array],
     read: Collection[str],
-) -> Alone:
+) -> PerNodeConversions:
     """Convert nodes each by itself. Of those that are alike but for names and weights one is converted.
 
     Args:
@@ -426,7 +426,7 @@ def convert_per_node(
     chosen = [nodes[taken[position]] for position in range(len(first))]
     made = [name for node in chosen for name in node.outputs if name in read]
     conversion = convert_graph(chosen, values, constants, made)
-    return Alone(nodes=tuple(members), conversion=conversion, like=tuple(like))
+    return PerNodeConversions(nodes=tuple(members), conversion=conversion, like=tuple(like))
 
 
 def _kind(

@@ -14,7 +14,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.symbolic_numbers import greatest
+from nnadapter.ir.symbolic_numbers import symbolic_max
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
@@ -100,7 +100,7 @@ def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
     Source: ONNX Conv-11, auto_pad SAME_UPPER and SAME_LOWER.
     """
     totals = [
-        greatest(0, (-(-size // stride) - 1) * stride + extent - size)
+        symbolic_max(0, (-(-size // stride) - 1) * stride + extent - size)
         for size, stride, extent in zip(sizes, windows.strides, windows.extents, strict=True)
     ]
     return split_pads(totals, more_at_end=windows.auto_pad == "SAME_UPPER")
@@ -279,5 +279,5 @@ def _fit(
             sizes, windows.strides, extra, windows.extents, wanted, strict=True
         )
     ]
-    pads = split_pads([greatest(0, total) for total in totals], more_at_end=windows.auto_pad == "SAME_UPPER")
-    return pads, tuple(more + greatest(0, -total) for more, total in zip(extra, totals, strict=True))
+    pads = split_pads([symbolic_max(0, total) for total in totals], more_at_end=windows.auto_pad == "SAME_UPPER")
+    return pads, tuple(more + symbolic_max(0, -total) for more, total in zip(extra, totals, strict=True))

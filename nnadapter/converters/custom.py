@@ -62,7 +62,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
         Refusal: no kernel fits, an output is not known beforehand, or a value is nothing that an operand can be.
     """
     operands = [context.operand(name) if name else None for name in node.inputs]
-    types = [None if operand is None else _settled(context.type_of(operand)) for operand in operands]
+    types = [None if operand is None else _with_static_sizes(context.type_of(operand)) for operand in operands]
     attributes = attributes_of(node)
     output_types = calls.answer(node, calls.version_of(node), attributes, types, _declared(context, node))
     if isinstance(output_types, Unsupported):
@@ -89,13 +89,13 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
     context.add(CUSTOM, [each for each in operands if each is not None], written, outputs=node.outputs)
 
 
-def _settled(type_: OperandType) -> OperandType:
+def _with_static_sizes(type_: OperandType) -> OperandType:
     """The type with plain numbers: what a kernel says of it holds for them alone."""
     return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantization)
 
 
 def _declared(context: ConversionContext, node: OnnxNode) -> tuple[OperandType, ...] | None:
     try:
-        return tuple(_settled(context.declared(name)) for name in node.outputs if name)
+        return tuple(_with_static_sizes(context.declared(name)) for name in node.outputs if name)
     except Refusal:
         return None

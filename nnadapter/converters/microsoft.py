@@ -17,7 +17,7 @@ from math import prod
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.quantization import reshaped
 from nnadapter.converters.quantized_groups import Group, convert_quantized_group, find_groups
-from nnadapter.converters.registry import converter, is_own, lookup
+from nnadapter.converters.registry import converter, is_builtin, lookup
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array
 from nnadapter.ir.operations.matrix import PACKED_BITS
@@ -163,7 +163,7 @@ def _names(body: Body, node: OnnxNode) -> dict[str, str]:
 def register_bodies() -> None:
     """Register the conversion of bodies for every op that has one, and no converter of its own."""
     for domain, op_type, version in function_ops():
-        if not is_own(domain, op_type, version):
+        if not is_builtin(domain, op_type, version):
             converter(op_type, version, domain=domain)(convert_body)
 
 

@@ -24,7 +24,7 @@ from nnadapter.converters.context import (
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.symbolic_numbers import current, greatest, least
+from nnadapter.ir.symbolic_numbers import size_hint, symbolic_max, symbolic_min
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
@@ -303,11 +303,11 @@ def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]
     """
     start, end = (value + size if value < 0 else value for value in (start, end))
     if step > 0:
-        return least(greatest(start, 0), size), least(greatest(end, 0), size)
+        return symbolic_min(symbolic_max(start, 0), size), symbolic_min(symbolic_max(end, 0), size)
     if size == 0:
         return 0, 0
-    end = least(greatest(end, -1), size - 1)
-    return least(greatest(start, 0), size - 1), -(size + 1) if end == -1 else end
+    end = symbolic_min(symbolic_max(end, -1), size - 1)
+    return symbolic_min(symbolic_max(start, 0), size - 1), -(size + 1) if end == -1 else end
 
 
 @converter("Pad", 2)
@@ -369,7 +369,7 @@ def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
         )
     pads = [0] * (2 * rank)
     for axis, size in zip(axes, wanted, strict=True):
-        more, less = greatest(size - dimensions[axis], 0), least(size - dimensions[axis], 0)
+        more, less = symbolic_max(size - dimensions[axis], 0), symbolic_min(size - dimensions[axis], 0)
         begin = more // 2 - (-less) // 2
         pads[axis], pads[rank + axis] = begin, more + less - begin
     context.add("PAD", (context.operand(node.input(0)),), {"mode": "constant", "pads": tuple(pads)}, node.outputs)
@@ -467,11 +467,11 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
     else:
         first, limit = _single(context, node, 0), context.real(node.input(1))
         start = context.add_constant(first)
-        if limit is None or not isfinite(current(limit)):
+        if limit is None or not isfinite(size_hint(limit)):
             raise Refusal(Reason.INVALID_NODE, "input 1 of Range is no single finite number")
         steps = (limit - float(first)) / float(delta)
-        count = ceil(steps) if isfinite(current(steps)) else -1
-    context.add("RANGE", (start, context.add_constant(delta)), {"count": greatest(count, 0)}, node.outputs)
+        count = ceil(steps) if isfinite(size_hint(steps)) else -1
+    context.add("RANGE", (start, context.add_constant(delta)), {"count": symbolic_max(count, 0)}, node.outputs)
 
 
 def _integer(context: ConversionContext, node: OnnxNode, position: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.ir.operations import BROUGHT as OPERATIONS
-from nnadapter.onnx.external_converters import BROUGHT, GROUP, ONNX_DOMAIN, external_name, key_of
+from nnadapter.onnx.external_converters import EXTERNAL_CONVERTERS, GROUP, ONNX_DOMAIN, external_name, key_of
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.schemas import MICROSOFT, is_further
 from partition.verdict import Reason
@@ -93,7 +93,7 @@ def lookup(domain: str, op_type: str, since_version: int) -> Converter | None:
     key = domain, op_type, since_version
     if key not in _CONVERTERS and is_further(*key):
         _import_further(domain)
-        return _CONVERTERS.get(key) or BROUGHT.get(external_name(*key))
+        return _CONVERTERS.get(key) or EXTERNAL_CONVERTERS.get(external_name(*key))
     return _CONVERTERS.get(key)
 
 
@@ -107,7 +107,7 @@ def has_converter(domain: str, op_type: str, since_version: int) -> bool:
     return lookup(domain, op_type, since_version) is not None
 
 
-def is_own(domain: str, op_type: str, since_version: int) -> bool:
+def is_builtin(domain: str, op_type: str, since_version: int) -> bool:
     """Whether a module of nnadapter's, among those imported so far, has registered that schema version."""
     return (domain, op_type, since_version) in _CONVERTERS
 
@@ -121,7 +121,12 @@ def converted() -> Mapping[tuple[str, str], tuple[int, ...]]:
 
 def problems_of_packages() -> list[str]:
     """Return why operations and converters from outside are not used, a sentence each; empty if all are."""
-    problems = [problem for group in (OPERATIONS, BROUGHT) for name in group.all if (problem := group.problem_of(name))]
+    problems = [
+        problem
+        for group in (OPERATIONS, EXTERNAL_CONVERTERS)
+        for name in group.all
+        if (problem := group.problem_of(name))
+    ]
     return [*problems, *_hidden()]
 
 
@@ -130,6 +135,6 @@ def _hidden() -> list[str]:
     return [
         f"{name!r} of {plug_in.distribution} ({GROUP}) is not used: nnadapter converts this op itself; its vendor must "
         "take another domain"
-        for name, plug_in in BROUGHT.all.items()
+        for name, plug_in in EXTERNAL_CONVERTERS.all.items()
         if not plug_in.problem and key_of(name) in own
     ]

@@ -14,7 +14,7 @@ from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.size_arithmetic import quotient_of_sizes, scaled_size
-from nnadapter.ir.symbolic_numbers import computed
+from nnadapter.ir.symbolic_numbers import apply_function
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
@@ -151,7 +151,7 @@ def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tupl
 
 def _ratio(size: int, dimension: int) -> float:
     """The scale from a size, in float32 as scales are given; 1 where there is nothing to scale."""
-    return computed(quotient_of_sizes, size, dimension) if dimension else 1.0
+    return apply_function(quotient_of_sizes, size, dimension) if dimension else 1.0
 
 
 def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Number]) -> tuple[_Number, ...]:
@@ -162,7 +162,7 @@ def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Numb
 
 def _sizes(dimensions: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
     """Source: ONNX Resize-11: floor(input dimension * scale), in float32 as the scales are."""
-    return tuple(computed(scaled_size, size, scale) for size, scale in zip(dimensions, scales, strict=True))
+    return tuple(apply_function(scaled_size, size, scale) for size, scale in zip(dimensions, scales, strict=True))
 
 
 def _numbers(array: Array) -> tuple[float, ...]:

@@ -29,7 +29,7 @@ from nnadapter.ir.size_arithmetic import (
     to_float64,
     to_integer,
 )
-from nnadapter.ir.symbolic_numbers import computed
+from nnadapter.ir.symbolic_numbers import apply_function
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 
@@ -76,7 +76,7 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray |
         with np.errstate(all="ignore"):
             items = rule(node, inputs, expected)
             result = None if items is None else SymbolicArray(_form(items, expected), expected.dtype)
-            return result if result is not None and np.array_equal(result.now(), expected) else None
+            return result if result is not None and np.array_equal(result.current_contents(), expected) else None
     except (ArithmeticError, ValueError):  # Python's numbers refuse what numpy's wrap or make infinite
         return None
 
@@ -223,7 +223,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
         _settle(inputs[1:])
         if expected.size != 1 or expected.dtype.name not in _INTEGERS or not _present(inputs, 0).items.size:
             return None
-        return _objects([reduce(partial(computed, function), _present(inputs, 0).items.flat)])
+        return _objects([reduce(partial(apply_function, function), _present(inputs, 0).items.flat)])
 
     return rule
 
@@ -245,7 +245,7 @@ def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
     """Element by element; a function of one number leaves its second argument alone."""
     first, second = np.broadcast_arrays(first, second)
-    made = [computed(function, one, other) for one, other in zip(first.flat, second.flat, strict=True)]
+    made = [apply_function(function, one, other) for one, other in zip(first.flat, second.flat, strict=True)]
     return _objects(made).reshape(first.shape)
 
 

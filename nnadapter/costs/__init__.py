@@ -1,19 +1,19 @@
 """What things cost, in seconds, and where the numbers come from; see docs/partitioning.md."""
 
-from nnadapter.costs.cost_model import CostTable, Fusion, Merged, cost_table, fused_groups, merged
+from nnadapter.costs.cost_model import CostTable, FusedGraph, Fusion, cost_table, fuse_atoms, fused_groups
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
 from nnadapter.costs.work import WeightBytes, weight_bytes
 
 __all__ = [
     "CostTable",
     "DeviceCosts",
+    "FusedGraph",
     "Fusion",
-    "Merged",
     "Source",
     "WeightBytes",
     "cost_table",
     "device_costs",
+    "fuse_atoms",
     "fused_groups",
-    "merged",
     "weight_bytes",
 ]

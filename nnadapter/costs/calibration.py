@@ -76,7 +76,13 @@ class MeasuredNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.predicted / self.seconds if self.seconds else 1.0
 
 
-class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Calibration(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"sole_launch_seconds": "alone_seconds", "fused_lines": "riding", "unmeasured_classes": "left_out"},
+):
     """What was measured of one device, driver version and set of options; its file has the same entries."""
 
     device: str
@@ -92,7 +98,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Of the host, in use while it computes, be it in a process of its own; None where nobody counted."""
     launch_seconds: Seconds
     """Of a segment with next to nothing in it, between segments of other devices."""
-    alone_seconds: Seconds
+    sole_launch_seconds: Seconds
     """Of the same where it is all that runs, again and again."""
     transfer_seconds: Seconds
     """Of one tensor, in either direction: the host cannot tell them apart."""
@@ -101,9 +107,9 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What tells how far lines are off, by name; the same for all devices."""
     lines: Mapping[OperationClass, Line]
     """By class, float32: of operations by themselves."""
-    riding: Mapping[OperationClass, Mapping[OperationClass, Line]]
+    fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]]
     """Of operations that come behind others, by the class of these, then by their own; see `OperationClass`."""
-    left_out: Mapping[OperationClass, str]
+    unmeasured_classes: Mapping[OperationClass, str]
     """Classes that were not measured, and why."""
 
     @property
@@ -121,7 +127,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             *(["crowded    other programs used the processors meanwhile; measure again when none do"] * self.crowded),
             *([] if self.processors is None else [f"processors {self.processors:.2g} of the host's are in use"]),
             f"launch     {1e6 * self.launch_seconds:.1f} us per segment, "
-            f"{1e6 * self.alone_seconds:.1f} us if it is all",
+            f"{1e6 * self.sole_launch_seconds:.1f} us if it is all",
             f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor"
             + _rate(", ", self.transfer_seconds_per_byte, "GB/s"),
         ]
@@ -135,12 +141,12 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 *(
                     self._row(operation_class)
                     for operation_class in OperationClass
-                    if operation_class in {*self.lines, *self.left_out}
+                    if operation_class in {*self.lines, *self.unmeasured_classes}
                 ),
                 *(
                     _line_text(f"{operation_class} behind {carrier}", line)
-                    for carrier in self.riding
-                    for operation_class, line in self.riding[carrier].items()
+                    for carrier in self.fused_lines
+                    for operation_class, line in self.fused_lines[carrier].items()
                 ),
             )
         )
@@ -148,7 +154,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def _row(self, operation_class: OperationClass) -> str:
         line = self.lines.get(operation_class)
         if line is None:
-            return f"{operation_class.value:<14} not measured: {self.left_out[operation_class]}"
+            return f"{operation_class.value:<14} not measured: {self.unmeasured_classes[operation_class]}"
         return _line_text(operation_class.value, line)
 
 
@@ -337,7 +343,7 @@ def read_calibration(
         _FILE.refuse(f"expected {device!r}, got {calibration.device!r}; {_FILE.advice}", str(file), ("device",))
     if options is not None:
         _check_options(file, calibration.options, options)
-    unknown = sorted(_CLASSES - {*calibration.lines, *calibration.left_out})
+    unknown = sorted(_CLASSES - {*calibration.lines, *calibration.unmeasured_classes})
     if unknown or not calibration.lines:
         lacking = ", ".join(unknown) or "class"
         _FILE.refuse(f"it has no {lacking}, and 'left_out' does not say why; {_FILE.advice}", str(file), ("lines",))

@@ -203,7 +203,7 @@ def _line(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: S
         for row, *measurement in zip(works, seconds, least, strict=True)
         if measurement[0] > 0
     )
-    return replace_line(line, seen=measured_works)
+    return replace_line(line, measured_work=measured_works)
 
 
 def _fitted(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: Sequence[float], block: int) -> Line:
@@ -291,7 +291,7 @@ class Launches:
 
     segment: float
     """Of a launch where a segment stands, between others."""
-    alone: float
+    sole_segment: float
     """Of a launch of what is all that runs."""
     tensor: float
     """Of a tensor that crosses."""
@@ -318,13 +318,13 @@ def launches_of(
     # Where all have as many tensors, these count as part of the launch.
     rows = [(1.0, float(timed.tensors) if several else 0.0, float(timed.nbytes)) for timed in segments]
     segment, tensor, byte = map(float, fit(rows, _unexplained_seconds(segments, lines), _least(segments)))
-    launches = Launches(segment=segment, alone=segment, tensor=tensor, byte=byte)
+    launches = Launches(segment=segment, sole_segment=segment, tensor=tensor, byte=byte)
     residuals = [
         max(0.0, seconds - launches.crossing(timed) * crosses)
         for timed, seconds in zip(standalone_programs, _unexplained_seconds(standalone_programs, lines), strict=True)
     ]
     standalone_seconds = float(fit([(1.0,)] * len(residuals), residuals, _least(standalone_programs))[0])
-    return Launches(segment=max(segment, standalone_seconds), alone=standalone_seconds, tensor=tensor, byte=byte)
+    return Launches(segment=max(segment, standalone_seconds), sole_segment=standalone_seconds, tensor=tensor, byte=byte)
 
 
 def _unexplained_seconds(programs: Sequence[ProgramTiming], lines: Lines) -> list[float]:
@@ -374,13 +374,13 @@ def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, P
             [rows[other] for other in training_names], [networks[other].seconds for other in training_names]
         )
         predicted[name] = _sum(row, without)
-    return NetworkScaledCosts(scaled, replace(launches, alone=launches.alone * factors[-1]), predicted)
+    return NetworkScaledCosts(scaled, replace(launches, sole_segment=launches.sole_segment * factors[-1]), predicted)
 
 
 def _network_row(lines: Lines, launches: Launches, kinds: Sequence[Kind], timed: ProgramTiming) -> list[float]:
     """Seconds of each kind, and of the launch and what crosses."""
     by_kind = seconds_by_kind(lines, timed.model)
-    return [*(by_kind.get(kind, 0.0) for kind in kinds), launches.alone + launches.crossing(timed)]
+    return [*(by_kind.get(kind, 0.0) for kind in kinds), launches.sole_segment + launches.crossing(timed)]
 
 
 def _factors(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
@@ -490,7 +490,7 @@ class _Measurements:
     networks: Mapping[str, ProgramTiming]
     segments: list[ProgramTiming]
     """Of little work, where segments stand."""
-    left_out: Mapping[OperationClass, str]
+    unmeasured_classes: Mapping[OperationClass, str]
     processors: float | None
 
 
@@ -513,16 +513,16 @@ def _calibration(
         crowded=crowded,
         processors=processors,
         launch_seconds=launches.segment,
-        alone_seconds=launches.alone,
+        sole_launch_seconds=launches.sole_segment,
         transfer_seconds=launches.tensor,
         transfer_seconds_per_byte=launches.byte,
-        lines={kind.operation_class: line for kind, line in lines.items() if kind.behind is None},
-        riding=_fused_lines(lines),
+        lines={kind.operation_class: line for kind, line in lines.items() if kind.producer_class is None},
+        fused_lines=_fused_lines(lines),
         networks={
             name: MeasuredNetwork(seconds=timed.seconds, predicted=scaled_costs.predicted[name])
             for name, timed in measurements.networks.items()
         },
-        left_out=measurements.left_out,
+        unmeasured_classes=measurements.unmeasured_classes,
     )
 
 
@@ -536,7 +536,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())
     count = len(batches) + len(network_batches)
-    share, progress = budget_seconds / (count + 1), _Told(advance, count)
+    share, progress = budget_seconds / (count + 1), _RoundProgress(advance, count)
     pairs: dict[int, Pair] = {}
     refused: dict[int, str] = {}
     for batch in batches:
@@ -570,12 +570,12 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     segments = _able(bench, (*map(tensors_model, _TENSORS), *light))
     bench.run(_SEGMENT_ROUNDS, share, lambda: None, cold=True)
     bench.clear()
-    measured = {pair.kind.operation_class for pair in pairs.values() if pair.kind.behind is None}
+    measured = {pair.kind.operation_class for pair in pairs.values() if pair.kind.producer_class is None}
     return _Measurements(
         pairs=[pairs[position] for position in sorted(pairs)],
         networks=timed,
         segments=segments,
-        left_out={
+        unmeasured_classes={
             operation_class: reason for operation_class, reason in reasons.items() if operation_class not in measured
         },
         processors=max(processor_counts, default=None),
@@ -606,7 +606,7 @@ def _pair(bench: ProgramTimer, probe: Probe) -> Pair | str:
 
 
 @dataclass(slots=True)
-class _Told:
+class _RoundProgress:
     """Tells of rounds of several batches as if all were one."""
 
     advance: Callable[[], None]
@@ -623,6 +623,6 @@ def _fused_lines(lines: Lines) -> dict[OperationClass, dict[OperationClass, Line
     """Lines of what comes behind others, by what it comes behind."""
     riding: dict[OperationClass, dict[OperationClass, Line]] = {}
     for kind, line in lines.items():
-        if kind.behind is not None:
-            riding.setdefault(kind.behind, {})[kind.operation_class] = line
+        if kind.producer_class is not None:
+            riding.setdefault(kind.producer_class, {})[kind.operation_class] = line
     return riding

@@ -185,20 +185,20 @@ class Kind:
     """What a cost is known of: operations of one class, behind another one or by themselves."""
 
     operation_class: OperationClass
-    behind: OperationClass | None = None
+    producer_class: OperationClass | None = None
     """`CONVOLUTION`, `MATRIX` or `ELEMENTWISE`, see `PRODUCER_CLASSES`."""
 
     def __str__(self) -> str:
         """In words."""
-        return f"{self.operation_class.value}{f' behind {self.behind.value}' if self.behind else ''}"
+        return f"{self.operation_class.value}{f' behind {self.producer_class.value}' if self.producer_class else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One operation reads what another one made."""
 
-    reader: int
-    maker: int
+    consumer: int
+    producer: int
     fits: bool
     """It is as large as what the reader makes."""
     value: int
@@ -220,21 +220,27 @@ def producers_of(
         readings: those of values that operations made, in an order in which operations can run.
         external_values: values that somebody outside reads.
     """
-    spread = {reading.reader for reading in readings if not reading.fits}
-    needed = {reading.value for reading in readings if classes[reading.reader] not in FUSIBLE_CLASSES} | external_values
+    spread = {reading.consumer for reading in readings if not reading.fits}
+    needed = {
+        reading.value for reading in readings if classes[reading.consumer] not in FUSIBLE_CLASSES
+    } | external_values
     carriers: list[OperationClass | None] = [None] * len(classes)
     for reading in readings:
-        if classes[reading.reader] not in FUSIBLE_CLASSES or reading.value in needed or reading.reader == reading.maker:
+        if (
+            classes[reading.consumer] not in FUSIBLE_CLASSES
+            or reading.value in needed
+            or reading.consumer == reading.producer
+        ):
             continue
-        made_by = classes[reading.maker]
+        made_by = classes[reading.producer]
         carrier = PRODUCER_CLASSES.get(made_by)
         if carrier is None and made_by in FUSIBLE_CLASSES:
-            carrier = carriers[reading.maker] or OperationClass.ELEMENTWISE
-        if carrier is OperationClass.CONVOLUTION and reading.reader in spread:
+            carrier = carriers[reading.producer] or OperationClass.ELEMENTWISE
+        if carrier is OperationClass.CONVOLUTION and reading.consumer in spread:
             continue
-        current_carrier = carriers[reading.reader]
+        current_carrier = carriers[reading.consumer]
         if carrier is not None and (current_carrier is None or _FIRST[carrier] < _FIRST[current_carrier]):
-            carriers[reading.reader] = carrier
+            carriers[reading.consumer] = carrier
     return carriers
 
 
@@ -257,9 +263,9 @@ def layout_changes(
 
     changes: dict[tuple[int, bool], Reading] = {}
     for reading in readings:
-        maker_is_conv, reader_is_conv = is_convolution(reading.maker), is_convolution(reading.reader)
-        neutral = _AS_IT_IS & {classes[reading.maker], classes[reading.reader]}
-        if maker_is_conv != reader_is_conv and not neutral and reading.reader != reading.maker:
+        maker_is_conv, reader_is_conv = is_convolution(reading.producer), is_convolution(reading.consumer)
+        neutral = _AS_IT_IS & {classes[reading.producer], classes[reading.consumer]}
+        if maker_is_conv != reader_is_conv and not neutral and reading.consumer != reading.producer:
             changes.setdefault((reading.value, reader_is_conv), reading)
     return list(changes.values())
 

@@ -65,11 +65,11 @@ class Crossing:
         """
         if profile.host_memory:
             return np.zeros_like(self.nbytes)
-        seconds = transfer_seconds(profile, self.nbytes) + self.stay_seconds(profile)
+        seconds = transfer_seconds(profile, self.nbytes) + self.resident_seconds(profile)
         foreign = np.array([is_foreign(profile, dtype) for dtype in self.dtypes])
         return seconds + np.where(foreign[self.dtype_of], cast_seconds(self.nbytes), 0.0)
 
-    def stay_seconds(self, profile: Profile) -> Numbers:
+    def resident_seconds(self, profile: Profile) -> Numbers:
         """Seconds at either end for each value that stays on the device between two segments; infinite if it may not.
 
         It is still reordered, see 5: every segment takes and gives tensors as the host has them.
@@ -117,29 +117,29 @@ class Fusion:
 
 
 @dataclass(frozen=True, eq=False)
-class Merged:
+class FusedGraph:
     """A graph whose atoms are joined where a device runs several as one."""
 
-    before: Graph
+    original: Graph
     graph: Graph
     """The same nodes, fewer atoms."""
     parts: Groups
-    """Per atom of `graph`, the atoms of `before` that it holds."""
+    """Per atom of `graph`, the atoms of `original` that it holds."""
 
     def verdicts(self, verdicts_by_device: Mapping[str, Sequence[Verdict]]) -> dict[str, tuple[Verdict, ...]]:
-        """Verdicts on the atoms of `before` as verdicts on those of `graph`: the first refusal counts."""
+        """Verdicts on the atoms of `original` as verdicts on those of `graph`: the first refusal counts."""
         return {
             device: tuple(all_of(verdicts[atom] for atom in part) for part in self.parts)
             for device, verdicts in verdicts_by_device.items()
         }
 
     def spread_segment(self, segment: Segment) -> Segment:
-        """A segment of the atoms of `graph` as one of the atoms of `before`."""
+        """A segment of the atoms of `graph` as one of the atoms of `original`."""
         return Segment(segment.device, tuple(sorted(atom for part in segment.atoms for atom in self.parts[part])))
 
     def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
-        """A placement of the atoms of `graph` as one of the atoms of `before`."""
-        devices = [""] * len(self.before.atoms)
+        """A placement of the atoms of `graph` as one of the atoms of `original`."""
+        devices = [""] * len(self.original.atoms)
         for device, part in zip(placement, self.parts, strict=True):
             for atom in part:
                 devices[atom] = device
@@ -197,7 +197,7 @@ def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], r
     )
 
 
-def merged(graph: Graph, fusions: Iterable[Fusion]) -> Merged:
+def fuse_atoms(graph: Graph, fusions: Iterable[Fusion]) -> FusedGraph:
     """Return the graph with the groups of all devices as atoms; groups that could not run one after the other are left.
 
     Linear in the graph for each round; a round is repeated only where groups were left out.
@@ -217,7 +217,7 @@ def merged(graph: Graph, fusions: Iterable[Fusion]) -> Merged:
         groups = acyclic_groups
     ordered = tuple(atoms[atom] for atom in order)
     parts = tuple(tuple(dict.fromkeys(graph.atom_of[node] for node in nodes)) for nodes in ordered)
-    return Merged(graph, replace(graph, atoms=ordered) if ordered != graph.atoms else graph, parts)
+    return FusedGraph(graph, replace(graph, atoms=ordered) if ordered != graph.atoms else graph, parts)
 
 
 def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
@@ -269,7 +269,7 @@ class CostTable:
     on_host: Numbers
     """Seconds of every node by itself on the host, that of `prices`; zeros where that is not among the devices."""
 
-    alone: Mapping[str, float]
+    sole_launch_seconds: Mapping[str, float]
     """Seconds of a launch of a segment that is all that runs, by device."""
 
     @property
@@ -277,13 +277,13 @@ class CostTable:
         """Labels, one per row."""
         return self.prices.devices
 
-    def saved_alone(self, device: str) -> float:
+    def sole_launch_savings(self, device: str) -> float:
         """Seconds by which a launch on a device is shorter where it is the only one."""
-        return float(self.prices.launch[self.devices.index(device)]) - self.alone[device]
+        return float(self.prices.launch[self.devices.index(device)]) - self.sole_launch_seconds[device]
 
 
 def cost_table(
-    graph: Merged,
+    graph: FusedGraph,
     conversion: Conversion,
     verdicts: Mapping[str, Sequence[Verdict]],
     costs: Mapping[str, DeviceCosts],
@@ -297,20 +297,20 @@ def cost_table(
     devices refuse, and the host's price must not.
 
     Args:
-        graph: from `merged`.
+        graph: from `fuse_atoms`.
         conversion: of the graph, for FLOPs and classes.
         verdicts: per device, in the person's order, on every atom of `graph.graph`.
         costs: per device.
         fusions: per device that says what it fuses.
     """
     devices, fusions = tuple(verdicts), fusions or {}
-    work = GraphWork(graph.before, conversion)
-    constants = graph.before.constants
+    work = GraphWork(graph.original, conversion)
+    constants = graph.original.constants
     mask = np.array([name not in constants for name in work.names], dtype=bool)
     values = tuple(name for name in work.names if name not in constants)
-    crossing = Crossing.of(graph.before, values, work.nbytes[mask])
+    crossing = Crossing.of(graph.original, values, work.nbytes[mask])
     borders = np.array([_crossing_seconds(crossing, costs[name], is_host=name == CPU) for name in devices])
-    on_host = _on_host(work, costs[CPU]) if CPU in verdicts else np.zeros(len(graph.before.nodes))
+    on_host = _on_host(work, costs[CPU]) if CPU in verdicts else np.zeros(len(graph.original.nodes))
     prices = Prices(
         devices=devices,
         host=CPU,
@@ -322,11 +322,11 @@ def cost_table(
                 for name in devices
             ]
         ),
-        into=borders,
-        out=borders.copy(),
+        transfer_in=borders,
+        transfer_out=borders.copy(),
         launch=np.array([costs[name].profile.launch_seconds for name in devices]),
         values=values,
-        again=_resident_read_seconds(crossing, [costs[name] for name in devices]),
+        resident_read=_resident_read_seconds(crossing, [costs[name] for name in devices]),
     )
     sources = {name: costs[name].source for name in devices}
     fusion_notes = (fusion.note for fusion in fusions.values() if fusion.note)
@@ -335,7 +335,7 @@ def cost_table(
         sources=sources,
         notes=(*_notes(work, devices, costs), *fusion_notes),
         on_host=on_host,
-        alone={name: costs[name].launch_alone for name in devices},
+        sole_launch_seconds={name: costs[name].sole_launch_seconds for name in devices},
     )
 
 
@@ -344,19 +344,21 @@ def _crossing_seconds(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) 
 
 
 def _resident_read_seconds(crossing: Crossing, costs: Sequence[DeviceCosts]) -> Numbers | None:
-    if not any(cost.keeps for cost in costs):
+    if not any(cost.has_resident_values for cost in costs):
         return None
     nothing = np.full_like(crossing.nbytes, np.inf)
-    return np.array([crossing.stay_seconds(cost.profile) if cost.keeps else nothing for cost in costs])
+    return np.array(
+        [crossing.resident_seconds(cost.profile) if cost.has_resident_values else nothing for cost in costs]
+    )
 
 
 def _run(
-    work: GraphWork, graph: Merged, verdicts: Sequence[Verdict], costs: DeviceCosts, fusion: Fusion | None
+    work: GraphWork, graph: FusedGraph, verdicts: Sequence[Verdict], costs: DeviceCosts, fusion: Fusion | None
 ) -> NDArray[np.float64]:
     """Seconds of every atom on one device."""
-    nodes = len(graph.before.nodes)
+    nodes = len(graph.original.nodes)
     atom_of = np.asarray(graph.graph.atom_of, dtype=np.int64)
-    multi_node_atoms = [atom for atom in graph.before.atoms if len(atom) > 1]
+    multi_node_atoms = [atom for atom in graph.original.atoms if len(atom) > 1]
     # Groups that could not be atoms are cut by placement, so that they do not run as one. Lines were measured of the
     # further links of chains, which a device fuses as it does these: what is fused costs the sum of its operations.
     groups = fusion.groups if fusion is not None and not costs.lines else ()
@@ -366,7 +368,7 @@ def _run(
     unit_of[np.fromiter((node for unit in units for node in unit), np.int64, nodes)] = np.repeat(
         np.arange(len(units)), [len(unit) for unit in units]
     )
-    seconds = costs.seconds(work.of(unit_of, len(units), company=costs.is_measured), work.dtypes)
+    seconds = costs.seconds(work.of(unit_of, len(units), with_fusion_context=costs.is_measured), work.dtypes)
     if fusion is not None and fusion.free:
         seconds[unit_of[sorted(fusion.free)]] = 0.0
     first = np.fromiter((unit[0] for unit in units), np.int64, len(units))
@@ -376,12 +378,12 @@ def _run(
 
 def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
     """Seconds of every node on the host; none for a node that repeats another one."""
-    seconds = costs.seconds(work.one_by_one(company=costs.is_measured), work.dtypes)
-    seconds[list(work.conversion.alone.copies)] = 0.0
+    seconds = costs.seconds(work.per_node(company=costs.is_measured), work.dtypes)
+    seconds[list(work.conversion.per_node.copies)] = 0.0
     return seconds
 
 
-def _host_run(seconds: Numbers, graph: Merged, verdicts: Sequence[Verdict]) -> NDArray[np.float64]:
+def _host_run(seconds: Numbers, graph: FusedGraph, verdicts: Sequence[Verdict]) -> NDArray[np.float64]:
     """Seconds of every atom on the host: those of its nodes."""
     atom_seconds = np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), seconds, len(graph.graph.atoms))
     return np.where([bool(verdict) for verdict in verdicts], atom_seconds, np.inf)

@@ -55,28 +55,32 @@ class DeviceCosts:
     """Limits; of a calibrated device, launch, transfers, and what stands for classes that were not measured."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured, by class; the roofline of the profile for all others."""
-    riding: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
+    fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
     """Measured of operations that come behind others, by the class of these; see `nnadapter.costs.classes`."""
-    alone_seconds: float | None = None
+    measured_sole_launch_seconds: float | None = None
     """Of a launch of a segment that is all that runs; None where that is the profile's."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
     """What tells how far numbers are off, see `Calibration`."""
     processors: float = 0.0
     """Of the host, in use while it computes, as far as that was counted."""
-    keeps: bool = False
+    has_resident_values: bool = False
     """What it makes, and what it was brought, stays in memory of its own for its other segments."""
     notes: tuple[str, ...] = ()
     """What a person should know of these numbers, a sentence each."""
 
     off_by: float = 0.0
     """How far they are off, as a share, as far as that was measured."""
-    why: tuple[str, ...] = ()
+    missing_cost_notes: tuple[str, ...] = ()
     """Of the notes, those that say why nothing better is known."""
 
     @property
-    def launch_alone(self) -> float:
+    def sole_launch_seconds(self) -> float:
         """Seconds of a launch of a segment that is all that runs."""
-        return self.profile.launch_seconds if self.alone_seconds is None else self.alone_seconds
+        return (
+            self.profile.launch_seconds
+            if self.measured_sole_launch_seconds is None
+            else self.measured_sole_launch_seconds
+        )
 
     @property
     def needs_processors(self) -> bool:
@@ -86,7 +90,7 @@ class DeviceCosts:
     @property
     def is_measured(self) -> bool:
         """Whether operations were measured, so that what they come behind, and channels, say more of them."""
-        return bool(self.lines or self.riding)
+        return bool(self.lines or self.fused_lines)
 
     def seconds(self, work: UnitWork, dtypes: tuple[str, ...]) -> Numbers:
         """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
@@ -97,8 +101,8 @@ class DeviceCosts:
             if line is not None and members.any():
                 channels = None if work.channels is None else work.channels[members]
                 unit_seconds[members] = line.of(work.flops[members], work.nbytes[members], channels)
-        for carrier, riding_lines in self.riding.items():
-            rides = work.behind == CLASSES.index(carrier)
+        for carrier, riding_lines in self.fused_lines.items():
+            rides = work.producer_classes == CLASSES.index(carrier)
             for operation_class, line in riding_lines.items():
                 members = rides & (work.classes == CLASSES.index(operation_class))
                 unit_seconds[members] = line.of(work.flops[members], work.nbytes[members])
@@ -130,18 +134,18 @@ def device_costs(
     if stored_calibration.calibration is not None:
         return calibrated(stored_calibration.calibration, profile, notes)
     if profile is not None:
-        return DeviceCosts(source=Source.MODELED, profile=profile, notes=notes, why=notes)
+        return DeviceCosts(source=Source.MODELED, profile=profile, notes=notes, missing_cost_notes=notes)
     note = (
         f"costs of device {name!r} are assumed: it declares no limits; run `nnadapter calibrate {name}` to measure it"
     )
-    return DeviceCosts(source=Source.ASSUMED, profile=ASSUMED, notes=(*notes, note), why=notes)
+    return DeviceCosts(source=Source.ASSUMED, profile=ASSUMED, notes=(*notes, note), missing_cost_notes=notes)
 
 
 def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
     """Return the costs that a calibration measured; what crosses the border how stays as the device declares it."""
     lines, is_host = calibration.lines, calibration.device in HOSTS
-    if calibration.left_out:
-        names = ", ".join(operation_class.value for operation_class in calibration.left_out)
+    if calibration.unmeasured_classes:
+        names = ", ".join(operation_class.value for operation_class in calibration.unmeasured_classes)
         notes = (
             *notes,
             f"of device {calibration.device!r} these classes could not be calibrated, and are priced by the slowest "
@@ -165,9 +169,9 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         source=Source.CALIBRATED,
         profile=profile,
         lines=lines,
-        riding=calibration.riding,
+        fused_lines=calibration.fused_lines,
         # A session that runs all of a model on the CPU calls ONNX Runtime, and does nothing else.
-        alone_seconds=calibration.alone_seconds + (0.0 if is_host else AROUND_A_DEVICE),
+        measured_sole_launch_seconds=calibration.sole_launch_seconds + (0.0 if is_host else AROUND_A_DEVICE),
         processors=calibration.processors or 0.0,
         networks=calibration.networks,
         off_by=calibration.off_by,

@@ -66,7 +66,7 @@ class Stopwatch:
 
     def turn(self, run: Callable[[], object]) -> float:
         """Return the seconds of one run, by a turn of it."""
-        self.rest()
+        self.wait_until_process_idle()
         first = self._seconds(run)
         if first >= self.turn_seconds:
             return first
@@ -75,7 +75,7 @@ class Stopwatch:
             samples.append(self._seconds(run))
         return median(samples)
 
-    def rest(self) -> None:
+    def wait_until_process_idle(self) -> None:
         """Wait until nothing in this process computes, as long as that may be expected."""
         quiet = 0
         for _ in range(_LOOKS):

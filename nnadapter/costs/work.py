@@ -48,7 +48,7 @@ class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How much it counts: less where it is little beside the noise of what it was measured in."""
 
 
-class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"measured_work": "seen"}):
     """Seconds of the operations of one kind, as measured: a, and flops x b and bytes x c at right angles.
 
     Arithmetic and traffic overlap, though not wholly: where one is far longer it alone counts, as in a roofline, and
@@ -67,7 +67,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The median of |line - measured| / measured."""
     block: Annotated[int, Meta(ge=1)] = 1
     """How many channels are computed at once."""
-    seen: tuple[MeasuredWork, ...] = ()
+    measured_work: tuple[MeasuredWork, ...] = ()
     """What was timed."""
 
     def per_operation(self, work: float) -> float:
@@ -85,17 +85,19 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
         padded_flops = flops * padding
         seconds: Numbers = self.seconds + np.hypot(padded_flops * self.seconds_per_flop, nbytes * self.seconds_per_byte)
-        return seconds * self._nearby_residual(padded_flops, nbytes, padding) if self.seen else seconds
+        return seconds * self._nearby_residual(padded_flops, nbytes, padding) if self.measured_work else seconds
 
     def _nearby_residual(self, flops: Numbers, nbytes: Numbers, padding: Numbers) -> Numbers:
         """What was timed of sizes like these, over the line."""
-        places = np.log1p([[measurement.flops, measurement.nbytes, measurement.padding] for measurement in self.seen])
+        places = np.log1p(
+            [[measurement.flops, measurement.nbytes, measurement.padding] for measurement in self.measured_work]
+        )
         away = np.zeros((len(flops), len(places)))
         for query, timed in zip((flops, nbytes, padding), places.T, strict=True):
             away += np.square((np.log1p(query)[:, None] - timed) / _REACH)
-        near = np.exp(-0.5 * away) * [measurement.trust for measurement in self.seen]
+        near = np.exp(-0.5 * away) * [measurement.trust for measurement in self.measured_work]
         log_correction: Numbers = (
-            near @ np.log([measurement.quotient for measurement in self.seen]) / (near.sum(axis=1) + _DOUBT)
+            near @ np.log([measurement.quotient for measurement in self.measured_work]) / (near.sum(axis=1) + _DOUBT)
         )
         return np.exp(log_correction)
 
@@ -155,7 +157,7 @@ class UnitWork:
     """Positions in `CLASSES`."""
     dtypes: Indices
     """Positions in `GraphWork.dtypes`, of the first input of the unit's main operation."""
-    behind: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    producer_classes: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     """Positions in `CLASSES` of what each comes behind, see `nnadapter.costs.classes`; -1 if it is by itself.
     Empty where nobody asked for it."""
     channels: Numbers | None = None
@@ -231,9 +233,9 @@ class GraphWork:
         """[nodes, 2], see `channels_of`."""
         return _channels(self.conversion)
 
-    def one_by_one(self, *, company: bool) -> UnitWork:
+    def per_node(self, *, company: bool) -> UnitWork:
         """Return the work of every node by itself, whatever else is made of atoms; `company` as for `of`."""
-        standalone = self.conversion.alone
+        standalone = self.conversion.per_node
         members = np.array(standalone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds
         classes = classes.copy()
@@ -277,13 +279,13 @@ class GraphWork:
         producer = self.graph.producer
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
-    def of(self, unit_of: Sequence[int] | Indices, units: int, *, company: bool) -> UnitWork:
+    def of(self, unit_of: Sequence[int] | Indices, units: int, *, with_fusion_context: bool) -> UnitWork:
         """Return the work of units.
 
         Args:
             unit_of: the unit of every node.
             units: how many there are.
-            company: what each comes behind, its channels and changes of layouts are asked for.
+            with_fusion_context: what each comes behind, its channels and changes of layouts are asked for.
         """
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
@@ -291,7 +293,7 @@ class GraphWork:
         unit_classes = classes[main]
         nbytes = np.where(unit_classes == _RANK[OperationClass.VIEW], 0.0, self._boundary_bytes(unit, units))
         flops = np.bincount(unit, self.flops, units).astype(np.float64)
-        more = self._fusion_context(unit, unit_classes, self._channels[main]) if company else ()
+        more = self._fusion_context(unit, unit_classes, self._channels[main]) if with_fusion_context else ()
         return UnitWork(flops, nbytes, unit_classes, dtypes[main], *more)
 
     def _fusion_context(
@@ -319,7 +321,7 @@ class GraphWork:
         carriers = producers_of(named, readings, output_columns)
         carrier_ranks = np.array([-1 if carrier is None else _RANK[carrier] for carrier in carriers], dtype=np.int64)
         changes = layout_changes(named, carriers, readings)
-        changed = np.array([change.reader for change in changes], dtype=np.int64)
+        changed = np.array([change.consumer for change in changes], dtype=np.int64)
         return (
             carrier_ranks,
             channels,

@@ -293,7 +293,7 @@ class Arenas:
         self._idle: list[Arena] = []
 
     @contextmanager
-    def lent(self, nbytes: int, holder: object = None) -> Iterator[Arena]:
+    def acquire(self, nbytes: int, holder: object = None) -> Iterator[Arena]:
         """An arena of at least `nbytes`, for nobody else until it is given back.
 
         Args:

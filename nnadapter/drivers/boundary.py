@@ -46,7 +46,7 @@ def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Con
     device, create = _opened(selected)
     try:
         context = named_call(selected.name, "create_context")(create, selected.options)
-        if trace.is_kept and isinstance(context, Context):
+        if trace.is_recording and isinstance(context, Context):
             context = named_call(selected.name, "with_trace")(context.with_trace, trace, selected.name)
         if not isinstance(context, Context):
             raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
@@ -181,13 +181,13 @@ def checked_bytes(blob: object) -> bytes | None:
     raise errors.DriverError(f"it gave {type(blob).__name__} for a program, expected bytes or None")
 
 
-def bind(context: Context, program: Program, model: SegmentModel) -> Program | None:
-    """Return what a driver bound, see `Context.bind`.
+def clone_with_constants(context: Context, program: Program, model: SegmentModel) -> Program | None:
+    """Return what a driver bound, see `Context.clone_with_constants`.
 
     Raises:
         CompilationError: it is no program, or the one that was given.
     """
-    bound = context.bind(program, model)
+    bound = context.clone_with_constants(program, model)
     if bound is program:
         raise errors.CompilationError(
             "the driver gave back the program that it should bind, expected another one, or None"

@@ -343,7 +343,7 @@ class DeviceInfo:
     available: bool = True
     reason: str = ""
     """Why it is not available, and what to do about it."""
-    possible: bool = True
+    installable: bool = True
     """Something can be installed that makes it available; False on other hardware, or another system."""
     distribution: str = ""
     """The installed distribution that the driver came with."""
@@ -360,6 +360,6 @@ class DeviceInfo:
             "version": self.version,
             "available": self.available,
             "reason": self.reason,
-            "possible": self.possible,
+            "possible": self.installable,
             "distribution": self.distribution,
         }

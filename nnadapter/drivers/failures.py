@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from nnadapter.errors import NNAdapterError
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
@@ -52,12 +52,12 @@ class NamedCalls(dict[str, Callable[..., Any]]):
         return named
 
 
-@remembered(4096)
+@memoize(4096)
 def _named(name: str) -> Callable[..., Any]:
     return FunctionType(_call.__code__.replace(co_name=name, co_qualname=name), {}, name)
 
 
-@remembered(1)
+@memoize(1)
 def print_crashes() -> None:
     """Have `faulthandler` print where a crash was, to standard error, unless somebody has it print already."""
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:

@@ -87,14 +87,14 @@ def resize_coordinates(operation: NamedOperation, axis: int) -> Array:
     return mode(np.arange(output_size, dtype=np.float32), np.float32(size), np.float32(output_size), scale)
 
 
-def nearest_places(operation: NamedOperation, axis: int) -> Array:
+def nearest_indices(operation: NamedOperation, axis: int) -> Array:
     """Which elements of an axis RESIZE_NEAREST takes: int64, one for each element of the result along it."""
     last = operation.input.type.dimensions[axis] - 1
     places: Array = _NEAREST[operation.nearest_mode](resize_coordinates(operation, axis))
     return np.clip(places, 0, last).astype(np.int64)
 
 
-def linear_places(operation: NamedOperation, axis: int) -> tuple[Array, Array, Array]:
+def linear_indices(operation: NamedOperation, axis: int) -> tuple[Array, Array, Array]:
     """Between which elements of an axis RESIZE_LINEAR mixes: the one before, the one behind, and the latter's share.
 
     Returns:

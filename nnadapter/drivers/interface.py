@@ -27,9 +27,9 @@ every final segment, and only its yes obliges the driver to compile. A model arr
 capability names: adapter IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
 
 A device with `Capability.dynamic_shapes` may be given a model that holds for many sizes. In adapter IR
-(`Model.is_open`), its dimensions and attributes hold symbolic numbers, whose values `Execution.at` gives. What
-`supported`, `admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model is compiled
-once more.
+(`Model.has_dynamic_shapes`), its dimensions and attributes hold symbolic numbers, whose values `Execution.specialize`
+gives. What `supported`, `admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model
+is compiled once more.
 
 Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
 `execute_program`), with verdicts instead of booleans and a separate execution.
@@ -215,13 +215,13 @@ class Admission:
 class Compatibility(StrEnum):
     """What a serialized program is to a context that is asked for it."""
 
-    SAME = "same"
+    IDENTICAL = "same"
     """It was compiled by this version for this device, with these options."""
     COMPATIBLE = "compatible"
     """It was not, and runs all the same."""
     RECOMPILE = "recompile"
     """It does not run here; the model that it was compiled from may."""
-    NO = "no"
+    INCOMPATIBLE = "no"
     """It is none of this device's: not even the model is for it."""
 
 
@@ -248,7 +248,7 @@ class Execution(ABC):
         """
         return self.compute(inputs)
 
-    def at(self, sizes: Sequence[Any]) -> Execution:
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
         """The execution at some sizes, of a program whose model leaves them open; cheap, asked for before each run.
 
         Only devices are asked that take such adapter IR. What `compute` and the others are given has the dimensions of
@@ -425,14 +425,14 @@ class Context(ProgramReader, ABC):
         """Compile a segment that is the whole plan: nothing else of it runs beside, on whatever processor."""
         return self.compile(model)
 
-    def bind(self, program: Program, model: SegmentModel) -> Program | None:
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
         """The program of another model, made of one that was compiled, by giving it other constants.
 
         Layers of a network are such models. A driver that can do so compiles one of them.
 
         Args:
-            program: what `compile` or `bind` of this context gave; it stays as it was, and may be closed before the
-                new one, or after it.
+            program: what `compile` or `clone_with_constants` of this context gave; it stays as it was, and may be
+                closed before the new one, or after it.
             model: adapter IR that `admit` took. It differs from the one that `program` was compiled from in names, and
                 in what constants hold.
 

@@ -25,7 +25,7 @@ from nnadapter.errors import DeviceNotFoundError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import ANY, Array
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.ir.symbolic_numbers import settled
+from nnadapter.ir.symbolic_numbers import substitute_sizes
 from nnadapter.ir.verification import verify
 from partition.verdict import SUPPORTED, Verdict
 
@@ -51,9 +51,9 @@ class NullExecution(Execution):
         """See `Execution.compute`."""
         return [np.zeros(dimensions, dtype) for dimensions, dtype in self._outputs]
 
-    def at(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.at`."""
-        return NullExecution([(settled(dimensions, sizes), dtype) for dimensions, dtype in self._outputs])
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.specialize`."""
+        return NullExecution([(substitute_sizes(dimensions, sizes), dtype) for dimensions, dtype in self._outputs])
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute_into`."""

@@ -536,7 +536,7 @@ def _clash(name: str, registered_source: DriverSource, other: DriverSource) -> s
     )
 
 
-OWN = "nnadapter"
+BUILT_IN_DISTRIBUTION = "nnadapter"
 """The distribution of drivers that are built in."""
 
 
@@ -546,7 +546,7 @@ def driver_files(device: str) -> list[Path]:
     They are its library, or all of Python in the package that its class is from; what these load is not known.
     """
     source = source_of(inside(device).partition(":")[0])
-    if source.distribution == OWN:
+    if source.distribution == BUILT_IN_DISTRIBUTION:
         return []
     if source.library is not None:
         return [source.library]

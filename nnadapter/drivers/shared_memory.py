@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
 
 _all: WeakValueDictionary[int, Block] = WeakValueDictionary()
-_block_numbers: dict[int, int] = {}
+_block_number_by_address: dict[int, int] = {}
 """By address, the numbers of blocks that `place_of` finds."""
 _starts: list[list[int]] = [[]]
 """Their addresses in order; a change puts another list here, so that looking takes no lock."""
@@ -91,9 +91,9 @@ def shared_bytes(nbytes: int) -> Array:
         OutOfMemoryError: there is no room.
     """
     block = Block(nbytes)
-    _block_numbers[block.address] = block.number
+    _block_number_by_address[block.address] = block.number
     finalize(block, _forget, block.address)
-    _starts[0] = sorted(_block_numbers)
+    _starts[0] = sorted(_block_number_by_address)
     return block.array(0, (nbytes,), np.dtype(np.uint8))
 
 
@@ -142,13 +142,13 @@ def _descriptor(nbytes: int) -> int:
 
 
 def _forget(address: int) -> None:
-    _block_numbers.pop(address, None)
-    _starts[0] = sorted(_block_numbers)
+    _block_number_by_address.pop(address, None)
+    _starts[0] = sorted(_block_number_by_address)
 
 
 def _part() -> None:
     """In a process that was forked: what was shared becomes its own, and empty, where it is."""
-    _block_numbers.clear()
+    _block_number_by_address.clear()
     _starts[0] = []
     with suppress(AttributeError, OSError):  # a system whose C library is another: nobody shares what is in use there
         place = ctypes.CDLL(None).mmap
@@ -167,7 +167,7 @@ _MAP_FIXED = 0x10
 class _Blocks:
     """All blocks, to whatever forks."""
 
-    part = staticmethod(_part)
+    after_fork = staticmethod(_part)
 
 
 _BLOCKS = _Blocks()

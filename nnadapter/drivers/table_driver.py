@@ -185,7 +185,7 @@ class TableContext(Context):
         from nnadapter.drivers.table_program import OpenTableProgram, TableProgram
 
         closures = self._lowered(model)
-        if model.is_open:
+        if model.has_dynamic_shapes:
             return OpenTableProgram(model, self._lowered, self._driver)
         return TableProgram(model, closures, self._lowered, self._driver)
 

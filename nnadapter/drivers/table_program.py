@@ -201,7 +201,7 @@ def _span(array: Array) -> tuple[int, int]:
     return begin, end
 
 
-class Border(Protocol):
+class HostTransfers(Protocol):
     """What brings values onto the device and back."""
 
     def to_device(self, array: Array) -> Any:
@@ -239,7 +239,7 @@ class Constants(NamedTuple):
 class TableExecution(Execution):
     """Runs the closures one after the other; holds nothing between runs, so many threads may share it."""
 
-    def __init__(self, model: Model, closures: Sequence[Computes], border: Border, constants: Constants) -> None:
+    def __init__(self, model: Model, closures: Sequence[Computes], border: HostTransfers, constants: Constants) -> None:
         self._steps = tuple(_steps(model, closures))
         self._inputs, self._outputs = model.inputs, model.outputs
         self._border = border
@@ -300,12 +300,12 @@ class TableProgram(Program):
         model: Model,
         closures: Sequence[Computes],
         lower: Callable[[Model], Sequence[Computes]],
-        border: Border,
+        border: HostTransfers,
     ) -> None:
         self._model, self._lower, self._border = model, lower, border
         self._unused = [closures]
         """Those that no execution has yet."""
-        self._constants = brought(model, border)
+        self._constants = copy_constants(model, border)
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`: closures may keep something where `Threading` keeps executions apart.
@@ -330,14 +330,14 @@ class TableProgram(Program):
         return 0
 
 
-def brought(model: Model, border: Border) -> Constants:
+def copy_constants(model: Model, border: HostTransfers) -> Constants:
     """Return the constants of a model, brought to the device."""
     arrays = [operand.value for operand in model.operands]
     values = (*(None if array is None else border.to_device(array) for array in arrays), None)
     return Constants(values, ConstantMemory(_on_the_host(arrays, values, border)))
 
 
-def _on_the_host(arrays: Iterable[Array | None], values: Iterable[Any], border: Border) -> Iterator[Array]:
+def _on_the_host(arrays: Iterable[Array | None], values: Iterable[Any], border: HostTransfers) -> Iterator[Array]:
     """Constants, and what results would be that are constants of the device; what has no such form is no result."""
     for array, value in zip(arrays, values, strict=False):
         if array is not None:
@@ -421,10 +421,10 @@ class OpenTableProgram(Program):
         border: brings values onto the device and back.
     """
 
-    def __init__(self, model: Model, lower: Callable[[Model], Sequence[Computes]], border: Border) -> None:
+    def __init__(self, model: Model, lower: Callable[[Model], Sequence[Computes]], border: HostTransfers) -> None:
         self._traced = SymbolicModel(model)
         self._lower, self._border = lower, border
-        self._constants = brought(model, border)
+        self._constants = copy_constants(model, border)
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
@@ -436,7 +436,7 @@ class OpenTableProgram(Program):
         Raises:
             CompilationError: a lowering refuses what it took before.
         """
-        model = self._traced.filled(sizes)
+        model = self._traced.specialize(sizes)
         return TableExecution(model, self._lower(model), self._border, self._constants)
 
 
@@ -456,8 +456,8 @@ class OpenTableExecution(Execution):
         """
         raise errors.DriverError("the program leaves sizes open: say by `at` what they are")
 
-    def at(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.at`.
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.specialize`.
 
         Raises:
             CompilationError: a lowering refuses what it took before.

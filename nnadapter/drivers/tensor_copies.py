@@ -57,18 +57,18 @@ class OwnerBoundMemory:
         owner_ref = self._owners.get(key)
         return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
-    def keep(self, key: Hashable, owner: object, memory: Memory) -> Memory:
+    def add(self, key: Hashable, owner: object, memory: Memory) -> Memory:
         """Keep memory for its owner, unless it is kept already; what another thread kept under the key before."""
         owner_ref = _Owner(owner, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
         owner_ref.memory, owner_ref.key = memory, key
         if self._gone:
-            self.free_gone()
+            self.free_orphans()
         first = self._owners.setdefault(key, owner_ref)
         if first.memory is not memory:
             warn_of_failures(_freed(memory))
         return first.memory
 
-    def free_gone(self) -> None:
+    def free_orphans(self) -> None:
         """Free what nobody owns any more.
 
         Whoever comes next does so, and it is seldom whose memory it was: a driver that raises costs them nothing.
@@ -93,9 +93,9 @@ TENSORS = OwnerBoundMemory()
 """The memory of tensors on devices, in the process."""
 
 
-def kept(tensor: DeviceTensor) -> DeviceTensor:
+def bind_to_owner(tensor: DeviceTensor) -> DeviceTensor:
     """The tensor itself, whose memory is freed some time after nobody has it any more."""
-    TENSORS.keep(id(tensor.memory), tensor, tensor.memory)
+    TENSORS.add(id(tensor.memory), tensor, tensor.memory)
     return tensor
 
 
@@ -182,7 +182,7 @@ class Copies(FedTensor):
         """The same without its array, which somebody else may change: where it lies on devices, else a copy of it."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
-    def given_up(self, is_donated: bool = True) -> Copies:
+    def donate(self, is_donated: bool = True) -> Copies:
         """The same for a run behind which nobody wants it, or somebody does."""
         return Copies(self._array, self._tensors, is_donated=is_donated)
 
@@ -214,7 +214,7 @@ class Copies(FedTensor):
             kind = f"{self.dtype}{list(self.shape)}"
             raise InvalidInputError(f"{kind} cannot lie in memory of {device!r}; keep it on the host")
         array = np.ascontiguousarray(self.host(name, transfers))
-        TENSORS.free_gone()
+        TENSORS.free_orphans()
         started = time.perf_counter()
         memory: Memory = use_memory(device, "allocate", open_device(device).allocate, self.nbytes)
         try:
@@ -222,7 +222,7 @@ class Copies(FedTensor):
         except BaseException:
             memory.free()
             raise
-        tensor = self._tensors.setdefault(device, kept(DeviceTensor(memory, self.dtype, self.shape)))
+        tensor = self._tensors.setdefault(device, bind_to_owner(DeviceTensor(memory, self.dtype, self.shape)))
         if transfers is not None:
             transfers.append(Transfer(name, HOST, device, self.nbytes, time.perf_counter() - started))
         return tensor

@@ -106,7 +106,7 @@ class Residents:
             ExecutionError: it failed.
         """
         opened = open_device(device)
-        self.free_gone()
+        self.free_orphans()
         types = [operand.type for operand in (*execution.inputs, *execution.outputs)]
         if not opened.has_memory or any(type_.dtype in PACKED or not type_.size for type_ in types):
             return None
@@ -128,9 +128,9 @@ class Residents:
             for memory in memories:
                 memory.free()
 
-    def free_gone(self) -> None:
+    def free_orphans(self) -> None:
         """Free the copies of arrays that are gone."""
-        self._kept.free_gone()
+        self._kept.free_orphans()
 
     def _of(self, device: str, opened: DriverDevice, array: Array) -> Memory:
         cached_memory = self._kept.find((device, id(array)), array)
@@ -145,7 +145,7 @@ class Residents:
         return self._keep(device, array, memory)
 
     def _keep(self, device: str, array: Array, memory: Memory) -> Memory:
-        return self._kept.keep((device, id(array)), array, memory)
+        return self._kept.add((device, id(array)), array, memory)
 
 
 RESIDENTS = Residents()

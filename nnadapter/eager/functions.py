@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.eager.execution import apply, cast
-from nnadapter.eager.place import Place, Placed, common, floating, joined, summed
+from nnadapter.eager.place import OnDevice, Place, common, floating, joined, summed
 from nnadapter.ir.operand import Array
 from nnadapter.ir.schema import AttributeValue
 
@@ -229,7 +229,7 @@ NotMapped = object()
 def _reduction(name: str) -> Callable[..., Any]:
     def function(a: Any, axis: Any = None, *, keepdims: Any = np._NoValue) -> Any:
         tensor = _tensor(a)
-        return tensor.made(reduce(tensor.place, name, tensor.held, axis, keepdims is True))
+        return tensor.with_array(reduce(tensor.place, name, tensor.array, axis, keepdims is True))
 
     return function
 
@@ -237,14 +237,14 @@ def _reduction(name: str) -> Callable[..., Any]:
 def _arg(name: str) -> Callable[..., Any]:
     def function(a: Any, axis: Any = None, *, keepdims: Any = np._NoValue) -> Any:
         tensor = _tensor(a)
-        return tensor.made(arg_extreme(tensor.place, name, tensor.held, axis, keepdims is True))
+        return tensor.with_array(arg_extreme(tensor.place, name, tensor.array, axis, keepdims is True))
 
     return function
 
 
 def _tensor(argument: Any) -> Any:
     """A tensor, where numpy's function is of one."""
-    if not isinstance(argument, Placed):
+    if not isinstance(argument, OnDevice):
         raise TypeError(f"expected a tensor, got {type(argument).__name__}")
     return argument
 
@@ -270,11 +270,11 @@ def _moveaxis(a: Any, source: Any, destination: Any) -> Any:
 
 
 def _expand_dims(a: Any, axis: Any) -> Any:
-    return _tensor(a).reshape(np.expand_dims(a.held, axis).shape)
+    return _tensor(a).reshape(np.expand_dims(a.array, axis).shape)
 
 
 def _squeeze(a: Any, axis: Any = None) -> Any:
-    return _tensor(a).reshape(np.squeeze(a.held, axis).shape)
+    return _tensor(a).reshape(np.squeeze(a.array, axis).shape)
 
 
 def _ravel(a: Any) -> Any:
@@ -283,14 +283,14 @@ def _ravel(a: Any) -> Any:
 
 def _broadcast_to(array: Any, shape: Any) -> Any:
     target_shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    return array.made(expand(_tensor(array).place, array.held, target_shape))
+    return array.with_array(expand(_tensor(array).place, array.array, target_shape))
 
 
 def _concatenate(arrays: Any, /, axis: Any = 0) -> Any:
     like, operands = joined(list(arrays))
     if axis is None:
         operands, axis = [reshape(like.place, operand, (-1,)) for operand in operands], 0
-    return like.made(concatenate(like.place, operands, axis))
+    return like.with_array(concatenate(like.place, operands, axis))
 
 
 def _stack(arrays: Any, axis: int = 0) -> Any:
@@ -299,20 +299,22 @@ def _stack(arrays: Any, axis: int = 0) -> Any:
     if any(operand.shape != operands[0].shape for operand in operands):
         raise ValueError("all tensors that are stacked must have the same shape")
     along = axis if axis >= 0 else axis + len(shape)
-    return like.made(concatenate(like.place, [reshape(like.place, operand, shape) for operand in operands], along))
+    return like.with_array(
+        concatenate(like.place, [reshape(like.place, operand, shape) for operand in operands], along)
+    )
 
 
 def _where(condition: Any, /, x: Any = None, y: Any = None) -> Any:
     if x is None or y is None:
         return NotMapped
     like, operands = joined([condition, x, y])
-    return like.made(where(like.place, *operands))
+    return like.with_array(where(like.place, *operands))
 
 
 def _take(a: Any, indices: Any, axis: Any = None) -> Any:
     like, (operand, numbers) = joined([_tensor(a), indices])
     flat = reshape(like.place, operand, (-1,)) if axis is None else operand
-    return like.made(take(like.place, flat, numbers, axis or 0))
+    return like.with_array(take(like.place, flat, numbers, axis or 0))
 
 
 def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
@@ -324,7 +326,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
         raised = a if a_min is None else np.maximum(a, a_min)
         return raised if a_max is None else np.minimum(raised, a_max)
     dtype = common([_tensor(a).dtype], bounds)
-    return a.made(clip(a.place, cast(a.place, a.held, dtype), a_min, a_max))
+    return a.with_array(clip(a.place, cast(a.place, a.array, dtype), a_min, a_max))
 
 
 def _dot(a: Any, b: Any) -> Any:
@@ -335,7 +337,7 @@ def _dot(a: Any, b: Any) -> Any:
 
 
 def _cumsum(a: Any, axis: Any = None) -> Any:
-    return a.made(cumulate(_tensor(a).place, a.held, axis))
+    return a.with_array(cumulate(_tensor(a).place, a.array, axis))
 
 
 FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(

@@ -149,7 +149,7 @@ def common_place(places: list[Place]) -> Place:
     return first
 
 
-class Placed:
+class OnDevice:
     """Contents in a place.
 
     Args:
@@ -169,21 +169,21 @@ class Placed:
         return self._place
 
     @property
-    def held(self) -> Array:
+    def array(self) -> Array:
         """The contents, read-only, not copied."""
         return self._array
 
-    def made(self, array: Array) -> Self:
+    def with_array(self, array: Array) -> Self:
         """Another one in the same place."""
         return type(self)(array, self._place)
 
 
-def joined(operands: Sequence[Any]) -> tuple[Placed, list[Array]]:
+def joined(operands: Sequence[Any]) -> tuple[OnDevice, list[Array]]:
     """Return the first that has a place of what an operation is given, and everything as arrays.
 
     Raises:
         InvalidInputError: they are of two devices, or something is no array of numbers.
     """
-    placed = [operand for operand in operands if isinstance(operand, Placed)]
+    placed = [operand for operand in operands if isinstance(operand, OnDevice)]
     common_place([tensor.place for tensor in placed])
-    return placed[0], [operand.held if isinstance(operand, Placed) else contents(operand) for operand in operands]
+    return placed[0], [operand.array if isinstance(operand, OnDevice) else contents(operand) for operand in operands]

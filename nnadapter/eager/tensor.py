@@ -17,13 +17,13 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from nnadapter.eager import functions
 from nnadapter.eager.execution import cast, fall_back
 from nnadapter.eager.functions import FUNCTIONS, NotMapped, get_item
-from nnadapter.eager.place import Dtype, Place, Placed, common_place, contents, place_of
+from nnadapter.eager.place import Dtype, OnDevice, Place, common_place, contents, place_of
 from nnadapter.eager.ufuncs import compute_ufunc, is_among, written
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array, freeze
 
 
-class TensorOperators(Placed, NDArrayOperatorsMixin):
+class TensorOperators(OnDevice, NDArrayOperatorsMixin):
     """Python's operators by numpy's ufuncs. Source: numpy's `NDArrayOperatorsMixin`."""
 
     __hash__ = None  # type: ignore[assignment]
@@ -57,12 +57,12 @@ class TensorOperators(Placed, NDArrayOperatorsMixin):
 
     def _unlike(self, comparison: Any) -> Any:
         """What numpy says of something that no tensor holds."""
-        return self.made(freeze(np.asarray(comparison)))
+        return self.with_array(freeze(np.asarray(comparison)))
 
 
 def _is_comparable(other: object) -> bool:
     """Whether a tensor can be made of it, or it is one."""
-    if isinstance(other, (Placed, bool, int, float)):
+    if isinstance(other, (OnDevice, bool, int, float)):
         return True
     try:
         contents(other)
@@ -149,16 +149,16 @@ class Tensor(TensorOperators):
 
     def astype(self, dtype: Any) -> Tensor:
         """The same in another data type, cast on its device."""
-        return self.made(cast(self._place, self._array, contents(0, dtype).dtype))
+        return self.with_array(cast(self._place, self._array, contents(0, dtype).dtype))
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements under other dimensions, of which one may be -1."""
-        return self.made(functions.reshape(self._place, self._array, _axes(shape)))
+        return self.with_array(functions.reshape(self._place, self._array, _axes(shape)))
 
     def transpose(self, *axes: Any) -> Tensor:
         """Axes in another order, reversed if none is given."""
         order = None if not axes or axes == (None,) else _axes(axes)
-        return self.made(functions.transpose(self._place, self._array, order))
+        return self.with_array(functions.transpose(self._place, self._array, order))
 
     def squeeze(self, axis: functions.Axes = None) -> Tensor:
         """Without axes of size 1: all of them, or those given."""
@@ -186,31 +186,31 @@ class Tensor(TensorOperators):
 
     def sum(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Sum over axes; keeps the data type."""
-        return self.made(functions.reduce(self._place, "sum", self._array, axis, keepdims))
+        return self.with_array(functions.reduce(self._place, "sum", self._array, axis, keepdims))
 
     def prod(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Product over axes; keeps the data type."""
-        return self.made(functions.reduce(self._place, "prod", self._array, axis, keepdims))
+        return self.with_array(functions.reduce(self._place, "prod", self._array, axis, keepdims))
 
     def mean(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Mean over axes; of integers, float32."""
-        return self.made(functions.reduce(self._place, "mean", self._array, axis, keepdims))
+        return self.with_array(functions.reduce(self._place, "mean", self._array, axis, keepdims))
 
     def max(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Largest element over axes."""
-        return self.made(functions.reduce(self._place, "max", self._array, axis, keepdims))
+        return self.with_array(functions.reduce(self._place, "max", self._array, axis, keepdims))
 
     def min(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
         """Smallest element over axes."""
-        return self.made(functions.reduce(self._place, "min", self._array, axis, keepdims))
+        return self.with_array(functions.reduce(self._place, "min", self._array, axis, keepdims))
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Where the first largest element stands."""
-        return self.made(functions.arg_extreme(self._place, "argmax", self._array, axis, keepdims))
+        return self.with_array(functions.arg_extreme(self._place, "argmax", self._array, axis, keepdims))
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Where the first smallest element stands."""
-        return self.made(functions.arg_extreme(self._place, "argmin", self._array, axis, keepdims))
+        return self.with_array(functions.arg_extreme(self._place, "argmin", self._array, axis, keepdims))
 
     def __getitem__(self, key: Any) -> Tensor:
         """Elements, by numpy's rules; what there is no operation for is taken on the host."""
@@ -219,7 +219,7 @@ class Tensor(TensorOperators):
         if elements is None:
             self._say_not_mapped("indexing with such a key")
             elements = freeze(np.asarray(self._array[plain]))
-        return self.made(elements)
+        return self.with_array(elements)
 
     def __setitem__(self, key: object, value: object) -> None:
         raise TypeError("a tensor never changes; make another one, for example with numpy.where")
@@ -302,7 +302,7 @@ class Tensor(TensorOperators):
 
     def _back(self, result: Any) -> Any:
         is_numeric = isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf"
-        return self.made(freeze(np.array(result))) if is_numeric else result
+        return self.with_array(freeze(np.array(result))) if is_numeric else result
 
 
 def _check_outs(outs: Sequence[Any]) -> None:

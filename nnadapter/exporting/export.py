@@ -22,7 +22,7 @@ from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
 from nnadapter.ir.operations.windows import IMAGES
-from nnadapter.ir.symbolic_numbers import Traced
+from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.written_nodes import WrittenNode, written_model
 from partition.graph import Value
@@ -218,4 +218,4 @@ def _with_reals(write: NodeWriter) -> NodeWriter:
 
 
 def _dimension(size: object) -> int | str:
-    return f"size_{size.number}" if isinstance(size, Traced) else int(size)  # type: ignore[call-overload]
+    return f"size_{size.number}" if isinstance(size, SymbolicNumber) else int(size)  # type: ignore[call-overload]

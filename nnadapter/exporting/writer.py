@@ -11,7 +11,7 @@ import numpy as np
 
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Operand, OperandType, freeze
-from nnadapter.ir.symbolic_numbers import is_traced
+from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.written_nodes import WrittenNode, first_opset, opset_of_version, result_types, type_text, types_of
 from partition.verdict import Reason
@@ -240,7 +240,7 @@ def known_sizes(sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
 
 def _plain(name: str, value: _Value) -> _Value:
     """What a node may state of itself; a Refusal where that follows from open sizes."""
-    if is_traced(value):
+    if is_symbolic(value):
         raise Refusal(
             Reason.DYNAMIC_SHAPE,
             f"attribute {name!r} follows from sizes that the model leaves open, which no ONNX attribute can say",

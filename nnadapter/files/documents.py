@@ -207,6 +207,8 @@ class FileKind(Generic[Contents]):
     """What to do about it."""
     header: Mapping[str, object] = field(default_factory=dict)
     """Keys of the whole, and what each has to be."""
+    upgrade: Callable[[object], object] | None = None
+    """Converts a document of an older version, and returns any other as it is."""
     parse: Callable[[str], object] = parse_json
     most_bytes: int = limits.TEXT_BYTES
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -253,6 +255,8 @@ class FileKind(Generic[Contents]):
         """
         if isinstance(document, Twice):
             self.refuse(f"{document}; {self.advice}", file, (document.key,))
+        if self.upgrade is not None:
+            document = self.upgrade(document)
         for key, expected in self.header.items():
             if not isinstance(document, Mapping) or key not in document:
                 self.refuse(f"it is no {self.name}: it has no key {key!r}; {self.advice}", file)

@@ -11,7 +11,7 @@
  *  3. Strings are UTF-8 and end in 0. Operation types and attributes are named as in the table of nnadapter's
  *     adapter IR; a driver refuses names that it does not know.
  *  4. Life. What a call is given lives until it returns, and longer in three cases: a model given to `compile` or
- *     `bind`, its constants too, lives unchanged until the program made of it is destroyed; a compute request with a
+ *     `clone_with_constants`, its constants too, lives unchanged until the program made of it is destroyed; a compute request with a
  *     stream, and all it points to, lives until that stream was synchronized; so does memory given to a copy with a
  *     stream. What a driver tells of itself (its table, device infos, capability) is the driver's, and lives as long as
  *     the library.
@@ -22,7 +22,7 @@
  *     with 0. bfloat16: the upper half of a float32. float8_e4m3fn, float8_e5m2: one byte, as ONNX says.
  *     Contents of no bytes have a null pointer.
  *  7. Threads. Calls that name the same context come one at a time, as do those that make executions of one program,
- *     and those that name the same stream; `bind` counts among those of the program and among those of its context.
+ *     and those that name the same stream; `clone_with_constants` counts among those of the program and among those of its context.
  *     What may compute at once is said by `threading`. Other calls, with other handles, may come at any time from any
  *     thread; so may memory and its statistics. Handles are destroyed after those that were made of them, when no
  *     other call uses them; programs, in any order.
@@ -115,10 +115,10 @@ enum { /* why an operation or a segment is refused; they reach reports under the
 };
 
 enum { /* what a serialized program is to a context */
-    NNADAPTER_SAME = 1,       /* this version compiled it for this device, with these options */
-    NNADAPTER_COMPATIBLE = 2, /* it did not, and the program runs all the same */
-    NNADAPTER_RECOMPILE = 3,  /* the program does not run here; the model that it was compiled from may */
-    NNADAPTER_NO = 4          /* it is none of this device's */
+    NNADAPTER_IDENTICAL = 1,   /* this version compiled it for this device, with these options */
+    NNADAPTER_COMPATIBLE = 2,  /* it did not, and the program runs all the same */
+    NNADAPTER_RECOMPILE = 3,   /* the program does not run here; the model that it was compiled from may */
+    NNADAPTER_INCOMPATIBLE = 4 /* it is none of this device's */
 };
 
 enum { /* what a device can do with sizes that are left open */
@@ -435,7 +435,7 @@ typedef struct NNAdapterDriver {
      * admitted; it differs from the one of `program` in names, and in what constants hold. `program` stays as it was,
      * and may be destroyed before the new one or after it: what both share counts who uses it, and points into neither
      * model. Leave `*bound` null where the model has to be compiled after all */
-    NNAdapterStatus (*bind)(NNAdapterProgram *program, const NNAdapterCompileRequest *request,
+    NNAdapterStatus (*clone_with_constants)(NNAdapterProgram *program, const NNAdapterCompileRequest *request,
                             NNAdapterProgram **bound, NNAdapterError *error);
 } NNAdapterDriver;
 

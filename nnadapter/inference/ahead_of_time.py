@@ -157,7 +157,7 @@ def _compile_dynamic(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen
 
 
 def _count_open(engine: PlannedEngine) -> int:
-    return sum(plan.is_open for plan, _ in engine.plans_kept)
+    return sum(plan.has_dynamic_shapes for plan, _ in engine.plans_kept)
 
 
 def _prepared(engine: PlannedEngine, chosen: Chosen | None) -> Prepared:

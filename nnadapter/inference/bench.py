@@ -101,9 +101,9 @@ class EngineTiming:
     """Reading and compiling, imports of an engine left out."""
     first_seconds: float | None = None
     """The first run, with compiling where it was not done before."""
-    turns: tuple[float, ...] = ()
+    round_seconds: tuple[float, ...] = ()
     """Seconds of a run, round by round."""
-    differing: Mapping[str, float] = field(default_factory=dict)
+    differing_outputs: Mapping[str, float] = field(default_factory=dict)
     """Outputs that are not what the session gave -> the largest difference."""
     failure: str = ""
     """Why an engine does not run the model."""
@@ -111,7 +111,7 @@ class EngineTiming:
     @property
     def spread(self) -> Spread | None:
         """Of the turns."""
-        return _spread(self.turns) if self.turns else None
+        return _spread(self.round_seconds) if self.round_seconds else None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -121,8 +121,8 @@ class EngineTiming:
             "load_seconds": self.load_seconds,
             "first_seconds": self.first_seconds,
             "seconds": None if self.spread is None else self.spread.to_dict(),
-            "turns": list(self.turns),
-            "differing": dict(self.differing),
+            "turns": list(self.round_seconds),
+            "differing": dict(self.differing_outputs),
             "failure": self.failure,
         }
 
@@ -137,35 +137,38 @@ class BenchReport:
     failures: tuple[str, ...]
     """What fell back from a device that had taken it."""
     session: EngineTiming
-    peers: tuple[EngineTiming, ...]
+    baselines: tuple[EngineTiming, ...]
     report: PartitionReport
     """Of the session."""
 
     @property
-    def ran(self) -> bool:
+    def ran_on_devices(self) -> bool:
         """Nodes ran on the devices in question, and nothing fell back, so that the times are theirs."""
         target_devices = [device for device in self.devices if device not in HOSTS] or self.devices
         return any(self.nodes.get(device, 0) for device in target_devices) and not self.failures
 
-    def over(self, peer: EngineTiming) -> Spread | None:
+    def ratio_to(self, peer: EngineTiming) -> Spread | None:
         """The session's time over an engine's, of the ratios of all rounds; None where it does not run the model."""
-        if not peer.turns:
+        if not peer.round_seconds:
             return None
         return _spread(
-            [session_turn / other for session_turn, other in zip(self.session.turns, peer.turns, strict=True)]
+            [
+                session_turn / other
+                for session_turn, other in zip(self.session.round_seconds, peer.round_seconds, strict=True)
+            ]
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: `over` of each peer is the session's time over its own."""
+        """As plain data: `ratio_to` of each peer is the session's time over its own."""
         return {
             "devices": list(self.devices),
             "nodes": dict(self.nodes),
             "failures": list(self.failures),
-            "ran": self.ran,
+            "ran": self.ran_on_devices,
             "session": self.session.to_dict(),
             "peers": [
-                {**peer.to_dict(), "over": None if (over := self.over(peer)) is None else over.to_dict()}
-                for peer in self.peers
+                {**peer.to_dict(), "over": None if (over := self.ratio_to(peer)) is None else over.to_dict()}
+                for peer in self.baselines
             ],
         }
 
@@ -174,9 +177,13 @@ class BenchReport:
         return "\n".join([*self._words(), *self._table(), *self._notes()])
 
     def _words(self) -> Iterator[str]:
-        for peer in self.peers:
-            over = self.over(peer)
-            yield peer.failure if over is None else f"{SESSION} over {peer.name}: {verdict(over, len(peer.turns))}"
+        for peer in self.baselines:
+            over = self.ratio_to(peer)
+            yield (
+                peer.failure
+                if over is None
+                else f"{SESSION} over {peer.name}: {verdict(over, len(peer.round_seconds))}"
+            )
         counts = ", ".join(f"{count} on {device}" for device, count in self.nodes.items() if count)
         yield f"devices {', '.join(self.devices)}; nodes: {counts or 'none, as all results were known before the run'}"
 
@@ -189,13 +196,13 @@ class BenchReport:
 
     def _notes(self) -> Iterator[str]:
         yield from (f"fell back: {failure}" for failure in self.failures)
-        for peer in self.peers:
-            for output, off in peer.differing.items():
+        for peer in self.baselines:
+            for output, off in peer.differing_outputs.items():
                 yield f"{peer.name} gives another {output!r}, off by {off:.3g} at most"
 
     @property
     def _all(self) -> tuple[EngineTiming, ...]:
-        return self.session, *self.peers
+        return self.session, *self.baselines
 
 
 def verdict(over: Spread, rounds: int) -> str:
@@ -267,7 +274,7 @@ def bench(
     feed = random_feed(model, input_shapes) if feed is None else feed
     source = model if isinstance(model, (str, os.PathLike, bytes)) or not peers else contents_of(model)
     watch = stopwatch or Stopwatch()
-    watch.rest()
+    watch.wait_until_process_idle()
     started = time.perf_counter()
     with InferenceSession(model, devices=devices, options=chosen) as session:
         loaded = time.perf_counter()
@@ -281,14 +288,14 @@ def bench(
             if run is not None:
                 runs[peer.name] = run
         for name, turns in _in_turn(runs, rounds, watch, advance).items():
-            timed[name] = replace(timed[name], turns=turns)
+            timed[name] = replace(timed[name], round_seconds=turns)
         report = session.report()
         return BenchReport(
             devices=session.devices,
             nodes=nodes_run(report, session.provenance),
             failures=tuple(failures_of(report)),
             session=timed.pop(SESSION),
-            peers=tuple(timed.values()),
+            baselines=tuple(timed.values()),
             report=report,
         )
 
@@ -313,7 +320,7 @@ def _opened(
     watch: Stopwatch,
 ) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
     """Load an engine, run it once, and compare what comes out; what runs it again, if it runs this model."""
-    watch.rest()
+    watch.wait_until_process_idle()
     started = time.perf_counter()
     try:
         run = peer.opened(model)
@@ -331,7 +338,7 @@ def _opened(
         peer.version,
         load_seconds=loaded - started,
         first_seconds=first,
-        differing={
+        differing_outputs={
             difference.value: difference.largest_absolute for difference in compared if difference.tolerances > 1
         },
     )

@@ -18,7 +18,7 @@ from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.atomic_files import check_writable
-from nnadapter.inference.layers import ComparedRun, LayerReport, look
+from nnadapter.inference.layers import ComparedRun, LayerReport, search_layers
 from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import random_feed
@@ -175,7 +175,7 @@ def compare(
     of_parts = replace(chosen, trace=None, cache_dir=False)
     model = optional_part("paddle_model_as_onnx")(model, chosen)
     compared = partial(ComparedRun, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)
-    gathered = _Gathered(compared)
+    gathered = _ComparisonState(compared)
     with (
         InferenceSession(model, devices=devices, options=chosen) as tested,
         InferenceSession(model, devices=CPU) as reference,
@@ -197,7 +197,7 @@ def compare(
         differences=tuple(gathered.differences),
         nodes=tuple(gathered.nodes),
         failures=tuple(gathered.failures),
-        layers=look(telling, save, rules_out) if layers and telling is not None else None,
+        layers=search_layers(telling, save, rules_out) if layers and telling is not None else None,
     )
 
 
@@ -236,7 +236,7 @@ def _unoptimized_results(
         return None
 
 
-class _Gathered:
+class _ComparisonState:
     """What was seen of a comparison, feed by feed."""
 
     def __init__(self, compared: Callable[..., ComparedRun]) -> None:

@@ -108,14 +108,14 @@ class LayerReport:
     atoms: int
     """How many groups of nodes that stand for one thing run on devices."""
     outputs_agree: bool
-    alone: tuple[Finding, ...]
+    local_errors: tuple[Finding, ...]
     """Beyond the tolerance on the CPU's values (local error), in topological order."""
-    accumulated: Finding | None
+    first_accumulated_error: Finding | None
     """The first nodes behind which the device's own values are beyond the tolerance, found by bisecting."""
-    together: Finding | None
+    shortest_deviating_stretch: Finding | None
     """What is beyond the tolerance on the CPU's values although no node in it is by itself."""
     fused: bool
-    """`together` is beyond it only where the device may run its nodes as one."""
+    """`shortest_deviating_stretch` is beyond it only where the device may run its nodes as one."""
     largest: Finding | None
     """The largest local error, within the tolerance or not."""
     unchecked: tuple[str, ...]
@@ -130,7 +130,7 @@ class LayerReport:
     @property
     def first(self) -> Finding | None:
         """What is to blame."""
-        return next(iter(self.alone), None) or self.together
+        return next(iter(self.local_errors), None) or self.shortest_deviating_stretch
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -147,10 +147,10 @@ class LayerReport:
             return
         yield f"layers: {self.atoms} on devices, {_counted(self.compilations, 'compilation')}"
         yield from self._culprits()
-        if self.alone and self.outputs_agree:
+        if self.local_errors and self.outputs_agree:
             yield "the outputs agree although a node inside differs"
-        if self.accumulated is not None:
-            yield f"the device's own values differ first behind {self.accumulated}"
+        if self.first_accumulated_error is not None:
+            yield f"the device's own values differ first behind {self.first_accumulated_error}"
         if self.unchecked:
             more = len(self.unchecked) - _LISTED
             suffix = f" and {more} more" if more > 0 else ""
@@ -163,22 +163,24 @@ class LayerReport:
             yield f"a file was not written: {self.unwritten}"
 
     def _culprits(self) -> Iterator[str]:
-        if self.alone:
-            yield f"wrong by itself: {self.alone[0]}"
-            yield from (f"wrong by itself as well: {finding}" for finding in self.alone[1:_LISTED])
-            if len(self.alone) > _LISTED:
-                yield f"and {len(self.alone) - _LISTED} more"
-        if self.together is not None:
-            yield f"{self._how()}: {self.together}"
-        if not self.alone and self.largest is not None:
+        if self.local_errors:
+            yield f"wrong by itself: {self.local_errors[0]}"
+            yield from (f"wrong by itself as well: {finding}" for finding in self.local_errors[1:_LISTED])
+            if len(self.local_errors) > _LISTED:
+                yield f"and {len(self.local_errors) - _LISTED} more"
+        if self.shortest_deviating_stretch is not None:
+            yield f"{self._how()}: {self.shortest_deviating_stretch}"
+        if not self.local_errors and self.largest is not None:
             which = "no node that could be checked" if self.unchecked else "no node"
             off = self.largest.deviation.largest_absolute
             nearest = f"the largest: {self.largest}" if off else "what they compute is exactly the CPU's"
             yield f"{which} is beyond the tolerance by itself; {nearest}"
 
     def _how(self) -> str:
-        """What is known of `together`."""
-        if self.together is not None and not {*self.together.nodes}.isdisjoint(self.unchecked):
+        """What is known of `shortest_deviating_stretch`."""
+        if self.shortest_deviating_stretch is not None and not {*self.shortest_deviating_stretch.nodes}.isdisjoint(
+            self.unchecked
+        ):
             return "wrong, with nodes in it that could not be checked by themselves"
         return "wrong only where the device runs them together" if self.fused else "error grows over"
 
@@ -286,7 +288,7 @@ _MOST_VERIFIED = 4
 """Atoms that are tried in a model of their own until one is wrong there too."""
 
 
-def look(
+def search_layers(
     compared: ComparedRun, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
 ) -> LayerReport:
     """Return which nodes are wrong.
@@ -307,23 +309,23 @@ def _look(
     rules_out: str | os.PathLike[str] | None,
 ) -> LayerReport:
     cutting = search.cutting
-    errors, unchecked = search.alone()
+    errors, unchecked = search.local_errors()
     wrong, shown = _verified(search, [atom for atom, error in sorted(errors.items()) if error.beyond])
     stretch = search.accumulated() if errors and not compared.agrees else None
     explained = stretch is None or any(atom < stretch.end for atom in wrong)
-    joint = None if stretch is None or explained else search.together(stretch)
+    joint = None if stretch is None or explained else search.shortest_deviating_stretch(stretch)
     fused = joint is not None and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
     members = [] if joint is None else [atom for atom in cutting.accelerated if joint.start <= atom < joint.end]
     ranked = sorted(errors, key=lambda atom: errors[atom].tolerances, reverse=True)
     report = LayerReport(
         atoms=len(cutting.accelerated),
         outputs_agree=compared.agrees,
-        alone=tuple(_finding(cutting, [atom], errors[atom]) for atom in wrong),
-        accumulated=None if stretch is None else _finding(cutting, [stretch.end - 1], stretch.deviation),
-        together=None if joint is None else _finding(cutting, members, joint.deviation),
+        local_errors=tuple(_finding(cutting, [atom], errors[atom]) for atom in wrong),
+        first_accumulated_error=None if stretch is None else _finding(cutting, [stretch.end - 1], stretch.deviation),
+        shortest_deviating_stretch=None if joint is None else _finding(cutting, members, joint.deviation),
         fused=fused,
         largest=_finding(cutting, ranked[:1], errors[ranked[0]]) if errors else None,
-        unchecked=cutting.own_names(unchecked),
+        unchecked=cutting.model_node_names(unchecked),
         compilations=search.trials.compilations,
     )
     shown, tolerances = shown or joint, compared.tolerances
@@ -363,7 +365,7 @@ def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stre
 
 def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Finding:
     return Finding(
-        nodes=cutting.own_names(atoms),
+        nodes=cutting.model_node_names(atoms),
         op_types=tuple(node.op_type for node in cutting.nodes(atoms)),
         devices=tuple(dict.fromkeys(cutting.devices[atom] for atom in atoms)),
         deviation=error,
@@ -372,4 +374,4 @@ def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Findin
 
 def _pins(cutting: Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
     """Per atom, the names to pin; where it shares all of its nodes, those."""
-    return [cutting.own_names([atom], unshared=True) or cutting.own_names([atom]) for atom in atoms]
+    return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]

@@ -102,7 +102,7 @@ def _of_compiled(
         options = with_session_options(options, session_options)
     trace = trace_for(options.trace, session_options)
     engine = CompiledEngine(file, requests, options, trace, session_options)
-    if not trace.is_kept:
+    if not trace.is_recording:
         return engine, engine.device_names
     from nnadapter.running.engine import TracedEngine
     from nnadapter.traces.recorder import Recorder
@@ -568,7 +568,7 @@ class InferenceSession:
             "a session is not pickled, as its devices belong to this process: open its model in the other one"
         )
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked: the threads that ran in the background are not there."""
         self._workers = None
 

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
         QuantizedType,
     )
     from nnadapter.ir.operations import SCHEMAS, schema_of
-    from nnadapter.ir.reference.meaning import Example, Meaning
+    from nnadapter.ir.reference.meaning import Example, OperationDoc
     from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
-    from nnadapter.ir.symbolic_numbers import Traced, settled
+    from nnadapter.ir.symbolic_numbers import SymbolicNumber, substitute_sizes
     from nnadapter.ir.text import digest, to_text
     from nnadapter.ir.verification import check_attributes, check_inputs, verify
 
@@ -66,7 +66,7 @@ _HOMES = {
     "Example": "nnadapter.ir.reference.meaning",
     "Layout": "nnadapter.ir.operand",
     "Lifetime": "nnadapter.ir.operand",
-    "Meaning": "nnadapter.ir.reference.meaning",
+    "OperationDoc": "nnadapter.ir.reference.meaning",
     "Model": "nnadapter.ir.model",
     "ModelBuilder": "nnadapter.ir.builder",
     "NamedOperation": "nnadapter.ir.named_operation",
@@ -78,12 +78,12 @@ _HOMES = {
     "QuantizedType": "nnadapter.ir.operand",
     "Role": "nnadapter.ir.schema",
     "SCHEMAS": "nnadapter.ir.operations",
-    "Traced": "nnadapter.ir.symbolic_numbers",
+    "SymbolicNumber": "nnadapter.ir.symbolic_numbers",
     "check_attributes": "nnadapter.ir.verification",
     "check_inputs": "nnadapter.ir.verification",
     "digest": "nnadapter.ir.text",
     "schema_of": "nnadapter.ir.operations",
-    "settled": "nnadapter.ir.symbolic_numbers",
+    "substitute_sizes": "nnadapter.ir.symbolic_numbers",
     "submodel": "nnadapter.ir.model",
     "to_text": "nnadapter.ir.text",
     "verify": "nnadapter.ir.verification",
@@ -102,24 +102,24 @@ __all__ = [
     "Example",
     "Layout",
     "Lifetime",
-    "Meaning",
     "Model",
     "ModelBuilder",
     "NamedOperation",
     "Operand",
     "OperandType",
     "Operation",
+    "OperationDoc",
     "OperationSchema",
     "Quantization",
     "QuantizedType",
     "Role",
-    "Traced",
+    "SymbolicNumber",
     "check_attributes",
     "check_inputs",
     "digest",
     "schema_of",
-    "settled",
     "submodel",
+    "substitute_sizes",
     "to_text",
     "verify",
 ]

@@ -199,7 +199,7 @@ class ModelBuilder:
             if operand.lifetime is Lifetime.TEMPORARY:
                 operands[index] = Operand(operand.name, operand.type, Lifetime.MODEL_OUTPUT)
         # Everything was checked when it was added, as `verify` would check it.
-        return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), outputs).found_sound()
+        return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), outputs).mark_verified()
 
     def _operand(self, index: int, reader: str) -> Operand:
         if is_number(index) and 0 <= index < len(self._operands):

@@ -60,7 +60,7 @@ def canonical(model: Model) -> Canonical:
     Raises:
         NotCanonicalError: it leaves sizes open, or holds something of which is not known what it decides.
     """
-    if model.is_open:
+    if model.has_dynamic_shapes:
         raise NotCanonicalError("its sizes are open, in a form that no file has")
     operands = [(_type(operand), operand.value is not None) for operand in model.operands]
     operations = [

@@ -31,7 +31,7 @@ class Deferral(NamedTuple):
     follows: bool
     """Only where an argument is deferred: the function does nothing, mostly, with one that is there."""
 
-    def holds(self, arrays: Sequence[Any]) -> bool:
+    def applies(self, arrays: Sequence[Any]) -> bool:
         """Whether the call with these arguments is deferred."""
         return not self.follows or any(isinstance(array, DeferredArray) for array in arrays)
 

@@ -37,7 +37,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from nnadapter.ir.deferred_arrays import Deferral, DeferredArray, contents_of, deferral_of
 from nnadapter.ir.operand import Array, digest_of, dtype_name
-from nnadapter.ir.symbolic_numbers import plain, told_apart
+from nnadapter.ir.symbolic_numbers import guard_value, identity_key
 
 _Answer = TypeVar("_Answer")
 _Form = Hashable
@@ -68,7 +68,7 @@ class _Comparison:
     arrays: list[int] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     """For each of them, the first one with the same key."""
-    known: dict[Hashable, int] = field(default_factory=dict)
+    first_array_by_key: dict[Hashable, int] = field(default_factory=dict)
 
 
 class ArrayTrace:
@@ -92,7 +92,7 @@ class ArrayTrace:
         """
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
-            comparison.known.clear()
+            comparison.first_array_by_key.clear()
         return values
 
     def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
@@ -142,17 +142,17 @@ class ArrayTrace:
         )
         return answer
 
-    def look(self, array: TracedArray) -> Array:
+    def read_contents(self, array: TracedArray) -> Array:
         """The contents, which have to be the same ones from here on."""
         contents: Array = contents_of(self._values[array.number])
         if array.number not in self._looked:
             self._looked[array.number] = digest_of(contents)
         return contents
 
-    def tell_apart(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
+    def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
         """What arrays of this trace have in common that have the same key."""
         comparison = self._comparisons.setdefault(key, _Comparison(key))
-        first = comparison.known.setdefault(key(contents_of(self._values[array.number])), array.number)
+        first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)
         comparison.arrays.append(array.number)
         comparison.firsts.append(first)
         return ("traced", first)
@@ -170,7 +170,7 @@ class ArrayTrace:
 
 def _reading(convert: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: TracedArray, *arguments: Any) -> Any:
-        return convert(self.trace.look(self), *arguments)
+        return convert(self.trace.read_contents(self), *arguments)
 
     return method
 
@@ -207,18 +207,18 @@ class TracedArray(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """The contents, for numpy, which are looked at."""
-        return np.asarray(self.trace.look(self), dtype)
+        return np.asarray(self.trace.read_contents(self), dtype)
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *arrays: Any, **arguments: Any) -> Any:
         """What arithmetic makes of the contents, which are looked at."""
-        plain = [self.trace.look(array) if isinstance(array, TracedArray) else array for array in arrays]
+        plain = [self.trace.read_contents(array) if isinstance(array, TracedArray) else array for array in arrays]
         return getattr(function, method)(*plain, **arguments)
 
     def __getattr__(self, name: str) -> Any:
         """Whatever else an array has looks at the contents."""
         if name.startswith("__"):  # what numpy asks for to learn what this is
             raise AttributeError(name)
-        return getattr(self.trace.look(self), name)
+        return getattr(self.trace.read_contents(self), name)
 
 
 def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Any:
@@ -229,7 +229,7 @@ def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> An
         arrays: plain or traced ones; None stands for itself.
         parameters: what else the result depends on; a size among them that is traced is decided on.
     """
-    parameters = {name: plain(value) for name, value in parameters.items()}
+    parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
     if trace is None:
         return function(*arrays, **parameters)
@@ -244,7 +244,7 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
         arrays: plain or traced ones; None stands for itself.
         parameters: what else the answer depends on; a size among them that is traced is decided on.
     """
-    parameters = {name: plain(value) for name, value in parameters.items()}
+    parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
     return function(*arrays, **parameters) if trace is None else trace.decide(function, arrays, parameters)
 
@@ -258,7 +258,7 @@ def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
         key: pure; the same object every time.
         array: plain or traced.
     """
-    return array.trace.tell_apart(array, key) if isinstance(array, TracedArray) else key(array)
+    return array.trace.group_key(array, key) if isinstance(array, TracedArray) else key(array)
 
 
 def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
@@ -269,7 +269,7 @@ def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
 def _apply(
     function: Callable[..., Any], arrays: Sequence[Any], parameters: dict[str, Any], deferral: Deferral | None
 ) -> Any:
-    if deferral is not None and deferral.holds(arrays):
+    if deferral is not None and deferral.applies(arrays):
         return DeferredArray(function, arrays, parameters, deferral.form(*arrays, **parameters))
     return function(*map(contents_of, arrays), **parameters)
 
@@ -304,7 +304,7 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
         arrays: constants, traced ones too (`ir.traced_arrays`); None stands for itself.
         parameters: what else the result depends on; a size among them that is traced is decided on.
     """
-    parameters = {name: plain(value) for name, value in parameters.items()}
+    parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
     if trace is not None:
         result: Result = trace.apply(partial(derived, function), arrays, parameters, deferral_of(function))
@@ -313,7 +313,7 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
     if not present_arrays or any(array.flags.writeable or array.dtype.hasobject for array in present_arrays):
         return function(*arrays, **parameters)
     contents = [None if array is None else _contents(array) for array in arrays]
-    exact = tuple((name, told_apart(parameters[name])) for name in sorted(parameters))
+    exact = tuple((name, identity_key(parameters[name])) for name in sorted(parameters))
     key = (function, tuple(content and content.key for content in contents), exact)
     cache_entry = _results.get(key)
     if cache_entry is not None:

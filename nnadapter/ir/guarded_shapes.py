@@ -21,7 +21,7 @@ import numpy as np
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, freeze
 from nnadapter.ir.structure import SymbolicModel, numbers
-from nnadapter.ir.symbolic_numbers import Constant, Step, Trace, Traced, current, exactly, taking
+from nnadapter.ir.symbolic_numbers import Constant, Step, SymbolicNumber, SymbolicTrace, exactly, size_hint, slot_reader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,31 +41,33 @@ class SymbolicArray:
     @property
     def is_traced(self) -> bool:
         """Whether an element is a traced number."""
-        return any(isinstance(item, Traced) for item in self.items.flat)
+        return any(isinstance(item, SymbolicNumber) for item in self.items.flat)
 
     def plain(self) -> Array:
         """The contents now, on which something is decided from here on."""
         for item in self.items.flat:
-            if isinstance(item, Traced):
-                item.trace.answer(item)
-        return self.now()
+            if isinstance(item, SymbolicNumber):
+                item.trace.guard(item)
+        return self.current_contents()
 
-    def now(self) -> Array:
+    def current_contents(self) -> Array:
         """The contents for the sizes that are traced."""
-        return self._filled(list(map(current, self.items.flat)))
+        return self._to_array(list(map(size_hint, self.items.flat)))
 
-    def filled(self, replay_values: Sequence[Any]) -> Array:
+    def specialize(self, replay_values: Sequence[Any]) -> Array:
         """The contents for the sizes of a replay."""
-        return self._filled([replay_values[item.number] if type(item) is Traced else item for item in self.items.flat])
+        return self._to_array(
+            [replay_values[item.number] if type(item) is SymbolicNumber else item for item in self.items.flat]
+        )
 
-    def _filled(self, items: list[Any]) -> Array:
+    def _to_array(self, items: list[Any]) -> Array:
         array = np.array(items, self.dtype).reshape(self.items.shape)
         array.flags.writeable = False
         return array
 
 
 @dataclass(frozen=True, eq=False)
-class TableComputation:
+class ShapeDerivedTables:
     """Operations that make tables, as one model."""
 
     model: Model
@@ -83,12 +85,12 @@ class TableComputation:
         from nnadapter.ir.definition import by_definition  # of every operation, and few models have tables
 
         tables = by_definition(
-            self._traced.filled(replay_values), [array.filled(replay_values) for array in self.sizes.values()]
+            self._traced.specialize(replay_values), [array.specialize(replay_values) for array in self.sizes.values()]
         )
         return {name: freeze(array) for name, array in zip(self.outputs, tables, strict=True)}
 
 
-class Given:
+class ShapeDerivedValues:
     """Values by name, for the sizes of a replay.
 
     Args:
@@ -98,7 +100,7 @@ class Given:
     """
 
     def __init__(
-        self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: TableComputation | None
+        self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: ShapeDerivedTables | None
     ) -> None:
         self.names, self.sizes, self.tables = tuple(names), sizes, tables
         self._last: tuple[Sequence[Any], Mapping[str, Array]] | None = None
@@ -110,7 +112,7 @@ class Given:
         arrays = (*self.sizes.values(), *(tables.sizes.values() if tables is not None else ()))
         items = (item for array in arrays for item in array.items.flat)
         of_tables = numbers(tables.model) if tables is not None else ()
-        return frozenset(value.number for value in (*of_tables, *items) if isinstance(value, Traced))
+        return frozenset(value.number for value in (*of_tables, *items) if isinstance(value, SymbolicNumber))
 
     def at(self, replay_values: Sequence[Any]) -> Mapping[str, Array]:
         """The values with the numbers of a replay.
@@ -121,7 +123,7 @@ class Given:
         last = self._last
         if last is not None and last[0] is replay_values:  # as in a run like the one before
             return last[1]
-        values = {name: array.filled(replay_values) for name, array in self.sizes.items()}
+        values = {name: array.specialize(replay_values) for name, array in self.sizes.items()}
         if self.tables is not None:
             values |= self.tables.at(replay_values)
         self._last = replay_values, values
@@ -147,12 +149,12 @@ _SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
 )
 
 
-def broken(trace: Trace, variables: Sequence[int], names: Sequence[str]) -> str:
+def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
     """What would be decided otherwise for other variables, in the fewest words; empty if nothing would.
 
     Args:
         trace: of some variables.
-        variables: others, as for `Trace.replay`.
+        variables: others, as for `SymbolicTrace.replay`.
         names: what the variables are called.
     """
     steps = trace.steps
@@ -204,8 +206,8 @@ class GuardedShapes:
 
     shapes: Mapping[str, tuple[Any, ...]]
     """Per input, its dimensions, traced where the model leaves them open."""
-    trace: Trace
-    contents: Given
+    trace: SymbolicTrace
+    contents: ShapeDerivedValues
     """What segments are given of shapes in every run."""
 
     @cached_property
@@ -217,16 +219,16 @@ class GuardedShapes:
         variables = self._dimensions.variables(shapes)
         return None if variables is None else self.trace.replay(variables)
 
-    def at(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+    def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
         """Whether these shapes are of it, and every number there."""
         sizes = self.sizes(shapes)
         return sizes is not None, sizes
 
-    def given(self, sizes: Sequence[Any]) -> Mapping[str, Array]:
+    def shape_derived_values_at(self, sizes: Sequence[Any]) -> Mapping[str, Array]:
         """What segments are given at these sizes; see `Given.at`."""
         return self.contents.at(sizes)
 
-    def broken(self, shapes: Shapes) -> str:
+    def failed_guard(self, shapes: Shapes) -> str:
         """Which condition these shapes break first, in words; empty if they are of the class."""
         variables = self._dimensions.variables(shapes)
         if variables is None:
@@ -235,7 +237,7 @@ class GuardedShapes:
             f"{name}[{axis}]"
             for name, dimensions in self.shapes.items()
             for axis, size in enumerate(dimensions)
-            if isinstance(size, Traced)
+            if isinstance(size, SymbolicNumber)
         ]
         return broken(self.trace, variables, names)
 
@@ -252,8 +254,8 @@ class DynamicDimensions:
     def __init__(self, traced: Mapping[str, tuple[Any, ...]]) -> None:
         self._names, self._ranks = tuple(traced), list(map(len, traced.values()))
         every = list(chain.from_iterable(traced.values()))
-        self._variables = taking([place for place, size in enumerate(every) if type(size) is Traced])
-        self._others = taking([place for place, size in enumerate(every) if type(size) is not Traced])
+        self._variables = slot_reader([place for place, size in enumerate(every) if type(size) is SymbolicNumber])
+        self._others = slot_reader([place for place, size in enumerate(every) if type(size) is not SymbolicNumber])
         self._expected = self._others(every)
 
     def variables(self, shapes: Shapes) -> Sequence[int] | None:

@@ -29,13 +29,13 @@ class Size(NamedTuple):
     value: str
     axis: int
     offset: int = 0
-    others: tuple[tuple[str, int], ...] = ()
+    further_terms: tuple[tuple[str, int], ...] = ()
     """Further sizes that are added: values and axes."""
 
     @property
     def terms(self) -> tuple[tuple[str, int], ...]:
         """Return the values and axes whose sizes are added, in one order."""
-        return tuple(sorted(((self.value, self.axis), *self.others)))
+        return tuple(sorted(((self.value, self.axis), *self.further_terms)))
 
     def plus(self, number: int) -> Size:
         """Return this size plus a number."""
@@ -46,7 +46,7 @@ Bound = int | Size
 """A number, or one that follows from the size of a value."""
 
 
-class Allowed(NamedTuple):
+class IndexRange(NamedTuple):
     """The range of an index: from `low`, less `size` where negative ones count from the end, to `size` - 1 + `high`."""
 
     size: Bound
@@ -57,7 +57,7 @@ class Allowed(NamedTuple):
     exception: int | None = None
     """One value outside of the range that is allowed as well."""
 
-    def shifted(self, number: int) -> Allowed:
+    def shifted(self, number: int) -> IndexRange:
         """Return the range of a value to which `number` is added."""
         return self._replace(
             low=None if self.low is None else self.low - number,
@@ -87,7 +87,7 @@ class IndexCheck(NamedTuple):
         return tuple(name for bound in bounds if isinstance(bound, Size) for name, _ in bound.terms)
 
 
-Columns = tuple[Allowed, ...]
+Columns = tuple[IndexRange, ...]
 """The range of all elements, or of each along the last axis where there are several."""
 
 
@@ -144,7 +144,7 @@ class Use(NamedTuple):
     """Engines reach memory by it. Otherwise it decides over time alone, and is checked only where it enters."""
 
 
-class Found(NamedTuple):
+class AnalysisEnd(NamedTuple):
     """An end of the analysis of an index without a proof."""
 
     value: str
@@ -164,7 +164,7 @@ def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None
 
 def _along(view: View, reader: Reader, position: int = 1, *, counts_back: bool = True) -> list[Use]:
     axis = _axis(view, reader.input(0), reader)
-    return [] if axis is None else [Use(position, (Allowed(view.size(reader.input(0), axis), counts_back),))]
+    return [] if axis is None else [Use(position, (IndexRange(view.size(reader.input(0), axis), counts_back),))]
 
 
 def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
@@ -173,7 +173,9 @@ def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
     depth = indices[-1] if indices else None
     if not isinstance(depth, int):
         return []
-    return [Use(1, tuple(Allowed(view.size(reader.input(0), first + axis)) for axis in range(depth)))] if depth else []
+    return (
+        [Use(1, tuple(IndexRange(view.size(reader.input(0), first + axis)) for axis in range(depth)))] if depth else []
+    )
 
 
 def _gather_nd(view: View, reader: Reader) -> list[Use]:
@@ -187,7 +189,7 @@ def _scatter_nd(view: View, reader: Reader) -> list[Use]:
 def _lengths(position: int, axis: int) -> Callable[[View, Reader], list[Use]]:
     def uses(view: View, reader: Reader) -> list[Use]:
         size = view.size(reader.input(0), axis)
-        return [Use(position, (Allowed(_plus(size, 1), counts_back=False),))]
+        return [Use(position, (IndexRange(_plus(size, 1), counts_back=False),))]
 
     return uses
 
@@ -206,18 +208,18 @@ def _tensor_scatter(view: View, reader: Reader) -> list[Use]:
         return []
     size, written = view.size(reader.input(0), axis), view.size(reader.input(1), axis)
     if reader.attributes.get("mode", "linear") in ("circular", b"circular"):
-        return [Use(2, (Allowed(size, counts_back=False),))]
+        return [Use(2, (IndexRange(size, counts_back=False),))]
     less = -written + 1 if isinstance(written, int) else 0
-    return [Use(2, (Allowed(_plus(size, less), counts_back=False),))]
+    return [Use(2, (IndexRange(_plus(size, less), counts_back=False),))]
 
 
 def _roi_align(view: View, reader: Reader) -> list[Use]:
-    batch = Use(2, (Allowed(view.size(reader.input(0), 0), counts_back=False),))
+    batch = Use(2, (IndexRange(view.size(reader.input(0), 0), counts_back=False),))
     if reader.attributes.get("sampling_ratio", 0):
         return [batch]
     sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
     most = farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))
-    return [Use(1, (Allowed(most),), is_memory=False), batch]
+    return [Use(1, (IndexRange(most),), is_memory=False), batch]
 
 
 def farthest_corner(sides: Sequence[int], scale: float) -> int:
@@ -227,36 +229,38 @@ def farthest_corner(sides: Sequence[int], scale: float) -> int:
 
 def _max_roi_pool(view: View, reader: Reader) -> list[Use]:
     sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
-    corners = (Allowed(farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))),) * 4
-    return [Use(1, (Allowed(view.size(reader.input(0), 0), counts_back=False), *corners))]
+    corners = (IndexRange(farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))),) * 4
+    return [Use(1, (IndexRange(view.size(reader.input(0), 0), counts_back=False), *corners))]
 
 
 def _rank(view: View, reader: Reader) -> list[Use]:
     shape = view.shape(reader.input(0))
-    return [] if shape is None else [Use(1, (Allowed(max(1, len(shape))),))]
+    return [] if shape is None else [Use(1, (IndexRange(max(1, len(shape))),))]
 
 
 def _count(view: View, reader: Reader) -> list[Use]:
     axis = _axis(view, reader.input(0), reader, -1)
-    return [] if axis is None else [Use(1, (Allowed(_plus(view.size(reader.input(0), axis), 1), counts_back=False),))]
+    return (
+        [] if axis is None else [Use(1, (IndexRange(_plus(view.size(reader.input(0), axis), 1), counts_back=False),))]
+    )
 
 
 def _most_boxes(view: View, reader: Reader) -> list[Use]:
     if view.constant(reader.input(2)) is not None:
         return []
-    return [Use(2, (Allowed(_MOST, counts_back=False),))]
+    return [Use(2, (IndexRange(_MOST, counts_back=False),))]
 
 
 def _max_unpool(view: View, reader: Reader) -> list[Use]:
     output_shape = view.shape(reader.outputs[0])
     if output_shape is None or not all(isinstance(size, int) for size in output_shape):
-        return [Use(1, (Allowed(Size(reader.outputs[0], -1), counts_back=False),))]
-    return [Use(1, (Allowed(int(np.prod(output_shape, dtype=np.int64)), counts_back=False),))]
+        return [Use(1, (IndexRange(Size(reader.outputs[0], -1), counts_back=False),))]
+    return [Use(1, (IndexRange(int(np.prod(output_shape, dtype=np.int64)), counts_back=False),))]
 
 
 def _labels(view: View, reader: Reader) -> list[Use]:
     ignored = reader.attributes.get("ignore_index")
-    return [Use(1, (Allowed(view.size(reader.input(0), 1), counts_back=False, exception=ignored),))]
+    return [Use(1, (IndexRange(view.size(reader.input(0), 1), counts_back=False, exception=ignored),))]
 
 
 def _rotary(cache: int, positions: int) -> Callable[[View, Reader], list[Use]]:
@@ -267,7 +271,7 @@ def _rotary(cache: int, positions: int) -> Callable[[View, Reader], list[Use]]:
             data = view.shape(reader.input(0)) or ()
             length = view.size(reader.input(0), len(data) - 2) if data else 1
             size = _plus(size, 1 - length) if isinstance(length, int) else size
-        return [Use(positions, (Allowed(size, counts_back=False),))]
+        return [Use(positions, (IndexRange(size, counts_back=False),))]
 
     return uses
 
@@ -275,7 +279,7 @@ def _rotary(cache: int, positions: int) -> Callable[[View, Reader], list[Use]]:
 def _embedding(view: View, reader: Reader) -> list[Use]:
     tables = {0: 2, 1: 4, 8: 3}
     return [
-        Use(position, (Allowed(view.size(reader.input(table), 0), counts_back=False),))
+        Use(position, (IndexRange(view.size(reader.input(table), 0), counts_back=False),))
         for position, table in tables.items()
         if reader.input(position) and reader.input(table)
     ]
@@ -285,18 +289,18 @@ def _features(view: View, reader: Reader) -> list[Use]:
     shape = view.shape(reader.input(0))
     if not shape:
         return []
-    return [Use(1, (Allowed(view.size(reader.input(0), len(shape) - 1), counts_back=False),))]
+    return [Use(1, (IndexRange(view.size(reader.input(0), len(shape) - 1), counts_back=False),))]
 
 
 def _gather_block(view: View, reader: Reader) -> list[Use]:
     shape, axis = view.shape(reader.input(0)), reader.attributes.get("gather_axis", 0)
-    return [] if shape is None else [Use(1, (Allowed(view.size(reader.input(0), axis % max(1, len(shape)))),))]
+    return [] if shape is None else [Use(1, (IndexRange(view.size(reader.input(0), axis % max(1, len(shape)))),))]
 
 
 def _key_lengths(view: View, reader: Reader) -> list[Use]:
     shape = view.shape(reader.input(1))
     size = view.size(reader.input(1), len(shape) - 2) if shape else 0
-    return [Use(6, (Allowed(_plus(size, 1), counts_back=False),), is_memory=False)] if shape else []
+    return [Use(6, (IndexRange(_plus(size, 1), counts_back=False),), is_memory=False)] if shape else []
 
 
 def _group_query(view: View, reader: Reader) -> list[Use]:
@@ -307,11 +311,11 @@ def _group_query(view: View, reader: Reader) -> list[Use]:
     if total is not None and isinstance(past, int) and isinstance(steps, int):
         most, least = max(total, past), 0 if total == steps else steps - 1
     uses = [
-        Use(5, (Allowed(most, counts_back=False, low=least),), is_memory=False),
-        Use(6, (Allowed(_plus(_sum(past, steps), 1), counts_back=False, low=1),), is_memory=False),
+        Use(5, (IndexRange(most, counts_back=False, low=least),), is_memory=False),
+        Use(6, (IndexRange(_plus(_sum(past, steps), 1), counts_back=False, low=1),), is_memory=False),
     ]
     if reader.input(7):
-        rows = (Allowed(view.size(reader.input(7), 0), counts_back=False),)
+        rows = (IndexRange(view.size(reader.input(7), 0), counts_back=False),)
         uses += [Use(position, rows, is_memory=False) for position in (5, 9)]
     return uses
 
@@ -321,7 +325,7 @@ def _sum(first: Bound, second: Bound) -> Bound:
         return _plus(second, first)
     if not isinstance(second, Size):
         return _plus(first, second)
-    return Size(first.value, first.axis, first.offset + second.offset, (*first.others, *second.terms))
+    return Size(first.value, first.axis, first.offset + second.offset, (*first.further_terms, *second.terms))
 
 
 def _plus(bound: Bound, number: int) -> Bound:
@@ -370,7 +374,7 @@ def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
             yield use, name
 
 
-def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[Found]:
+def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
     """Return where an index comes from that is not proven to be in its range.
 
     Args:
@@ -392,13 +396,13 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
         elif is_proven(view, name, allowed):
             continue
         elif enters(name):
-            yield Found(name, allowed)
+            yield AnalysisEnd(name, allowed)
         else:
             reader = view.node(name)
             input_ranges = None if reader is None else _input_ranges(view, reader, allowed)
             if input_ranges is None:
                 interval = _of_sizes(view, reader, name)
-                yield Found(name, allowed, interval, reader)
+                yield AnalysisEnd(name, allowed, interval, reader)
             else:
                 pending += input_ranges
 
@@ -414,14 +418,16 @@ def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
     return interval if interval is not None and isinstance(interval.high, Size) else None
 
 
-def _of_constant(view: View, name: str, constant: Array, allowed: Columns) -> Iterator[Found]:
+def _of_constant(view: View, name: str, constant: Array, allowed: Columns) -> Iterator[AnalysisEnd]:
     for column, (interval, allowed_range) in enumerate(zip(_of_columns(constant, len(allowed)), allowed, strict=True)):
         if interval is None or _is_within(interval, allowed_range):
             continue
         if isinstance(allowed_range.size, Size):
-            yield Found(name, (allowed_range,), interval)
+            yield AnalysisEnd(name, (allowed_range,), interval)
         else:
-            yield Found(f"{name}[{column}]" if len(allowed) > 1 else name, (allowed_range,), interval, view.node(name))
+            yield AnalysisEnd(
+                f"{name}[{column}]" if len(allowed) > 1 else name, (allowed_range,), interval, view.node(name)
+            )
 
 
 def _of_columns(array: Array, count: int) -> list[Interval | None]:
@@ -444,7 +450,7 @@ def is_proven(view: View, name: str, allowed: Columns) -> bool:
     return interval is not None and all(_is_within(interval, allowed_range) for allowed_range in allowed)
 
 
-def _is_within(interval: Interval, allowed: Allowed) -> bool:
+def _is_within(interval: Interval, allowed: IndexRange) -> bool:
     if allowed.exception is not None and interval == Interval(allowed.exception, allowed.exception):
         return True
     size = allowed.size
@@ -537,7 +543,7 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
         for first, second in (reader.inputs, reader.inputs[::-1]):
             steps, shape = view.constant(second), view.shape(first)
             if steps is not None and steps.size > 1 and shape is not None and all(size == 1 for size in shape):
-                return [(first, (_scalar_range(allowed[0], steps),))] if steps.dtype.kind in "iu" else None
+                return [(first, (_scalar_addend_range(allowed[0], steps),))] if steps.dtype.kind in "iu" else None
     numbers = [_number(view, name) for name in reader.inputs]
     if numbers[1] is not None:
         name, number = reader.inputs[0], numbers[1]
@@ -551,7 +557,7 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
     return [(name, tuple(column.shifted(number if reader.kind == "Add" else -number) for column in allowed))]
 
 
-def _scalar_range(allowed: Allowed, steps: Array) -> Allowed:
+def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
     """Return the range of one number whose sums with several are in a range."""
     low, high = allowed.low, allowed.high
     return allowed._replace(
@@ -561,11 +567,16 @@ def _scalar_range(allowed: Allowed, steps: Array) -> Allowed:
     )
 
 
-def _input_range_of_where(view: View, reader: Reader, allowed: Allowed) -> list[tuple[str, Columns]] | None:
+def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> list[tuple[str, Columns]] | None:
     """Return the range of `i` in `Where(i < 0, i + size, i)`, which counts negative ones from the end."""
     condition, negative = (view.node(reader.input(position)) for position in (0, 1))
     name = reader.input(2)
-    if condition is None or condition.kind != "Less" or condition.input(0) != name or allowed != Allowed(allowed.size):
+    if (
+        condition is None
+        or condition.kind != "Less"
+        or condition.input(0) != name
+        or allowed != IndexRange(allowed.size)
+    ):
         return None
     if negative is None or negative.kind != "Add" or name not in negative.inputs or len(negative.inputs) != 2:
         return None
@@ -573,7 +584,7 @@ def _input_range_of_where(view: View, reader: Reader, allowed: Allowed) -> list[
     return [(name, (allowed,))] if _number(view, condition.input(1)) == 0 and added == allowed.size else None
 
 
-def _cut(allowed: Allowed, low: int | None, high: int | None) -> Allowed:
+def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
     """Return the range of a value that is cut off at bounds, where these are in the range."""
     if low is not None and _is_within(Interval(low, low), allowed):
         allowed = allowed._replace(low=None)

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 
 from nnadapter.ir.operand import Lifetime, Operand, OperandType, dtype_name
 from nnadapter.ir.schema import Attributes, AttributeValue
-from nnadapter.ir.symbolic_numbers import Traced, is_traced
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic
 
 ABSENT = -1
 """Stands in `Operation.inputs` for an optional input that is not there."""
@@ -80,9 +80,9 @@ class Model:
         operations: in an order in which they can run.
         inputs: numbers of the operands that a run is given, in the order of the run's arguments.
         outputs: numbers of the operands that a run gives back; one may stand here twice, and may be an input.
-        varying: places in `ir.structure.numbers` that change with the shapes of the ONNX model's inputs, those that
-            always hold the same number together: a hint to compilers that compile once for many sizes. Empty if
-            nothing is known.
+        covarying_number_groups: places in `ir.structure.numbers` that change with the shapes of the ONNX model's
+            inputs, those that always hold the same number together: a hint to compilers that compile once for many
+            sizes. Empty if nothing is known.
 
     Two models are equal only if they are the same object; `nnadapter.ir.to_text` compares contents.
     `nnadapter.ir.definition.by_definition(model, arrays)` computes it, slowly and obviously.
@@ -92,8 +92,8 @@ class Model:
     operations: tuple[Operation, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    varying: tuple[tuple[int, ...], ...] = ()
-    is_sound: bool = field(default=False, init=False, repr=False)
+    covarying_number_groups: tuple[tuple[int, ...], ...] = ()
+    is_verified: bool = field(default=False, init=False, repr=False)
     """It was checked, or is made of what was; see `ir.verifying`."""
 
     @cached_property
@@ -145,16 +145,16 @@ class Model:
         model.__dict__["structure"] = self.structure
         return model
 
-    def found_sound(self) -> Model:
+    def mark_verified(self) -> Model:
         """The model, after whoever made it or looked at it found that it does not contradict itself."""
-        object.__setattr__(self, "is_sound", True)
+        object.__setattr__(self, "is_verified", True)
         return self
 
     @cached_property
-    def is_open(self) -> bool:
+    def has_dynamic_shapes(self) -> bool:
         """Whether it leaves sizes open: dimensions or attributes are traced numbers (`ir.tracing`)."""
-        return any(Traced in map(type, operand.type.dimensions) for operand in self.operands) or any(
-            is_traced(value) for operation in self.operations for value in operation.attributes.values()
+        return any(SymbolicNumber in map(type, operand.type.dimensions) for operand in self.operands) or any(
+            is_symbolic(value) for operation in self.operations for value in operation.attributes.values()
         )
 
     @cached_property
@@ -185,7 +185,7 @@ class Model:
 
 def is_number(value: object) -> bool:
     """Whether the value of an attribute is a number, which may differ between models of one structure."""
-    return isinstance(value, (int, float, Traced)) and not isinstance(value, bool)
+    return isinstance(value, (int, float, SymbolicNumber)) and not isinstance(value, bool)
 
 
 def _form(attributes: Attributes) -> Hashable:
@@ -214,7 +214,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
         touched.update(operation.outputs)
     touched.discard(ABSENT)
     operands = sorted(touched)
-    is_sound = model.is_sound and _is_complete(model, operations, inputs, outputs, operands)
+    is_sound = model.is_verified and _is_complete(model, operations, inputs, outputs, operands)
     if is_sound and _is_entire_model(model, operations, inputs, outputs, operands):
         return model
     position = {operand: number for number, operand in enumerate(operands)}
@@ -226,9 +226,9 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
         tuple(map(place, inputs)),
         tuple(map(place, outputs)),
     )
-    if not model.is_open:
-        vars(part)["is_open"] = False  # nor does a part of it leave sizes open; nobody has to look
-    return part.found_sound() if is_sound else part
+    if not model.has_dynamic_shapes:
+        vars(part)["has_dynamic_shapes"] = False  # nor does a part of it leave sizes open; nobody has to look
+    return part.mark_verified() if is_sound else part
 
 
 def _is_entire_model(
@@ -240,7 +240,7 @@ def _is_entire_model(
         and len(operands) == len(model.operands)
         and tuple(inputs) == model.inputs
         and tuple(outputs) == model.outputs
-        and not model.varying
+        and not model.covarying_number_groups
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from partition.dtypes import ITEMSIZE_OF_DTYPE
 
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
@@ -172,9 +172,9 @@ class OperandType:
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
         """The type with what traced dimensions are now: see `ir.tracing.settled`."""
-        from nnadapter.ir.symbolic_numbers import settled  # most models have none
+        from nnadapter.ir.symbolic_numbers import substitute_sizes  # most models have none
 
-        return OperandType(self.dtype, settled(self.dimensions, sizes), self.layout, self.quantization)
+        return OperandType(self.dtype, substitute_sizes(self.dimensions, sizes), self.layout, self.quantization)
 
     def __str__(self) -> str:
         """As in the text form: `float32[1, 3, 224, 224]`, with the layout where it is not ONNX's."""
@@ -203,7 +203,7 @@ class Operand:
     value: Array | None = None
 
 
-@remembered(64)
+@memoize(64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The name of an array type as numpy has it, which is put together anew each time that numpy is asked."""
     return dtype.name

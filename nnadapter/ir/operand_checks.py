@@ -19,7 +19,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import INTEGER, DataType, Layout, Lifetime, Operand, OperandType, Quantization, QuantizedType
 from nnadapter.ir.schema import AttributeKind, Attributes, AttributeValue, OperationSchema
-from nnadapter.ir.symbolic_numbers import Traced
+from nnadapter.ir.symbolic_numbers import SymbolicNumber
 
 
 def check_well_formed(model: Model) -> None:
@@ -41,7 +41,7 @@ def check_well_formed(model: Model) -> None:
 
 
 def _is_integer(value: object) -> bool:
-    return type(value) is int or (isinstance(value, (Integral, Traced)) and not isinstance(value, bool))
+    return type(value) is int or (isinstance(value, (Integral, SymbolicNumber)) and not isinstance(value, bool))
 
 
 def _check_operand(index: int, operand: Operand) -> None:
@@ -312,7 +312,7 @@ def is_one_of(names: tuple[str, ...], candidate: object) -> bool:
 def _dimension(size: int) -> int:
     if isinstance(size, bool):
         raise TypeError
-    return size if isinstance(size, Traced) else as_integer(size)
+    return size if isinstance(size, SymbolicNumber) else as_integer(size)
 
 
 def check_type(name: str, type_: OperandType) -> None:
@@ -343,7 +343,7 @@ def _boolean(value: object) -> bool:
 
 
 def _integer(value: object) -> int:
-    if type(value) is int or isinstance(value, Traced):
+    if type(value) is int or isinstance(value, SymbolicNumber):
         return value  # type: ignore[return-value]
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
@@ -351,7 +351,7 @@ def _integer(value: object) -> int:
 
 
 def _real(value: object) -> float:
-    if type(value) is float or isinstance(value, Traced):
+    if type(value) is float or isinstance(value, SymbolicNumber):
         return value  # type: ignore[return-value]
     if isinstance(value, Real) and not isinstance(value, bool):
         return float(value)

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
 from nnadapter.ir.pattern import Match, OperationPattern, match_at, required_types
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 Parameters = ParamSpec("Parameters")
 Edit = Callable[[ModelEditor], None]
@@ -95,7 +95,7 @@ class RewriteRule:
         return _have_one_of_each(types, self.required)
 
 
-@remembered(_MOST_KNOWN)
+@memoize(_MOST_KNOWN)
 def _have_one_of_each(types: frozenset[str], required: frozenset[frozenset[str]]) -> bool:
     # Many models, such as the segments of one, have the same types.
     return not any(map(types.isdisjoint, required))

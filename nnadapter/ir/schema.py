@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.ir.operand import ANY, DataType, OperandType
 
 if TYPE_CHECKING:
-    from nnadapter.ir.reference.meaning import Meaning
+    from nnadapter.ir.reference.meaning import OperationDoc
 
 AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 """What an attribute may hold."""
@@ -46,14 +46,14 @@ class Role:
         dtypes: data types that the operation is defined for, not those that a device can do; any by default.
         optional: the input may be absent.
         variadic: the last role may stand for one or more operands.
-        same: name of the role whose data type this one must have.
+        same_dtype_as: name of the role whose data type this one must have.
     """
 
     name: str
     dtypes: frozenset[DataType] = ANY
     optional: bool = False
     variadic: bool = False
-    same: str | None = None
+    same_dtype_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class OperationSchema:
             list of those of the outputs. It writes to none of its inputs. `nnadapter.ir.definition` has the others'.
         always_quantized: has no result that is not quantized.
         source: where the meaning is written down: an NNAPI or NNAdapter code, an ONNX op, a paper.
-        meaning: what the reference says of an operation from outside; for those of this package,
+        doc: what the reference says of an operation from outside; for those of this package,
             `nnadapter ops --describe` knows it.
     """
 
@@ -112,7 +112,7 @@ class OperationSchema:
     definition: Definition | None = field(default=None, repr=False)
     always_quantized: bool = False
     source: str
-    meaning: Meaning | None = field(default=None, repr=False, compare=False)
+    doc: OperationDoc | None = field(default=None, repr=False, compare=False)
 
     def attribute(self, name: str) -> Attribute | None:
         """The attribute of that name, or None."""

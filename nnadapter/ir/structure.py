@@ -24,7 +24,7 @@ from weakref import ref
 
 from nnadapter.ir.model import Model, Operation, is_number, submodel
 from nnadapter.ir.operand import Array, Lifetime, Operand, OperandType
-from nnadapter.ir.symbolic_numbers import Interned, Traced, is_traced, taking
+from nnadapter.ir.symbolic_numbers import Interned, SymbolicNumber, is_symbolic, slot_reader
 from nnadapter.process.cache import Cache
 
 
@@ -47,7 +47,7 @@ def with_numbers(model: Model, values: Sequence[Any]) -> Model:
     source = iter(values)
     operands = tuple(_with_dimensions(operand, source) for operand in model.operands)
     operations = tuple(_with_attributes(operation, source) for operation in model.operations)
-    return model.resized(operands, operations, model.varying)
+    return model.resized(operands, operations, model.covarying_number_groups)
 
 
 def constants(model: Model) -> list[Array]:
@@ -62,7 +62,7 @@ def with_constants(model: Model, values: Sequence[Any]) -> Model:
         operand if operand.value is None else Operand(operand.name, operand.type, operand.lifetime, next(source))
         for operand in model.operands
     )
-    return Model(operands, model.operations, model.inputs, model.outputs, model.varying)
+    return Model(operands, model.operations, model.inputs, model.outputs, model.covarying_number_groups)
 
 
 _MOST_PARTS = 64
@@ -78,12 +78,15 @@ class SymbolicModel:
         self._operands = [
             (index, self._type(operand.type))
             for index, operand in enumerate(model.operands)
-            if is_traced(operand.type.dimensions)
+            if is_symbolic(operand.type.dimensions)
         ]
         self._operations = [
-            (index, {name: self._values.add(value) for name, value in operation.attributes.items() if is_traced(value)})
+            (
+                index,
+                {name: self._values.add(value) for name, value in operation.attributes.items() if is_symbolic(value)},
+            )
             for index, operation in enumerate(model.operations)
-            if any(map(is_traced, operation.attributes.values()))
+            if any(map(is_symbolic, operation.attributes.values()))
         ]
         self._varying = _varying(numbers(model))
         self._parts: Cache[Hashable, SymbolicModel] = Cache("parts of traced models", _MOST_PARTS)
@@ -95,12 +98,12 @@ class SymbolicModel:
         if cached_part is not None:
             return cached_part
         part = submodel(self._model, *key)
-        return self._parts.keep(key, self if part.structure == self._model.structure else SymbolicModel(part))
+        return self._parts.put(key, self if part.structure == self._model.structure else SymbolicModel(part))
 
-    def filled(self, replay_values: Sequence[Any]) -> Model:
+    def specialize(self, replay_values: Sequence[Any]) -> Model:
         """The model with the numbers of a replay."""
         operands, operations = list(self._model.operands), list(self._model.operations)
-        values = self._values.settled(replay_values)
+        values = self._values.substitute_sizes(replay_values)
         types = [
             OperandType(dtype, values[dimensions], *fields)  # type: ignore[arg-type,call-overload]
             for dtype, dimensions, *fields in self._types
@@ -114,7 +117,7 @@ class SymbolicModel:
             operations[index] = replace(operation, attributes=attributes)
         model = self._model.resized(tuple(operands), tuple(operations), self._varying)
         # What was checked with traced numbers was checked for all that a replay does not refuse.
-        return model.found_sound() if self._model.is_sound else model
+        return model.mark_verified() if self._model.is_verified else model
 
     def _type(self, type_: OperandType) -> int:
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
@@ -124,7 +127,7 @@ class SymbolicModel:
 def _varying(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
     groups: dict[int, list[int]] = {}
     for place, value in enumerate(values):
-        if isinstance(value, Traced):
+        if isinstance(value, SymbolicNumber):
             groups.setdefault(value.number, []).append(place)
     return tuple(map(tuple, groups.values()))
 
@@ -158,7 +161,7 @@ def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
     return all(item is other for item, other in zip(first, second, strict=True))
 
 
-Border = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
+InputOutputTypes = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
 """Types of what goes into a model, and of what comes out."""
 _INTEGERS = frozenset([int])
 """Types of numbers that are equal only where they are the same."""
@@ -168,7 +171,7 @@ class Replay:
     """The numbers of a trace at some sizes, and what models made of them that they share."""
 
     def __init__(self, replay_values: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
-        self.known = replay_values
+        self.replay_values = replay_values
         """Every number."""
         self._types = types
         self.places: list[int] = []
@@ -215,18 +218,18 @@ class SpecializationGroup:
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
         return self._types.setdefault(key, len(self._types))
 
-    def add_likeness(self, sharing_key: Hashable) -> Hashable:
+    def add_sharing_key(self, sharing_key: Hashable) -> Hashable:
         """The same for all that are equal, so that they are compared at once."""
         return self._likenesses.setdefault(sharing_key, sharing_key)
 
-    def add_border(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
+    def add_signature(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
         """The number of a border, the same where types of inputs and outputs, or their numbers, are the same."""
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, replay_values: Sequence[Any]) -> Replay:
         """What models share at these numbers, as long as the same ones are asked for again."""
         last = self._last
-        if last is None or last.known is not replay_values:
+        if last is None or last.replay_values is not replay_values:
             last = self._last = Replay(replay_values, partial(_types_at, self._types, self._values, replay_values))
         return last
 
@@ -238,7 +241,7 @@ class SpecializationGroup:
 
 
 def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, replay_values: Sequence[Any]) -> list[OperandType]:
-    settled = values.settled(replay_values)
+    settled = values.substitute_sizes(replay_values)
     return [OperandType(dtype, settled[dimensions], *type_fields) for dtype, dimensions, *type_fields in types]
 
 
@@ -260,12 +263,12 @@ class SpecializableModel:
         self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
         """It, those inputs being constants without contents."""
         self.traced = SymbolicModel(model)
-        self.is_sound = model.is_sound
-        self.has_traced_operations = any(map(is_traced, _values(model.operations)))
+        self.is_verified = model.is_verified
+        self.has_traced_operations = any(map(is_symbolic, _values(model.operations)))
         every = numbers(model)
-        self._traced_numbers = tuple([value.number for value in every if isinstance(value, Traced)])
-        plain = repr([None if isinstance(value, Traced) else value for value in every])
-        self._take = taking(list(self._traced_numbers))
+        self._traced_numbers = tuple([value.number for value in every if isinstance(value, SymbolicNumber)])
+        plain = repr([None if isinstance(value, SymbolicNumber) else value for value in every])
+        self._take = slot_reader(list(self._traced_numbers))
         self.likeness: Hashable = (self.model.structure, plain)
         """What models have in common that differ in names, in traced numbers and in what constants hold."""
         holds = self.given or any(model_operand.value is not None for model_operand in operands)
@@ -275,27 +278,27 @@ class SpecializableModel:
         """By operand whose type is traced, the number of that."""
         SpecializationGroup([self])
 
-    together: SpecializationGroup
+    group: SpecializationGroup
     """Those that are filled with it; itself alone, as long as nobody says otherwise."""
-    place: int
+    group_index: int
     """Among them."""
-    border: int
+    signature_key: int
     """Equal for those of them of which the same goes in and comes out, at any sizes."""
 
     def join(self, together: SpecializationGroup, place: int) -> None:
         """Be filled with others from here on."""
-        self.together, self.place = together, place
-        self.likeness = together.add_likeness(self.likeness)
+        self.group, self.group_index = together, place
+        self.likeness = together.add_sharing_key(self.likeness)
         operands = enumerate(self.model.operands)
         self._types = {
-            index: together.add(operand.type) for index, operand in operands if is_traced(operand.type.dimensions)
+            index: together.add(operand.type) for index, operand in operands if is_symbolic(operand.type.dimensions)
         }
         plain = self.model.operands
         inputs, outputs = (
             [self._types.get(index, plain[index].type) for index in indices]
             for indices in (self.model.inputs, self.model.outputs)
         )
-        self.border = together.add_border(inputs, outputs)
+        self.signature_key = together.add_signature(inputs, outputs)
 
     def numbers_at(self, replay_values: Sequence[Any]) -> Hashable:
         """The numbers of the model in the order of `ir.structure.numbers`, equal where they are the very same."""
@@ -313,39 +316,39 @@ class SpecializedModel(Model):
 
     Args:
         of: the model of traced numbers.
-        known: every number of a replay.
+        replay_values: every number of a replay.
         contents: of the operands that are given.
     """
 
     def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:
-        replay = of.together.at(replay_values)
-        replay.places.append(of.place)
+        replay = of.group.at(replay_values)
+        replay.places.append(of.group_index)
         # Model's own __init__ would want what is made later, and sets every field the slow way.
         self.__dict__.update(
             of=of,
-            known=replay_values,
+            replay_values=replay_values,
             replay=replay,
             contents=contents,
             inputs=of.model.inputs,
             outputs=of.model.outputs,
             operation_count=of.model.operation_count,
-            is_sound=of.is_sound,
-            is_open=False,
-            made={},
+            is_verified=of.is_verified,
+            has_dynamic_shapes=False,
+            cached_results={},
         )
         if not of.has_traced_operations:
             self.__dict__["operations"] = of.model.operations
 
     of: SpecializableModel
-    known: Sequence[Any]
+    replay_values: Sequence[Any]
     replay: Replay
     contents: Mapping[int, Array]
-    made: dict[Hashable, Any]
+    cached_results: dict[Hashable, Any]
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
         """See `Model.operands`."""
-        operands = list(self._filled.operands)
+        operands = list(self._specialized_model.operands)
         for index, value in self.contents.items():
             operand = operands[index]
             assert value.shape == operand.type.dimensions, f"{operand.name} is {value.shape}, not {operand.type}"
@@ -355,12 +358,12 @@ class SpecializedModel(Model):
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
         """See `Model.operations`."""
-        return self._filled.operations
+        return self._specialized_model.operations
 
     @cached_property
-    def varying(self) -> tuple[tuple[int, ...], ...]:
-        """See `Model.varying`."""
-        return self._filled.varying
+    def covarying_number_groups(self) -> tuple[tuple[int, ...], ...]:
+        """See `Model.covarying_number_groups`."""
+        return self._specialized_model.covarying_number_groups
 
     @cached_property
     def structure(self) -> Hashable:
@@ -369,10 +372,10 @@ class SpecializedModel(Model):
             return self.of.model.structure
         return Model(self.operands, self.operations, self.inputs, self.outputs).structure
 
-    def likeness(self) -> Hashable:
+    def program_sharing_key(self) -> Hashable:
         """Equal for models of one replay that differ in names and in what constants hold."""
         shapes = tuple([(value.dtype, value.shape) for value in self.contents.values()])
-        return self.of.likeness, self.of.numbers_at(self.known), shapes
+        return self.of.likeness, self.of.numbers_at(self.replay_values), shapes
 
     def type_at(self, operand: int) -> OperandType:
         """See `Model.type_at`."""
@@ -380,34 +383,41 @@ class SpecializedModel(Model):
 
     def prepared(self, key: Hashable, prepare: Callable[[SpecializedModel], Any]) -> Any:
         """What `prepare` made of it, once; twice where two threads ask at the same time."""
-        if key not in self.made:
-            self.made[key] = prepare(self)
-        return self.made[key]
+        if key not in self.cached_results:
+            self.cached_results[key] = prepare(self)
+        return self.cached_results[key]
 
-    def of_border(self, key: Hashable, prepare: Callable[[Border], Any]) -> Any:
+    def prepare_signature(self, key: Hashable, prepare: Callable[[InputOutputTypes], Any]) -> Any:
         """What `prepare` made of the types of inputs and outputs, once for all models of a replay that share them."""
-        return self.replay.prepared((key, self.of.border), lambda _: prepare(self._border))
+        return self.replay.prepared((key, self.of.signature_key), lambda _: prepare(self._signature))
 
     @property
-    def _border(self) -> Border:
-        border: Border = self.replay.prepared((Border, self.of.border), lambda _: self._border_types())
+    def _signature(self) -> InputOutputTypes:
+        border: InputOutputTypes = self.replay.prepared(
+            (InputOutputTypes, self.of.signature_key), lambda _: self._signature_types()
+        )
         return border
 
-    def _border_types(self) -> Border:
+    def _signature_types(self) -> InputOutputTypes:
         return tuple(map(self.type_at, self.inputs)), tuple(map(self.type_at, self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The model without what it was made of."""
-        return _plain, ((self.operands, self.operations, self.inputs, self.outputs, self.varying), self.is_sound)
+        return _plain, (
+            (self.operands, self.operations, self.inputs, self.outputs, self.covarying_number_groups),
+            self.is_verified,
+        )
 
     @cached_property
-    def _filled(self) -> Model:
-        return self.of.traced.filled(self.known)
+    def _specialized_model(self) -> Model:
+        return self.of.traced.specialize(self.replay_values)
 
 
 def program_sharing_key_of(model: Model) -> Hashable:
     """Equal for models with known sizes that differ in names and in what constants hold."""
-    return model.likeness() if isinstance(model, SpecializedModel) else (model.structure, repr(numbers(model)))
+    return (
+        model.program_sharing_key() if isinstance(model, SpecializedModel) else (model.structure, repr(numbers(model)))
+    )
 
 
 def _values(operations: Sequence[Operation]) -> list[Any]:
@@ -416,4 +426,4 @@ def _values(operations: Sequence[Operation]) -> list[Any]:
 
 def _plain(parts: tuple[Any, ...], is_sound: bool) -> Model:
     model = Model(*parts)
-    return model.found_sound() if is_sound else model
+    return model.mark_verified() if is_sound else model

@@ -18,11 +18,11 @@ Numbers that remember how they came about, so that work done for some sizes need
 
 A computation over sizes is run once with traced numbers in the place of those sizes. They compute as numbers do; the
 trace notes every step, and every answer on which the computation decided something: `size == 1` was true, `size` was
-used as an index. `Trace.replay` does the steps again for other sizes, and says no where an answer would differ: then
-the computation has to be run itself.
+used as an index. `SymbolicTrace.replay` does the steps again for other sizes, and says no where an answer would differ:
+then the computation has to be run itself.
 
 A traced number is no `int`, on purpose: whatever takes numbers apart in C (numpy, `range`, a hash, a text) must ask
-for the plain value first, and that is noted as an answer too. Only `current` looks without asking.
+for the plain value first, and that is noted as an answer too. Only `size_hint` looks without asking.
 
 Source: symbolic sizes with guards, as PyTorch 2 has them (Ansel et al., ASPLOS 2024, section 4).
 """
@@ -80,9 +80,9 @@ class Replay:
     """What has to be equal to that."""
     every: SlotReader
     """The values of every number of the trace."""
-    fixed: Sequence[bool]
+    constant_flags: Sequence[bool]
     """Per number whether the conditions leave it no other value."""
-    firsts: Sequence[int]
+    representatives: Sequence[int]
     """Per number the first one that it is equal to as long as the conditions hold; itself where there is none."""
 
     def __call__(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
@@ -150,9 +150,9 @@ class _Simplifier:
             tuple(self._constants),
             steps,
             ends,
-            taking([first for first, _ in checks]),
-            taking([other for _, other in checks]),
-            taking(slots),
+            slot_reader([first for first, _ in checks]),
+            slot_reader([other for _, other in checks]),
+            slot_reader(slots),
             [self._variables <= slot < self._variables + len(self._constants) for slot in slots],
             [firsts.setdefault(slot, number) for number, slot in enumerate(slots)],
         )
@@ -175,7 +175,7 @@ class _Simplifier:
             operands = [[first_operand for (_, first_operand, _), _ in group], [other for (_, _, other), _ in group]][
                 : 1 if unary else 2
             ]
-            ends.append((group[0][0][0], [taking(list(map(self._final, column))) for column in operands]))
+            ends.append((group[0][0][0], [slot_reader(list(map(self._final, column))) for column in operands]))
         return steps, ends
 
     def _join(self, number: int, answer: Any) -> None:
@@ -252,7 +252,7 @@ class _Simplifier:
             number = self._first[number]
         return number
 
-    def _used(self, number: int) -> int:
+    def _slot_of(self, number: int) -> int:
         """The slot that is read where a step reads a number."""
         root = self._root(number)
         return self._fixed.get(root, self._own[root])
@@ -264,16 +264,16 @@ class _Simplifier:
             return self._constant(function.value)
         if self._equal(number, self._answers.get(number)) is not None:
             return self._constant(self._answers[number])  # what is checked is that the two are equal
-        operands = [self._used(argument) for argument in (first, second) if argument >= 0]
+        operands = [self._slot_of(argument) for argument in (first, second) if argument >= 0]
         if all(operand < _NONE for operand in operands):
             return self._constant(self._values[number])
-        left_alone = self._left_alone(function, operands, number)
+        left_alone = self._unchanged_operand(function, operands, number)
         if left_alone is not None:
             return left_alone
         step = (function, operands[0], operands[1] if second >= 0 else _NONE)
         return self._made.setdefault(step, self._variables + len(self._made))
 
-    def _left_alone(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
+    def _unchanged_operand(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
         """The operand that a step gives as it is, if it does."""
         neutral, places = _NEUTRAL.get(function, (None, ()))
         if neutral is None or type(self._values[number]) is not int:
@@ -291,7 +291,7 @@ class _Simplifier:
 
     def _answer_slot(self, number: int) -> int:
         """Where the value of a number is, if the conditions hold."""
-        return self._constant(self._answers[number]) if number in self._answers else self._used(number)
+        return self._constant(self._answers[number]) if number in self._answers else self._slot_of(number)
 
     def _constant(self, value: Any) -> int:
         slot = self._constant_slots.setdefault(exactly(value), _NONE - 1 - len(self._constants))
@@ -333,7 +333,7 @@ def exactly(number: object) -> object:
     return repr(number) if isinstance(number, float) else (type(number), number)
 
 
-def taking(slots: Sequence[int]) -> SlotReader:
+def slot_reader(slots: Sequence[int]) -> SlotReader:
     """Return what takes the values of some slots."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)
@@ -345,7 +345,7 @@ _UNTRACED = frozenset((int, float, bool, str))
 """Kinds of what is no traced number, and holds none."""
 
 
-class Trace:
+class SymbolicTrace:
     """Steps and answers of one computation. Values are numbered: variables first, then as they come about."""
 
     def __init__(self) -> None:
@@ -358,7 +358,7 @@ class Trace:
         """What the steps come to, and how many steps and answers there were when that was made."""
 
     @classmethod
-    def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> Trace:
+    def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> SymbolicTrace:
         """The trace of these variables, steps and answers, as another one tells them.
 
         Raises:
@@ -375,9 +375,11 @@ class Trace:
         trace._answers.update(answers)
         return trace
 
-    def __reduce__(self) -> tuple[Callable[..., Trace], tuple[Sequence[int], Sequence[Step], Mapping[int, Any]]]:
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[..., SymbolicTrace], tuple[Sequence[int], Sequence[Step], Mapping[int, Any]]]:
         """Another process gets its steps and answers."""
-        return Trace.of, (self.variables, self.steps, dict(self._answers))
+        return SymbolicTrace.of, (self.variables, self.steps, dict(self._answers))
 
     @property
     def variables(self) -> Sequence[int]:
@@ -399,26 +401,26 @@ class Trace:
         """The values that numbers have to have."""
         return MappingProxyType(self._answers)
 
-    def variable(self, value: int) -> Traced:
+    def variable(self, value: int) -> SymbolicNumber:
         """A number that a replay is given, in the order of these calls. All are asked for before anything else."""
         assert not self._steps, "variables come before everything that is made of them"
         self._variables += 1
-        return Traced(self, self._add(None, value))
+        return SymbolicNumber(self, self._add(None, value))
 
     def replay(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
         """The values of every number for other variables; None if something would have been decided otherwise."""
         assert len(variables) == self._variables, "a replay needs every variable"
         return self._shortened()(variables)
 
-    def alike(self, number: int) -> int:
+    def representative(self, number: int) -> int:
         """The first number that this one is equal to wherever everything is decided as it was so far."""
-        return self._shortened().firsts[number]
+        return self._shortened().representatives[number]
 
-    def is_fixed(self, number: int) -> bool:
+    def is_constant(self, number: int) -> bool:
         """Whether a number has no other value wherever everything is decided as it was so far."""
-        return self._shortened().fixed[number]
+        return self._shortened().constant_flags[number]
 
-    def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> Traced:
+    def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> SymbolicNumber:
         """A number made from one or two others, of which one at least is traced."""
         numbers = self._number(first), -1 if second is None else self._number(second)
         key = (function, *numbers)
@@ -426,15 +428,15 @@ class Trace:
         if result_number is None:
             arguments = [self._values[number] for number in numbers if number >= 0]
             result_number = self._known[key] = self._add((function, *numbers), function(*arguments))
-        return Traced(self, result_number)
+        return SymbolicNumber(self, result_number)
 
-    def answer(self, number: Traced) -> Any:
+    def guard(self, number: SymbolicNumber) -> Any:
         """The value of a number, on which something is decided from here on."""
         value = self._values[number.number]
         self._answers.setdefault(number.number, value)
         return value
 
-    def take_back(self, answer_count: int) -> Mapping[int, Any]:
+    def rollback_guards(self, answer_count: int) -> Mapping[int, Any]:
         """Forget what was decided since there were so many answers, as nothing follows from it; return it."""
         forgotten = dict(list(self._answers.items())[answer_count:])
         for number in forgotten:
@@ -442,12 +444,12 @@ class Trace:
         self._replay = None
         return forgotten
 
-    def decide(self, answers: Mapping[int, Any]) -> None:
+    def restore_guards(self, answers: Mapping[int, Any]) -> None:
         """Hold to answers that were taken back."""
         for number, answer in answers.items():
             self._answers.setdefault(number, answer)
 
-    def value(self, number: int) -> Any:
+    def hint(self, number: int) -> Any:
         """The value of a number, for this trace's own sizes; nothing is decided on it."""
         return self._values[number]
 
@@ -464,7 +466,7 @@ class Trace:
         return len(self._values) - 1
 
     def _number(self, value: Any) -> int:
-        if isinstance(value, Traced):
+        if isinstance(value, SymbolicNumber):
             return value.number
         key = exactly(value)
         number = self._known.get(key)
@@ -473,24 +475,24 @@ class Trace:
         return number
 
 
-def _unary(function: Callable[[Any], Any]) -> Callable[[Traced], Any]:
-    def method(self: Traced) -> Any:
+def _unary(function: Callable[[Any], Any]) -> Callable[[SymbolicNumber], Any]:
+    def method(self: SymbolicNumber) -> Any:
         return self.trace.apply(function, self)
 
     return method
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Traced, Any], Any]:
-    def method(self: Traced, other: Any) -> Any:
-        if not isinstance(other, (Traced, *_PLAIN)):
+def _binary(function: Callable[[Any, Any], Any]) -> Callable[[SymbolicNumber, Any], Any]:
+    def method(self: SymbolicNumber, other: Any) -> Any:
+        if not isinstance(other, (SymbolicNumber, *_PLAIN)):
             return NotImplemented
         return self.trace.apply(function, self, other)
 
     return method
 
 
-def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Traced, Any], Any]:
-    def method(self: Traced, other: Any) -> Any:
+def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[SymbolicNumber, Any], Any]:
+    def method(self: SymbolicNumber, other: Any) -> Any:
         if not isinstance(other, _PLAIN):
             return NotImplemented
         return self.trace.apply(function, other, self)
@@ -498,32 +500,32 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Traced, Any], A
     return method
 
 
-def _compared(function: Callable[[Any, Any], bool]) -> Callable[[Traced, Any], Any]:
-    def method(self: Traced, other: Any) -> Any:
-        if isinstance(other, Traced) and other.number == self.number:
+def _compared(function: Callable[[Any, Any], bool]) -> Callable[[SymbolicNumber, Any], Any]:
+    def method(self: SymbolicNumber, other: Any) -> Any:
+        if isinstance(other, SymbolicNumber) and other.number == self.number:
             return function(0, 0)
-        if not isinstance(other, (Traced, *_PLAIN)):
+        if not isinstance(other, (SymbolicNumber, *_PLAIN)):
             return NotImplemented
-        return self.trace.answer(self.trace.apply(function, self, other))
+        return self.trace.guard(self.trace.apply(function, self, other))
 
     return method
 
 
-def _converted(convert: Callable[[Any], Any]) -> Callable[[Traced], Any]:
-    def method(self: Traced) -> Any:
-        return convert(self.trace.answer(self))
+def _converted(convert: Callable[[Any], Any]) -> Callable[[SymbolicNumber], Any]:
+    def method(self: SymbolicNumber) -> Any:
+        return convert(self.trace.guard(self))
 
     return method
 
 
-class Traced:
+class SymbolicNumber:
     """A number of a trace. Only numbers of one trace may meet."""
 
     __slots__ = ("number", "trace")
     __array_ufunc__ = None
     """numpy's own numbers leave arithmetic to this class."""
 
-    def __init__(self, trace: Trace, number: int) -> None:
+    def __init__(self, trace: SymbolicTrace, number: int) -> None:
         self.trace = trace
         self.number = number
 
@@ -548,10 +550,10 @@ class Traced:
 
     def __format__(self, specification: str) -> str:
         """As the plain number, which is decided on from here on."""
-        return format(self.trace.answer(self), specification)
+        return format(self.trace.guard(self), specification)
 
 
-def computed(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
     """What a function makes of two numbers, taken as one step if one of them is traced.
 
     Args:
@@ -560,42 +562,42 @@ def computed(function: Callable[[Any, Any], Any], first: Any, second: Any) -> An
         second: a number.
     """
     for number in (first, second):
-        if isinstance(number, Traced):
+        if isinstance(number, SymbolicNumber):
             return number.trace.apply(function, first, second)
     return function(first, second)
 
 
-def least(first: int, second: int) -> int:
+def symbolic_min(first: int, second: int) -> int:
     """The smaller of two sizes; what `min` decides, a trace would have to decide the same way for ever.
 
     Where one is a float, so is what comes out: `min(size, 1.0)` is an int at some sizes, and 1 == 1.0 tells no type.
     """
-    return cast("int", computed(min, *_of_one_type(first, second)))
+    return cast("int", apply_function(min, *_of_one_type(first, second)))
 
 
-def greatest(first: int, second: int) -> int:
+def symbolic_max(first: int, second: int) -> int:
     """The larger of two sizes; a float where one of them is."""
-    return cast("int", computed(max, *_of_one_type(first, second)))
+    return cast("int", apply_function(max, *_of_one_type(first, second)))
 
 
 def _of_one_type(first: Any, second: Any) -> tuple[Any, Any]:
-    if type(current(first)) is type(current(second)):
+    if type(size_hint(first)) is type(size_hint(second)):
         return first, second
-    return computed(to_float64, first, first), computed(to_float64, second, second)
+    return apply_function(to_float64, first, first), apply_function(to_float64, second, second)
 
 
-def current(value: Any) -> Any:
+def size_hint(value: Any) -> Any:
     """A number's value now, tuples taken apart; only for checks that hold for other sizes as well."""
     if isinstance(value, tuple):
-        return value if _UNTRACED.issuperset(map(type, value)) else tuple(map(current, value))
-    return value.trace.value(value.number) if isinstance(value, Traced) else value
+        return value if _UNTRACED.issuperset(map(type, value)) else tuple(map(size_hint, value))
+    return value.trace.hint(value.number) if isinstance(value, SymbolicNumber) else value
 
 
-def plain(value: Any) -> Any:
+def guard_value(value: Any) -> Any:
     """A number's value, tuples taken apart, on which something is decided from here on."""
     if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    return value.trace.answer(value) if isinstance(value, Traced) else value
+        return tuple(map(guard_value, value))
+    return value.trace.guard(value) if isinstance(value, SymbolicNumber) else value
 
 
 class Interned:
@@ -615,63 +617,67 @@ class Interned:
             self._values.append(value)
         return position
 
-    def settled(self, replay_values: Sequence[Any]) -> list[Any]:
+    def substitute_sizes(self, replay_values: Sequence[Any]) -> list[Any]:
         """The values by position, with the numbers of a replay."""
         settling = self._settling
         if len(settling) < len(self._values):  # another thread may be at it, too
-            settling = [*settling, *map(self._settled, self._values[len(settling) :])]
+            settling = [*settling, *map(self._substituter, self._values[len(settling) :])]
             self._settling = settling
         numbers = (*replay_values, *reversed(self._plain.values()))
         return [settle(numbers) for settle in settling]
 
-    def _settled(self, value: Any) -> Callable[[Sequence[Any]], Any]:
+    def _substituter(self, value: Any) -> Callable[[Sequence[Any]], Any]:
         """What settles one value, its form looked at now."""
         if not isinstance(value, tuple):
             return operator.itemgetter(self._position(value))
         if len(value) > 1 and not any(isinstance(element, tuple) for element in value):
             return operator.itemgetter(*map(self._position, value))
-        parts = tuple(map(self._settled, value))
+        parts = tuple(map(self._substituter, value))
         return lambda numbers: tuple([part(numbers) for part in parts])
 
     def _position(self, value: Any) -> int:
         """Where a number is, or what is no tuple: behind the numbers of a replay, told from their end."""
-        if isinstance(value, Traced):
+        if isinstance(value, SymbolicNumber):
             return value.number
         key = exactly(value)
         self._plain.setdefault(key, value)
         return -1 - list(self._plain).index(key)
 
 
-def told_apart(value: Any) -> object:
+def identity_key(value: Any) -> object:
     """A key that tells values apart, tuples taken apart, without deciding anything on a traced number."""
     if isinstance(value, tuple):
-        return tuple(map(told_apart, value))
-    return (Traced, value.number) if isinstance(value, Traced) else exactly(value)
+        return tuple(map(identity_key, value))
+    return (SymbolicNumber, value.number) if isinstance(value, SymbolicNumber) else exactly(value)
 
 
 def _equality_key(value: Any) -> object:
     """A key that values share which are equal wherever their trace does not refuse a replay."""
     if isinstance(value, tuple):
         return tuple(map(_equality_key, value))
-    return (Traced, value.trace.alike(value.number)) if isinstance(value, Traced) else exactly(value)
+    return (
+        (SymbolicNumber, value.trace.representative(value.number))
+        if isinstance(value, SymbolicNumber)
+        else exactly(value)
+    )
 
 
-def is_traced(value: object) -> bool:
+def is_symbolic(value: object) -> bool:
     """Whether a value is a traced number, or a tuple that holds one."""
-    return isinstance(value, Traced) or (isinstance(value, tuple) and any(map(is_traced, value)))
+    return isinstance(value, SymbolicNumber) or (isinstance(value, tuple) and any(map(is_symbolic, value)))
 
 
-def settled(value: Any, values: Sequence[Any]) -> Any:
+def substitute_sizes(value: Any, values: Sequence[Any]) -> Any:
     """`value` with the numbers of a replay in the place of traced ones, inside tuples, lists and dictionaries too."""
-    if isinstance(value, Traced):
+    if isinstance(value, SymbolicNumber):
         return values[value.number]
     if isinstance(value, (tuple, list)):
-        if not any(isinstance(element, (Traced, *_HOLDING)) for element in value):
+        if not any(isinstance(element, (SymbolicNumber, *_HOLDING)) for element in value):
             return value
-        elements = [settled(element, values) for element in value]
+        elements = [substitute_sizes(element, values) for element in value]
         return elements if isinstance(value, list) else tuple(elements)
     if isinstance(value, (dict, MappingProxyType)):
-        return {key: settled(item, values) for key, item in value.items()}
+        return {key: substitute_sizes(item, values) for key, item in value.items()}
     return value
 
 

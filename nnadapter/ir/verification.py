@@ -49,7 +49,7 @@ def _make_plan(schema: OperationSchema) -> _CheckList:
     variadic = bool(schema.inputs) and schema.inputs[-1].variadic
     return _CheckList(
         schema,
-        tuple((role, None if role.same is None else position[role.same]) for role in schema.inputs),
+        tuple((role, None if role.same_dtype_as is None else position[role.same_dtype_as]) for role in schema.inputs),
         1 + max((index for index, role in enumerate(schema.inputs) if not role.optional), default=-1),
         None if variadic else len(schema.inputs),
         {attribute.name: attribute.default for attribute in schema.attributes},
@@ -98,7 +98,8 @@ def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
 def _check_same_dtype(schema: OperationSchema, role: Role, type_: OperandType, other: OperandType | None) -> None:
     if other is not None and type_.dtype is not other.dtype:
         raise InvalidModelError(
-            f"{schema.type}: input {role.name!r} is {type_.dtype.value}, expected {other.dtype.value} as {role.same!r}"
+            f"{schema.type}: input {role.name!r} is {type_.dtype.value}, "
+            f"expected {other.dtype.value} as {role.same_dtype_as!r}"
         )
 
 
@@ -176,7 +177,7 @@ def verify(model: Model) -> None:
     Raises:
         InvalidModelError: the first thing that is wrong, with the operand or operation that it concerns.
     """
-    if model.is_sound:
+    if model.is_verified:
         return
     check_well_formed(model)
     _check_names(model)
@@ -196,7 +197,7 @@ def verify(model: Model) -> None:
         raise InvalidModelError(
             f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that makes it"
         )
-    model.found_sound()
+    model.mark_verified()
 
 
 _INPUT_LIFETIMES = frozenset({Lifetime.CONSTANT, Lifetime.MODEL_INPUT})

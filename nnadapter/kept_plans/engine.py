@@ -23,7 +23,7 @@ from nnadapter.kept_plans.key import Source, UnkeyedError, begun_source, key_of,
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.process.forking import new_lock
-from nnadapter.running.by_plans import InputShapes, Left
+from nnadapter.running.by_plans import InputShapes, OriginalModelShapes
 from nnadapter.running.provenance import Provenance
 from nnadapter.running.residence import Kept
 from nnadapter.traces.trace import SILENT
@@ -72,7 +72,7 @@ class KeptEngine(CompiledEngine):
         self,
         file: CompiledFile,
         devices: Sequence[str],
-        left: Left,
+        left: OriginalModelShapes,
         options: Options,
         begin: Callable[[str], PlannedEngine],
     ) -> None:

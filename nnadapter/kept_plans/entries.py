@@ -17,7 +17,7 @@ from nnadapter.caching.key import Key
 from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container.format import Container, ContainerWriter, Part
-from nnadapter.running.by_plans import InputShapes, Left
+from nnadapter.running.by_plans import InputShapes, OriginalModelShapes
 
 _LINKS = "links"
 
@@ -147,20 +147,20 @@ class Place(NamedTuple):
                 return CompiledFile(LinkedContainer(found, self._found))
             except CompiledModelError as error:
                 found = Miss(str(error), is_defect=True)
-        return self.folder.told(found)
+        return self.folder.warn_of_miss(found)
 
     def _found(self, name: str) -> Entry | str:
         found = self.folder.named(name)
-        return found if isinstance(found, Entry) else found.why
+        return found if isinstance(found, Entry) else found.reason
 
 
-def facts(devices: Sequence[str], left: Left) -> bytes:
+def facts(devices: Sequence[str], left: OriginalModelShapes) -> bytes:
     """Return the part `FACTS` of a session with these devices, and choices that it left to the model as given."""
     rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in left.items()]
     return json.dumps({"devices": list(devices), "left": rows}).encode()
 
 
-def facts_of(container: Container) -> tuple[tuple[str, ...], Left]:
+def facts_of(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
     """Return the names of the devices of the session whose plans are kept, and what it left; see `facts`.
 
     Raises:

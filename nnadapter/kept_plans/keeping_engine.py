@@ -24,14 +24,14 @@ from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.container.format import Container, ContainerWriter
 from nnadapter.kept_plans.entries import FACTS, MOST_PLANS, LinkedContainer, LinkingWriter, Place, facts, facts_of
 from nnadapter.onnx.preparation.branch_decisions import MOST_FORKS, Truths
-from nnadapter.onnx.schemas import is_brought
+from nnadapter.onnx.schemas import is_external
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
 from nnadapter.process.forking import new_lock
 from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.by_plans import Left
+from nnadapter.running.by_plans import OriginalModelShapes
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.control import RunControl
 from nnadapter.running.filling import SpecializedPlans
@@ -90,9 +90,9 @@ def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWrite
     return writer.link(PROGRAM, key.name, entry) if key is not None and isinstance(entry, Entry) else None
 
 
-def _all_left(old: CompiledFile | str, engine: PlannedEngine) -> Left:
+def _all_left(old: CompiledFile | str, engine: PlannedEngine) -> OriginalModelShapes:
     """The choices that gained nothing, in an engine and before it."""
-    left = dict(engine.left)
+    left = dict(engine.original_model_shapes)
     before = facts_of(old.container)[1] if isinstance(old, CompiledFile) else {}
     for truths, shapes in before.items():
         now = left.get(truths, frozenset())
@@ -213,7 +213,7 @@ class KeepingEngine(PlannedEngine):
         self._written: WeakKeyDictionary[Compiled, Bounds | None] = WeakKeyDictionary()
         self._writing = new_lock()
         super().__init__(model, setting, options, session_options, refused_by_host)
-        if any(is_brought(node.domain, node.op_type, node.since_version) for node in self.prepared.nodes):
+        if any(is_external(node.domain, node.op_type, node.since_version) for node in self.prepared.nodes):
             self._note += "; none is kept either of a model with ops that packages bring"
             self._writes = _MOST_WRITES  # another version of a package may convert in another way
         self._keep()

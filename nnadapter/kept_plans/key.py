@@ -38,7 +38,7 @@ from nnadapter.caching.key import Key, KeyPart, text_part
 from nnadapter.drivers.selection import HOSTS, Selected
 from nnadapter.files.cache_folder import calibrations_of_driver
 from nnadapter.options import Options, fallback_text
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.forking import new_lock
 from nnadapter.process.packages import installed_builds, installed_version, own_version
 from nnadapter.process.processors import usable
@@ -342,7 +342,7 @@ def _held(value: Any) -> str:
     return sha256(Path(value).read_bytes()).hexdigest()[:_SHOWN]
 
 
-@remembered(1)
+@memoize(1)
 def _own_files() -> str:
     """Of every Python file of this package and the partitioner: its size, and when it was changed.
 

@@ -24,7 +24,7 @@ class Found:
 
     hit: bool
     """Plans are kept that a session would run."""
-    why: str = ""
+    miss_reason: str = ""
     """There are none; with the parts of the key in which the nearest entry differs."""
     shapes: str = ""
     """Of inputs, that kept plans serve."""

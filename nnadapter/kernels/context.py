@@ -356,9 +356,9 @@ class KernelContext(Context):
         segment = self._segment(model)
         return self.inner.compile_whole_graph(model) if segment is None else self._compiled(segment)
 
-    def bind(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.bind`; a model that calls kernels is compiled."""
-        return self.inner.bind(program, model) if self._segment(model) is None else None
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.clone_with_constants`; a model that calls kernels is compiled."""
+        return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`; kernels are chosen anew, among those that there are now.

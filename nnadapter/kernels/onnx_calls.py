@@ -41,7 +41,7 @@ _ONNX = "ai.onnx"
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class DeviceCandidate:
     """One device of a session, in the order of preference."""
 
     table: KernelTable
@@ -97,7 +97,7 @@ def calls_of(
 
 
 def called_nodes(
-    graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[Asked]
+    graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[DeviceCandidate]
 ) -> frozenset[str]:
     """Return the names of the nodes with a converter that are calls.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from nnadapter.converters.convert import Alone, Conversion, convert_per_node
+from nnadapter.converters.convert import Conversion, PerNodeConversions, convert_per_node
 from nnadapter.converters.quantized_groups import Group, find_groups, shared_sources
 from nnadapter.ir.model import Model
 from nnadapter.ir.passes import run_passes
@@ -122,7 +122,7 @@ def with_per_node_conversions(specialized: Specialized, conversion: Conversion) 
     return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialized, conversion.groups))
 
 
-def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> Alone:
+def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> PerNodeConversions:
     graph = specialized.graph
     members = sorted({node for atom in (*graph.atoms, *groups) if len(atom) > 1 for node in atom})
     read = {*graph.outputs, *graph.consumers}
@@ -236,7 +236,7 @@ class Offer:
     """How many devices refused it before one took it; None if none did."""
 
 
-def offers(graph: Graph, answers: Answers) -> Iterator[Offer]:
+def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
     """The atoms to offer node by node; none where there is no device to offer them to."""
     for atom, nodes in enumerate(graph.atoms if answers else ()):
         if len(nodes) == 1:  # most atoms

@@ -30,7 +30,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.guarded_shapes import SymbolicArray
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import SymbolicModel
-from nnadapter.ir.symbolic_numbers import Trace, Traced, current
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace, size_hint
 from nnadapter.offering.atoms import groups_of, with_atoms
 from nnadapter.offering.traced_conversions import ConversionTemplate, DynamicConversion
 from nnadapter.onnx.construction import info_of
@@ -129,8 +129,8 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
         return None
     named = list[int | str]()
     for size in sizes:
-        if isinstance(size, Traced):
-            first = size.trace.alike(size.number)
+        if isinstance(size, SymbolicNumber):
+            first = size.trace.representative(size.number)
             named.append(f"{_NAME}{first}")
             names.setdefault(f"{_NAME}{first}", size)
         else:
@@ -143,7 +143,9 @@ def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
     return (
         inferred is not None
         and len(sizes) == len(inferred)
-        and all(not isinstance(said, int) or size == said for size, said in zip(current(sizes), inferred, strict=True))
+        and all(
+            not isinstance(said, int) or size == said for size, said in zip(size_hint(sizes), inferred, strict=True)
+        )
     )
 
 
@@ -257,7 +259,7 @@ class ConversionTracing:
         self._calls = calls
         self._is_open = is_open
         self._specialized = specialized
-        self._trace = Trace()
+        self._trace = SymbolicTrace()
         self._shapes = {name: self._dimensions(name, shape) for name, shape in shapes.items()}
         self._sizes: dict[str, SymbolicArray] = {}
         self._settled: dict[str, Array] = {}
@@ -277,7 +279,7 @@ class ConversionTracing:
     @property
     def has_open_dimensions(self) -> bool:
         """Whether there is anything to trace."""
-        return any(isinstance(size, Traced) for shape in self._shapes.values() for size in shape)
+        return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
 
     def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
         """The template; None where a dimension is known only for these shapes. See `with_atoms` for `apart`."""
@@ -353,7 +355,7 @@ class ConversionTracing:
 
     def _behind(self, kept: Set[int]) -> set[int]:
         """Positions of nodes that were evaluated for these shapes and whose results are still read."""
-        own, known = self._specialized.own, self._prepared.constants
+        own, known = self._specialized.model_nodes, self._prepared.constants
         pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
         positions: set[int] = set()
         while pending:
@@ -368,13 +370,13 @@ class ConversionTracing:
 
     def _reads_what_runs(self, behind: Set[int], kept: Set[int]) -> bool:
         """Whether a node that was evaluated reads what is left to run, as where another reader could not be."""
-        own, known, nodes = self._specialized.own, self._specialized.constants, self._prepared.nodes
+        own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         read = (name for index in behind if not _measures(nodes[index]) for name in own.nodes[index].reads)
         return any(name not in known and own.producer.get(name) in kept for name in read)
 
     def _measured(self, behind: Set[int], kept: Set[int]) -> Set[int]:
         """Positions of further nodes, of whose results nothing but sizes is read, and those are not always the same."""
-        own, known = self._specialized.own, self._prepared.constants
+        own, known = self._specialized.model_nodes, self._prepared.constants
         pending = [name for index in behind for name in self._sized_by(index)]
         positions: set[int] = set()
         while pending:
@@ -393,7 +395,7 @@ class ConversionTracing:
 
     def _hanging_on_runs(self, positions: Set[int], kept: Set[int]) -> Set[int]:
         """Those of some positions whose nodes read what only a run knows."""
-        own, known, nodes = self._specialized.own, self._specialized.constants, self._prepared.nodes
+        own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         run = set(kept)
         for index in sorted(positions):
             is_known = _measures(nodes[index]) and nodes[index].outputs[0] in known
@@ -532,7 +534,7 @@ class ConversionTracing:
     def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, tuple[Any, ...]]]:
         for name, operand in conversion.operand_of.items():
             dimensions = conversion.model.operands[operand].type.dimensions
-            if any(isinstance(size, Traced) for size in dimensions):
+            if any(isinstance(size, SymbolicNumber) for size in dimensions):
                 yield name, dimensions
         for name, dimensions in self._shapes.items():
             if name not in conversion.operand_of:
@@ -549,7 +551,7 @@ def _of_copies(
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Traced dimensions of what repeated nodes make: those of what the model's own node makes."""
     for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True):
-        for name, own in zip(node.outputs, specialized.own.nodes[position].outputs, strict=True):
+        for name, own in zip(node.outputs, specialized.model_nodes.nodes[position].outputs, strict=True):
             if name != own and own in traced:
                 yield name, traced[own]
 

@@ -95,7 +95,7 @@ class Conversions:
 
     def _of(self, shapes: Shapes) -> Converted:
         for template in self._templates:
-            filled = template.filled(shapes)
+            filled = template.specialize(shapes)
             if filled is not None:
                 self._in_vain = 0
                 self._counts.hits += 1
@@ -104,7 +104,7 @@ class Conversions:
         self._counts.misses += 1
         specialized = with_own_sources(specialize(self._prepared, shapes), self._apart)
         made = self._template(shapes, specialized)
-        filled = None if made is None else made.filled(shapes)
+        filled = None if made is None else made.specialize(shapes)
         return filled or with_atoms(specialized, converted(specialized, self._apart, self._calls), self._apart)
 
     def _template(self, shapes: Shapes, specialized: Specialized) -> ConversionTemplate | None:
@@ -151,7 +151,7 @@ def converted(specialized: Specialized, apart: Collection[str] = (), calls: Kern
     )
 
 
-def open_conversion(model: ShapedModel) -> DynamicConversion | None:
+def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
     """Return the model for all sizes, of the same atoms; None where some are known only for these shapes."""
     if CUSTOM in model.conversion.model.operation_types:
         return None  # kernels are bound to types

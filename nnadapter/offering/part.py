@@ -9,9 +9,9 @@ from typing import Any
 
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.guarded_shapes import Given
+from nnadapter.ir.guarded_shapes import ShapeDerivedValues
 from nnadapter.ir.structure import SpecializableModel, SpecializationGroup, SpecializedModel, numbers
-from nnadapter.ir.symbolic_numbers import Traced, taking
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, slot_reader
 from nnadapter.ir.verification import verify
 
 
@@ -31,7 +31,7 @@ class SpecializablePart:
         given: of it.
     """
 
-    def __init__(self, part: Part, given: Given) -> None:
+    def __init__(self, part: Part, given: ShapeDerivedValues) -> None:
         self.part, self.given = part, given
         self.inputs = tuple(name for name in part.inputs if name not in given.names)
         """What it reads once it is filled."""
@@ -41,14 +41,14 @@ class SpecializablePart:
         self._given = {index: name for name, index in named if name in given.names}
         self.model = SpecializableModel(part.model, tuple(self._given))
         """Of the segment."""
-        own = {value.number for value in numbers(part.model) if isinstance(value, Traced)}
-        self._key = taking(sorted(own | given.numbers))
+        own = {value.number for value in numbers(part.model) if isinstance(value, SymbolicNumber)}
+        self._key = slot_reader(sorted(own | given.numbers))
 
     def key(self, known: Sequence[Any]) -> tuple[Any, ...]:
         """Equal where the filled segments are."""
         return self._key(known)
 
-    def filled(self, known: Sequence[Any]) -> Part:
+    def specialize(self, known: Sequence[Any]) -> Part:
         """The segment with the numbers of a replay; what it was given are constants."""
         contents = {}
         if self._given:

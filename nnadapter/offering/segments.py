@@ -132,7 +132,7 @@ class OnnxParts:
 
     def as_it_was(self, outputs: Sequence[str]) -> Part:
         """The model before preparation."""
-        return as_it_was(self.specialized.own, self.index, outputs)
+        return original_model(self.specialized.model_nodes, self.index, outputs)
 
     def without_constants(self) -> onnx.ModelProto:
         """Return the remaining graph without constants, with the types of what some operators read.
@@ -147,7 +147,7 @@ class OnnxParts:
         whole.graph.value_info.extend(info_of(value) for value in told if value.dtype)
         return whole
 
-    def whole(self) -> onnx.ModelProto:
+    def remaining_model(self) -> onnx.ModelProto:
         """Everything that is left to run, with the types of what nodes make that inference may know nothing of."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
@@ -169,7 +169,7 @@ class OnnxParts:
         constants: Sequence[str],
         outputs: Sequence[str],
     ) -> onnx.ModelProto:
-        known, own = self.specialized.constants, self.specialized.own
+        known, own = self.specialized.constants, self.specialized.model_nodes
         folded = {
             name: tensor_of(name, known[name])
             for name in constants
@@ -189,7 +189,7 @@ class OnnxParts:
         return part
 
 
-def as_it_was(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
+def original_model(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
     """Return the model of this graph and index before preparation."""
     needed = chain(*(node.reads for node in own.nodes), outputs)
     constants = dict.fromkeys(name for name in needed if name in own.constants)
@@ -263,7 +263,7 @@ class ShapedModel:
 
     def hashes(self) -> Sequence[str]:
         """What every node of the graph is, but for where it stands."""
-        alone = self.structure.alone
+        alone = self.structure.content_hashes
         return [alone[position] for position in self.specialized.positions]
 
 
@@ -276,7 +276,7 @@ class DynamicParts(OnnxParts):
     @cached_property
     def open_graph(self) -> Graph:
         """The graph that is cut, with what is known of its values at all sizes: their ranks at least."""
-        always, now = {**self.prepared.values, **self.prepared.ranks_found}, self.graph.values
+        always, now = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
         return self.graph.revalued({name: _open(always.get(name), now, name) for name in now})
 
     @property
@@ -290,7 +290,7 @@ class DynamicParts(OnnxParts):
         nodes, inputs, constants = self._needed(step)
         made = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
-        known = {**self.prepared.ranks_found, **self.open_graph.values}
+        known = {**self.prepared.inferred_ranks, **self.open_graph.values}
         inner = made.difference(step.outputs).intersection(known)
         part.graph.value_info.extend(info_of(known[name]) for name in sorted(inner))
         return Part(part, tuple(inputs))
@@ -305,7 +305,7 @@ class DynamicParts(OnnxParts):
 
     def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
         """Nodes, in their order, inputs and constants of a part."""
-        own, always, left = self.specialized.own, self.prepared.constants, frozenset(self.specialized.positions)
+        own, always, left = self.specialized.model_nodes, self.prepared.constants, frozenset(self.specialized.positions)
         nodes = self._placed(step.nodes)
         made = {name for _, node in nodes for name in node.outputs}
         pending = [*(name for _, node in nodes for name in node.reads), *step.outputs]

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.ir.guarded_shapes import DynamicDimensions, Given, SymbolicArray, TableComputation
+from nnadapter.ir.guarded_shapes import DynamicDimensions, ShapeDerivedTables, ShapeDerivedValues, SymbolicArray
 from nnadapter.ir.structure import SymbolicModel
-from nnadapter.ir.symbolic_numbers import Trace, settled
+from nnadapter.ir.symbolic_numbers import SymbolicTrace, substitute_sizes
 from nnadapter.onnx.preparation.prepare import Shapes, Specialized
 from partition.graph import Value
 
@@ -24,7 +24,7 @@ class ConversionTemplate:
 
     shapes: Mapping[str, tuple[Any, ...]]
     """Per input, its dimensions, traced where the model leaves them open."""
-    trace: Trace
+    trace: SymbolicTrace
     specialized: Specialized
     conversion: Conversion
     model: SymbolicModel
@@ -38,7 +38,7 @@ class ConversionTemplate:
     def _dimensions(self) -> DynamicDimensions:
         return DynamicDimensions(self.shapes)
 
-    def filled(self, shapes: Shapes) -> Converted | None:
+    def specialize(self, shapes: Shapes) -> Converted | None:
         """The model for other input shapes; None if it would not be this one."""
         variables = self._dimensions.variables(shapes)
         known = None if variables is None else self.trace.replay(variables)
@@ -51,7 +51,7 @@ class ConversionTemplate:
 
     def _specialized(self, known: Sequence[Any]) -> Specialized:
         graph = self.specialized.graph
-        sizes = {name: array.filled(known) for name, array in self.sizes.items()}
+        sizes = {name: array.specialize(known) for name, array in self.sizes.items()}
         return replace(
             self.specialized,
             graph=graph.revalued(_FilledValues(graph.values, self.traced, known)),
@@ -59,7 +59,7 @@ class ConversionTemplate:
         )
 
     def _conversion(self, known: Sequence[Any]) -> Conversion:
-        return replace(self.conversion, model=self.model.filled(known), source=(self.model, known))
+        return replace(self.conversion, model=self.model.specialize(known), source=(self.model, known))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class DynamicConversion:
 
     shapes: Mapping[str, tuple[Any, ...]]
     """Per input, its dimensions, traced where the model leaves them open."""
-    trace: Trace
+    trace: SymbolicTrace
     atoms: tuple[tuple[int, ...], ...]
     """Nodes that stand for one thing."""
     conversion: Conversion
@@ -111,7 +111,7 @@ class _FilledValues(Mapping[str, Value]):
 
     def __getitem__(self, name: str) -> Value:
         value, dimensions = self._values[name], self._traced.get(name)
-        return value if dimensions is None else replace(value, shape=settled(dimensions, self._known))
+        return value if dimensions is None else replace(value, shape=substitute_sizes(dimensions, self._known))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -120,7 +120,7 @@ class _FilledValues(Mapping[str, Value]):
         return len(self._values)
 
 
-def given_of(opening: DynamicConversion, names: Iterable[str]) -> Given:
+def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
     """Return values by name, for the sizes of a replay.
 
     Args:
@@ -130,10 +130,10 @@ def given_of(opening: DynamicConversion, names: Iterable[str]) -> Given:
     wanted = tuple(names)
     tables = [name for name in wanted if name not in opening.sizes]
     sizes = {name: opening.sizes[name] for name in wanted if name in opening.sizes}
-    return Given(wanted, sizes, _tables(opening, tables) if tables else None)
+    return ShapeDerivedValues(wanted, sizes, _tables(opening, tables) if tables else None)
 
 
-def _tables(opening: DynamicConversion, names: Sequence[str]) -> TableComputation:
+def _tables(opening: DynamicConversion, names: Sequence[str]) -> ShapeDerivedTables:
     """The operations behind some tables, and the sizes that they read."""
     conversion = opening.conversion
     operand_of, model = conversion.operand_of, conversion.model
@@ -142,4 +142,4 @@ def _tables(opening: DynamicConversion, names: Sequence[str]) -> TableComputatio
     read = {operand for operation in operations for operand in model.operations[operation].inputs}
     inputs = tuple(opening.given_sizes(read))
     part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
-    return TableComputation(part, {name: opening.sizes[name] for name in inputs}, tuple(names))
+    return ShapeDerivedTables(part, {name: opening.sizes[name] for name in inputs}, tuple(names))

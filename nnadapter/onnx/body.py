@@ -24,7 +24,7 @@ from onnx import helper
 
 from nnadapter.ir.guarded_shapes import SymbolicArray
 from nnadapter.ir.operand import Array
-from nnadapter.ir.symbolic_numbers import Traced
+from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.onnx.construction import array_info, info_of, initializer_of
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.propagation import infer
@@ -277,10 +277,10 @@ class BodyBuilder:
     def constant(self, contents: Any, dtype: str = "int64") -> str:
         """Add a constant of a data type, by its name; returns the constant's name. Its integers may be traced."""
         name = f"constant{len(self._constants)}"
-        if isinstance(contents, Traced):
+        if isinstance(contents, SymbolicNumber):
             self._constants[name] = SymbolicArray(_objects((contents,)).reshape(()), np.dtype(dtype))
             return name
-        if isinstance(contents, (list, tuple)) and any(isinstance(item, Traced) for item in contents):
+        if isinstance(contents, (list, tuple)) and any(isinstance(item, SymbolicNumber) for item in contents):
             self._constants[name] = SymbolicArray(_objects(contents), np.dtype(dtype))
             return name
         array = np.asarray(contents, helper.tensor_dtype_to_np_dtype(ELEMENT_TYPE_OF_DTYPE[dtype]))

@@ -31,7 +31,7 @@ def external_versions(domain: str, op_type: str) -> tuple[int, ...]:
     """Return the schema versions of an op that packages convert, ascending; ONNX's own domain is nobody else's."""
     if not domain:
         return ()
-    keys = filter(None, map(key_of, BROUGHT.all))
+    keys = filter(None, map(key_of, EXTERNAL_CONVERTERS.all))
     return tuple(sorted(version for of, name, version in keys if (of, name) == (domain, op_type)))
 
 
@@ -40,7 +40,7 @@ def external_version(domain: str, op_type: str, opset: float) -> int | None:
     return max((version for version in external_versions(domain, op_type) if version <= opset), default=None)
 
 
-def bringing(
+def provider_text(
     ops: Iterable[tuple[str, str]], devices_of: Callable[[str], Sequence[str]], named: Iterable[str] = ()
 ) -> str:
     """Return a clause on the first of some ops (domain and op type) that an installed package brings; empty if none is.
@@ -56,7 +56,7 @@ def bringing(
         versions = external_versions(domain, op_type)
         if versions:
             name = external_name(domain, op_type, versions[-1])
-            problem, distribution = BROUGHT.problem_of(name), BROUGHT.distribution_of(name)
+            problem, distribution = EXTERNAL_CONVERTERS.problem_of(name), EXTERNAL_CONVERTERS.distribution_of(name)
             if problem:
                 return f"converter {problem}"
             devices = devices_of(distribution)
@@ -110,5 +110,5 @@ def _checked(value: object, plug_in: PlugIn) -> ExternalConverter:
     return convert
 
 
-BROUGHT: PlugIns[ExternalConverter] = PlugIns(GROUP, _checked, _problem)
+EXTERNAL_CONVERTERS: PlugIns[ExternalConverter] = PlugIns(GROUP, _checked, _problem)
 """Converters from outside."""

@@ -39,7 +39,7 @@ from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Value
 
 
-class Written:
+class DeclaredTypes:
     """The types in a model's `value_info` and outputs. Read on use: only private ops need them.
 
     Args:
@@ -242,7 +242,7 @@ class Inference:
         inputs = frozenset(read.graph.inputs)
         self._inputs = [value for value in model.graph.input if value.name in inputs]
         self._outputs = [without_shape(value) for value in model.graph.output]
-        self._written = Written(model)
+        self._written = DeclaredTypes(model)
 
     @cached_property
     def has_rules(self) -> bool:

@@ -22,11 +22,11 @@ from nnadapter.onnx.graphs import graphs_of, key_of, node_names, opsets_of, with
 from nnadapter.onnx.model import Operators
 from nnadapter.onnx.references import bytes_of, fits, is_reference
 from nnadapter.onnx.schemas import is_further, since_version
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from partition.graph import Node
 
 
-@remembered(1024)
+@memoize(1024)
 def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
     """Return the body of an op that is a function whatever its node looks like, None for any other.
 
@@ -172,11 +172,11 @@ def expand_functions(
 class _Library:
     """The functions that a model's nodes may mean."""
 
-    own: Mapping[tuple[str, str, str], onnx.FunctionProto]
+    model_functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     opsets: dict[str, int]
     """What the model imports, and what expanded bodies added to it."""
     operators: Operators
-    wanted: Bodies
+    needed_names: Bodies
 
     @classmethod
     def of(cls, model: onnx.ModelProto, operators: Operators, bodies: Bodies) -> _Library:
@@ -189,10 +189,10 @@ class _Library:
 
     def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
         """The function that the node is replaced by, None if it stays."""
-        if name in self.wanted:
-            return self._usable(self.wanted[name])
+        if name in self.needed_names:
+            return self._usable(self.needed_names[name])
         domain = plain_domain(node.domain)
-        function = self.own.get(key_of(node))
+        function = self.model_functions.get(key_of(node))
         if function is not None:
             are_convertible = [
                 self._is_convertible(inner_node, opsets_of(function.opset_import)) for inner_node in function.node
@@ -202,7 +202,7 @@ class _Library:
 
     def leaves(self, nodes: Iterable[Node]) -> bool:
         """Whether it is plain from their op types alone that all of some nodes stay."""
-        if self.own or self.wanted:
+        if self.model_functions or self.needed_names:
             return False
         return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})
 
@@ -233,7 +233,7 @@ class _Library:
 
     def _is_convertible(self, node: onnx.NodeProto, opsets: Opsets) -> bool:
         domain = plain_domain(node.domain)
-        if key_of(node) in self.own or node.op_type == "Constant":
+        if key_of(node) in self.model_functions or node.op_type == "Constant":
             return True
         version = since_version(domain, node.op_type, opsets.get(domain, 0))
         return version is not None and self.operators.has_converter(domain, node.op_type, version)
@@ -288,7 +288,7 @@ class _FunctionCall:
     """One call of a function: what names and attributes of its body stand for."""
 
     prefix: str
-    taken: set[str]
+    used_names: set[str]
     attributes: dict[str, onnx.AttributeProto]
     names: dict[str, str] = field(default_factory=dict)
 
@@ -313,7 +313,7 @@ class _FunctionCall:
 
     def _name(self, inner: str) -> str:
         if inner and inner not in self.names:
-            self.names[inner] = _free_name(f"{self.prefix}/{inner}", self.taken)
+            self.names[inner] = _free_name(f"{self.prefix}/{inner}", self.used_names)
         return self.names[inner] if inner else ""
 
     def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:

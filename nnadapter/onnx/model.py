@@ -22,7 +22,7 @@ from nnadapter.onnx.references import array_of, is_reference, without_contents
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import FurtherSchema, bounds_of, further_schema, since_version, value_of_attribute
 from nnadapter.onnx.signature import type_name
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Graph, GraphError, Node, Value
 from partition.verdict import Reason, Unsupported
@@ -88,7 +88,7 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
     return _contradiction(node.op_type, since_version, node.domain, form)
 
 
-@remembered(_FORMS)
+@memoize(_FORMS)
 def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[str | None, ...]) -> bool:
     """Return whether a schema of onnx allows inputs of these data types; None stands for absent and unknown ones.
 
@@ -121,7 +121,7 @@ class _NodeForm(NamedTuple):
     """Positions of inputs that are left out."""
 
 
-@remembered(_FORMS)
+@memoize(_FORMS)
 def _contradiction(
     op_type: str, since_version: int, domain: str, form: tuple[tuple[tuple[str, int], ...], int, int, tuple[int, ...]]
 ) -> str:
@@ -166,7 +166,7 @@ def _counted(least: int, most: int) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
 
 
-@remembered(4096)
+@memoize(4096)
 def _rules(op_type: str, since_version: int, domain: str) -> _SchemaRules | None:
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ QUIET = 4
 """Log severity: fatal errors only. Errors are raised, not printed as well."""
 
 
-@remembered(1)
+@memoize(1)
 def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
     """The newest opset by domain, and the newest IR version, that the installed ONNX Runtime loads; found by trying."""
     import onnx

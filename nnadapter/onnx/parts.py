@@ -16,7 +16,7 @@ from nnadapter.onnx.construction import copied, model_of, tensor_info, with_inpu
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.graphs import captured_names, holds_graph, opsets_of, values_of
 from nnadapter.onnx.propagation import FAILURES, infer, with_stand_ins, without_crashes
-from nnadapter.onnx.references import bytes_of, holding
+from nnadapter.onnx.references import bytes_of, with_contents
 from partition.graph import Value
 
 _SMALL_BYTES = 1 << 12
@@ -84,7 +84,9 @@ class Parts:
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
         """The initializers that are given with their contents."""
-        return {tensor.name: holding(tensor) for tensor in self._model.graph.initializer if self._has_contents(tensor)}
+        return {
+            tensor.name: with_contents(tensor) for tensor in self._model.graph.initializer if self._has_contents(tensor)
+        }
 
     def _has_contents(self, tensor: onnx.TensorProto) -> bool:
         largest = min(self._constant_bytes, _LARGEST_REALS) if tensor.data_type in _REALS else self._constant_bytes

@@ -45,7 +45,7 @@ from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
 from nnadapter.errors import ModelFileError
 from nnadapter.ir.derived import know_contents
 from nnadapter.ir.operand import Array, dtype_name
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 REFERRED_BYTES = 1 << 16
 """Initializers from this size on are referred to; smaller ones stay in the message."""
@@ -95,7 +95,7 @@ def is_read(tensor: TensorProto) -> bool:
     return is_reference(tensor) and any(entry.key == _KIND and entry.value == READ for entry in tensor.external_data)
 
 
-def is_held(tensor: TensorProto) -> bool:
+def is_in_memory(tensor: TensorProto) -> bool:
     """Whether somebody holds the array that a tensor refers to."""
     reference = _living.get(_key(tensor))
     return reference is not None and reference() is not None
@@ -120,7 +120,7 @@ def bytes_of(tensor: TensorProto) -> int:
     return int(-(-prod(tensor.dims) * _bits_of(tensor.data_type) // 8))
 
 
-@remembered(64)
+@memoize(64)
 def _bits_of(data_type: int) -> int:
     """How many bits an element takes; none where the data type is not known."""
     if data_type not in helper.get_all_tensor_dtypes():
@@ -182,7 +182,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     return inlined_model
 
 
-def holding(tensor: TensorProto) -> TensorProto:
+def with_contents(tensor: TensorProto) -> TensorProto:
     """Return a tensor that holds its contents; the same one if it does already. Raises what `array_of` does."""
     if not is_reference(tensor):
         return tensor
@@ -199,7 +199,7 @@ def _hold(tensor: TensorProto) -> None:
     tensor.raw_data = array.tobytes()
 
 
-def lightened(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array]]:
+def with_references(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array]]:
     """Return a model that refers to the contents of its large initializers, and the arrays that have to be kept for it.
 
     What cannot be read stays as it is. The same model, where it is light already.
@@ -373,7 +373,7 @@ class ReadingAhead:
     """
 
     def __init__(self, tensors: Iterable[TensorProto]) -> None:
-        pending_tensors = [tensor for tensor in tensors if is_read(tensor) and not is_held(tensor)]
+        pending_tensors = [tensor for tensor in tensors if is_read(tensor) and not is_in_memory(tensor)]
         if sum(map(bytes_of, pending_tensors)) < _LEAST_BYTES:
             pending_tensors = []
         self._left = pending_tensors

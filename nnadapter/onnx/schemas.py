@@ -20,7 +20,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from nnadapter.onnx.external_converters import ONNX_DOMAIN, external_version
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 
 def value_of_attribute(attribute: onnx.AttributeProto) -> object:
@@ -140,7 +140,7 @@ _LARGEST_OPSET = (1 << 31) - 1
 """What onnx takes for one; a model may name any number of 64 bits."""
 
 
-@remembered(4096)
+@memoize(4096)
 def since_version(domain: str, op_type: str, opset: int) -> int | None:
     """The schema version that `opset` means for an op, or None if the op is not in that opset."""
     plain = "" if domain == ONNX_DOMAIN else domain
@@ -152,7 +152,7 @@ def since_version(domain: str, op_type: str, opset: int) -> int | None:
         return _further_version(plain, op_type, opset)
 
 
-@remembered(4096)
+@memoize(4096)
 def newest_since_version(domain: str, op_type: str) -> int | None:
     """The newest schema version of an op that the installed onnx has, or None if it has none."""
     try:
@@ -168,7 +168,7 @@ def _further_version(domain: str, op_type: str, opset: float = inf) -> int | Non
     return None if schema.since_version > opset else schema.since_version
 
 
-@remembered(4096)
+@memoize(4096)
 def is_further(domain: str, op_type: str, since_version: int) -> bool:
     """Whether a schema is one that onnx has not; 0 is none."""
     if not since_version:
@@ -183,13 +183,13 @@ def is_further(domain: str, op_type: str, since_version: int) -> bool:
     return False
 
 
-def is_brought(domain: str, op_type: str, since_version: int) -> bool:
+def is_external(domain: str, op_type: str, since_version: int) -> bool:
     """Whether a schema is one of which nothing is known but that a package converts it."""
     is_standard = not (domain and since_version and is_further(domain, op_type, since_version))
     return not is_standard and further_schema(domain, op_type) is None
 
 
-@remembered(4096)
+@memoize(4096)
 def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[str, object]:
     """The attributes that a node of this schema version has without stating them; none where there is no schema."""
     if not since_version:
@@ -204,7 +204,7 @@ def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[st
     return MappingProxyType({name: value_of_attribute(value) for name, value in stated.items()})
 
 
-@remembered(4096)
+@memoize(4096)
 def data_type_name(code: int) -> str:
     """The numpy name of an element type that ONNX gives as a number, such as the attribute `to` of Cast."""
     try:

@@ -49,12 +49,12 @@ def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
     """Return a model as bytes, and its large constants; they are taken out of `model` itself."""
     from onnx import TensorProto
 
-    from nnadapter.onnx.references import array_of, holding, without_contents
+    from nnadapter.onnx.references import array_of, with_contents, without_contents
 
     separate_tensors: list[SeparateTensor] = []
     for tensor in model.graph.initializer:
         if not _is_separable(tensor):
-            tensor.CopyFrom(holding(tensor))
+            tensor.CopyFrom(with_contents(tensor))
             continue
         contents = np.ascontiguousarray(array_of(tensor)).reshape(-1).view(np.uint8)
         dtype = DTYPE_OF_ELEMENT_TYPE[tensor.data_type]

@@ -472,7 +472,7 @@ def written_through(body: Body, inputs: Sequence[Value | None], constants: Mappi
         constants: contents of inputs that are known, by position.
         write: what writes the nodes.
     """
-    value_facts = _Known.of(body, inputs, constants)
+    value_facts = _PrecomputableValues.of(body, inputs, constants)
     inner_bodies = {node: write(node, *value_facts.of_node(node)) for node in body.nodes}
     nodes = (inner_node for node in body.nodes for inner_node in _in_place(node, inner_bodies[node]))
     more = {
@@ -485,14 +485,14 @@ def written_through(body: Body, inputs: Sequence[Value | None], constants: Mappi
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _PrecomputableValues:
     """What is known of the values of a body, by their names."""
 
     values: Mapping[str, Value]
     contents: Mapping[str, Array]
 
     @classmethod
-    def of(cls, body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> _Known:
+    def of(cls, body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> _PrecomputableValues:
         contents = {name: array for position, array in constants.items() if (name := body.inputs[position])}
         contents |= body.plain_constants()
         types = body.known_types(inputs, constants) | {

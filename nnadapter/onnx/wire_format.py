@@ -282,16 +282,16 @@ class _Walk:
     """One model, and what was counted of it."""
 
     contents: Contents
-    what: str
+    description: str
     pairs: int = 0
     has_functions: bool = False
-    left: list[tuple[str, int, int]] = field(default_factory=list)
+    pending_messages: list[tuple[str, int, int]] = field(default_factory=list)
 
     def through(self, kind: str, start: int, end: int) -> None:
         """Look at a message and at those in it, one level after the other: how deep they are does not matter."""
-        self.left.append((kind, start, end))
-        while self.left:
-            self._look(*self.left.pop())
+        self.pending_messages.append((kind, start, end))
+        while self.pending_messages:
+            self._look(*self.pending_messages.pop())
 
     def _look(self, kind: str, start: int, end: int) -> None:
         counts, since = dict[int, int](), start
@@ -341,7 +341,7 @@ class _Walk:
         """Look into what is large."""
         message = _INNER.get(kind, {}).get(number)
         if message is not None:
-            self.left.append((message, begin, stop))
+            self.pending_messages.append((message, begin, stop))
         elif (kind, number) == _DIMENSIONS and stop - begin > limits.DIMENSIONS * 10:
             raise self._beyond("more dimensions of a tensor", limits.DIMENSIONS)
         elif (kind, number) in _NAMES and stop - begin > limits.NAME_BYTES:
@@ -355,5 +355,5 @@ class _Walk:
 
     def _beyond(self, amount: str, most: int) -> InvalidModelError:
         return InvalidModelError(
-            f"{self.what} has {amount}, expected at most {most:,}; export it again, or see docs/security.md"
+            f"{self.description} has {amount}, expected at most {most:,}; export it again, or see docs/security.md"
         )

@@ -42,7 +42,7 @@ class WireConstant(NamedTuple):
     data_type: int
     shape: tuple[int, ...]
     values: tuple[float, ...] | None
-    is_known: bool = True
+    has_static_type: bool = True
     """Whether its type and shape are known."""
 
     @property
@@ -51,7 +51,7 @@ class WireConstant(NamedTuple):
         return self.values[0] if self.values is not None and len(self.values) == 1 else None
 
 
-_UNKNOWN = WireConstant(0, (), None, is_known=False)
+_UNKNOWN = WireConstant(0, (), None, has_static_type=False)
 
 
 class WireNode:
@@ -150,7 +150,7 @@ class WireGraph:
         """Return the result of an operator that reads constants alone."""
         inputs = [self.constant(name) for name in node.inputs if name]
         first = inputs[0]
-        if first is None or not first.is_known:
+        if first is None or not first.has_static_type:
             return _UNKNOWN
         if node.op_type in ("Identity", "Dropout"):
             return first

@@ -13,7 +13,7 @@ from onnx import helper
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.onnx.construction import info_of, initializer_of, model_of, tensor_of
 from nnadapter.onnx.schemas import since_version
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Value
 
@@ -48,7 +48,7 @@ class Types:
     """Whether the last input stands for any number."""
 
 
-@remembered(1024)
+@memoize(1024)
 def types_of(op_type: str, opset: int) -> Types:
     """What the schema of one of ONNX's own ops in an opset says of data types."""
     schema = onnx.defs.get_schema(op_type, opset)
@@ -67,7 +67,7 @@ def types_of(op_type: str, opset: int) -> Types:
     return Types(inputs, outputs, bool(schema.inputs) and schema.inputs[-1].option == variadic)
 
 
-@remembered(1024)
+@memoize(1024)
 def first_opset(op_type: str, at_least: int) -> int:
     """The oldest opset from `at_least` on that has one of ONNX's own ops."""
     newest = onnx.defs.onnx_opset_version()
@@ -75,7 +75,7 @@ def first_opset(op_type: str, at_least: int) -> int:
     return next(opsets, newest + 1)
 
 
-@remembered(1024)
+@memoize(1024)
 def opset_of_version(op_type: str, version: int, at_least: int) -> int | None:
     """The oldest opset from `at_least` on that means this schema version of one of ONNX's own ops; None without one."""
     newest = onnx.defs.onnx_opset_version()

@@ -289,7 +289,7 @@ def _get_or_convert(files: PaddleFiles, versions: Mapping[str, str], folder: Fol
         cached_contents = folder.contents(key)
         if isinstance(cached_contents, memoryview):
             return bytes(cached_contents)
-        folder.told(cached_contents)
+        folder.warn_of_miss(cached_contents)
         started = time.perf_counter()
         contents = convert(files)
         if _key(files, versions) != key:

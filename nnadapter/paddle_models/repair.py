@@ -124,7 +124,7 @@ _INT64 = 7
 """Source: onnx.TensorProto.INT64."""
 
 
-def mended(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> bytes:
+def repair_model(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> bytes:
     """Return a model as it is to be run.
 
     1. Outputs get the names that they have in Paddle, where the converter gave them others.

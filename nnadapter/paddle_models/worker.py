@@ -42,7 +42,7 @@ def _converted(folder: Path) -> bytes:
 
     from nnadapter.paddle_models.comparison import compared
     from nnadapter.paddle_models.model_files import check_whole
-    from nnadapter.paddle_models.repair import mark, mended, without_rounding
+    from nnadapter.paddle_models.repair import mark, repair_model, without_rounding
     from nnadapter.paddle_models.structures import draws_numbers, operations_of, rewrite, unsupported_in
 
     structure, parameters = folder / "model.json", folder / "model.pdiparams"
@@ -63,7 +63,7 @@ def _converted(folder: Path) -> bytes:
     written = paddle2onnx.export(str(converted), parameters_path, None, OPSET, enable_optimize=False)
     if not written:
         raise ValueError("it gave no model")
-    contents = mended(written, outputs, quantizing)
+    contents = repair_model(written, outputs, quantizing)
     original = folder / ("model.pdmodel" if outputs else "model.json")
     comparison = compared(
         without_rounding(contents) if quantizing else contents,

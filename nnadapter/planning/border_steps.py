@@ -53,19 +53,19 @@ class HostWait:
     device: str
     segment: int
     """The last one that is done then."""
-    before: int | None
+    waiting_segment: int | None
     """The segment that waits; None for the end of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Borders:
+class Boundaries:
     """All borders of a plan."""
 
-    steps: tuple[BoundaryOperation, ...] = ()
-    stay: tuple[DeviceResidentValue, ...] = ()
-    waits: tuple[HostWait, ...] = ()
+    operations: tuple[BoundaryOperation, ...] = ()
+    device_resident: tuple[DeviceResidentValue, ...] = ()
+    host_waits: tuple[HostWait, ...] = ()
     """For segments that are under way while the host goes on; all others are done before the next one is begun."""
-    enqueued: tuple[int, ...] = ()
+    enqueued_segments: tuple[int, ...] = ()
     """Segments that are work of a stream of their device."""
-    alongside: tuple[int, ...] = ()
+    threaded_segments: tuple[int, ...] = ()
     """Segments that a thread of their device runs."""

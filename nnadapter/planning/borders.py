@@ -22,7 +22,7 @@ import numpy as np
 from nnadapter.costs.cost_model import cast_seconds, is_foreign, reorder_seconds, transfer_seconds
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.work import Numbers
-from nnadapter.planning.border_steps import Borders, BoundaryOperation, DeviceResidentValue, ValuePlace
+from nnadapter.planning.border_steps import Boundaries, BoundaryOperation, DeviceResidentValue, ValuePlace
 from nnadapter.planning.overlap import saving_steps
 from partition.graph import Value
 from partition.plan import Plan, Step
@@ -45,7 +45,7 @@ class _Moves:
     reordered_out: tuple[Move, ...]
 
 
-def borders_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Borders:
+def boundaries_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Boundaries:
     """Return the steps at the borders of a plan, in the order in which they are done.
 
     Args:
@@ -55,7 +55,7 @@ def borders_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Borde
     """
     walk = _Walk(plan, costs, host)
     walk.go()
-    return Borders(steps=tuple(walk.steps), stay=tuple(walk.staying()))
+    return Boundaries(operations=tuple(walk.steps), device_resident=tuple(walk.staying()))
 
 
 class _Walk:
@@ -64,7 +64,7 @@ class _Walk:
     def __init__(self, plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> None:
         self.steps: list[BoundaryOperation] = []
         self._plan, self._costs, self._host = plan, costs, host
-        self._saving = saving_steps(plan, {name for name, cost in costs.items() if cost.keeps})
+        self._saving = saving_steps(plan, {name for name, cost in costs.items() if cost.has_resident_values})
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
         """Value -> the devices that have it."""
         self._moves: dict[tuple[object, ...], _Moves] = {}
@@ -93,7 +93,7 @@ class _Walk:
     def _shares(self, device: str) -> bool:
         known = self._costs[device]
         declared = known.source is not Source.ASSUMED and not known.profile.host_memory
-        return device == self._host or not (known.keeps or declared)
+        return device == self._host or not (known.has_resident_values or declared)
 
     def _around(self, step: Step) -> None:
         """To a device and back, where each has memory of its own."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from nnadapter.drivers.capability import Capability, DimensionBounds, DynamicShapes
 from nnadapter.ir.model import Model
-from nnadapter.ir.symbolic_numbers import Traced, current, is_traced
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic, size_hint
 from nnadapter.onnx.signature import Shapes
 
 
@@ -35,15 +35,15 @@ def beyond_bounds(model: Model, capability: Capability) -> str:
         return ""
     for operand in model.operands:
         dimensions = operand.type.dimensions
-        if is_traced(dimensions):
+        if is_symbolic(dimensions):
             for why in _beyond(dimensions, bounds):
-                return f"{operand.name!r} is {list(current(dimensions))}, {why}"
+                return f"{operand.name!r} is {list(size_hint(dimensions))}, {why}"
     return ""
 
 
 def _beyond(dimensions: tuple[Any, ...], bounds: DimensionBounds) -> Iterator[str]:
     for size in dimensions:
-        if not isinstance(size, Traced):
+        if not isinstance(size, SymbolicNumber):
             continue
         if size < bounds.smallest:
             yield f"its smallest size is {bounds.smallest}"

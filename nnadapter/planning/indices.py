@@ -9,8 +9,8 @@ from typing import Any
 from nnadapter.ir.index_ranges import (
     UNCHECKED_BY_HOST,
     USES,
+    AnalysisEnd,
     Bound,
-    Found,
     IndexCheck,
     Reader,
     Size,
@@ -87,7 +87,7 @@ def _reader(node: OnnxNode, name: str, inputs: Sequence[str], outputs: Sequence[
     return Reader(name, kind, tuple(inputs), tuple(outputs), node.attributes, node.since_version)
 
 
-def _found_of(view: GraphView, reader: Reader, enters: Callable[[str], bool]) -> Iterator[Found]:
+def _found_of(view: GraphView, reader: Reader, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
     for use, name in uses_of(view, reader):
         for found in trace_back(view, name, use.allowed, enters):
             if use.is_memory or (found.maker is None and found.interval is None):
@@ -127,7 +127,7 @@ def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Ite
     }
     graph = parts.open_graph
     view = GraphView(
-        _with_ranks(graph, prepared.ranks_found, prepared.values), specialized.nodes, prepared.constants, more
+        _with_ranks(graph, prepared.inferred_ranks, prepared.values), specialized.nodes, prepared.constants, more
     )
     placed = map(view.reader, step.nodes)
     names = {graph.nodes[position].name for position in step.nodes}
@@ -145,7 +145,7 @@ def _with_ranks(graph: Graph, *known: Mapping[str, Any]) -> Graph:
     return graph.revalued({**{name: value for table in known for name, value in table.items()}, **graph.values})
 
 
-def _check(view: GraphView, reader: Reader, found: Found, graph: Graph) -> IndexCheck:
+def _check(view: GraphView, reader: Reader, found: AnalysisEnd, graph: Graph) -> IndexCheck:
     bounds = tuple(
         (
             None
@@ -165,14 +165,16 @@ def _low(size: Bound, low: int, *, counts_back: bool) -> Bound:
         return low
     if not isinstance(size, Size):
         return low - size
-    return Size(size.value, -1 - size.axis, low - size.offset, tuple((name, -1 - axis) for name, axis in size.others))
+    return Size(
+        size.value, -1 - size.axis, low - size.offset, tuple((name, -1 - axis) for name, axis in size.further_terms)
+    )
 
 
 def _plus(size: Bound, number: int) -> Bound:
     return size.plus(number) if isinstance(size, Size) else size + number
 
 
-def _source(view: GraphView, found: Found, graph: Graph) -> str:
+def _source(view: GraphView, found: AnalysisEnd, graph: Graph) -> str:
     """Return the input of the model that a value comes from with the same range; empty if it comes from elsewhere."""
     if found.value in graph.inputs:
         return found.value
@@ -245,7 +247,7 @@ def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specia
     )
 
 
-def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[tuple[Found, str]]:
+def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[tuple[AnalysisEnd, str]]:
     """Return the indices that a step computes without a proof of their range, and the operations that read them."""
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}

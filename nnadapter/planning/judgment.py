@@ -20,7 +20,7 @@ from nnadapter.ir.model import Operation
 from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.offering.atoms import Answers
 from nnadapter.offering.segments import ShapedModel, calls_among, part_of, why_no_call, with_calls
-from nnadapter.onnx.external_converters import bringing
+from nnadapter.onnx.external_converters import provider_text
 from nnadapter.onnx.references import inlined
 from nnadapter.planning.setting import Demands, SessionBans, SessionDevice, Setting
 from partition.graph import Graph
@@ -116,7 +116,7 @@ def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict
     # What accelerates nothing judges operators by their names, so that the weights need not be copied for it.
     graph, kernels = model.graph, device.kernels
     nodes = range(len(graph.nodes))
-    offered = model.parts.whole() if device.accelerates else model.parts.without_constants()
+    offered = model.parts.remaining_model() if device.accelerates else model.parts.without_constants()
     offered = with_calls(offered, nodes, graph, calls_among(kernels, nodes, graph, model.conversion))
     if not device.capability.supports_external_initializers:
         offered = inlined(offered)
@@ -151,7 +151,7 @@ class Judgment:
     model: ShapedModel
     support: Support
     demands: Demands
-    whole_here: frozenset[str] = frozenset()
+    unexpanded_at_these_shapes: frozenset[str] = frozenset()
     """Nodes that are written down in the ops of their bodies at other sizes, perhaps, and not at these."""
 
 
@@ -184,7 +184,7 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
         from nnadapter.rules.application import apply_rules
 
         applied = apply_rules(
-            rules, specialized.own, model.graph, specialized.positions, support.devices, support.verdicts
+            rules, specialized.model_nodes, model.graph, specialized.positions, support.devices, support.verdicts
         )
         support = replace(support, verdicts=applied.verdicts)
     if constraints.plan_file is not None:
@@ -227,7 +227,7 @@ def _refuse_broken_pin(judgment: Judgment, device: str, atom: int, refusal: Unsu
         raise error
 
 
-def homeless(judgment: Judgment, setting: Setting) -> str:
+def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
     """Why the first node that no device takes is taken by none."""
     graph, verdicts = judgment.model.graph, judgment.support.verdicts
     refusals = zip(*verdicts.values(), strict=True)
@@ -241,7 +241,7 @@ def homeless(judgment: Judgment, setting: Setting) -> str:
     if invalid is not None:
         return f"{description} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
     op, host = (node.domain, node.op_type), setting.host
-    brought = bringing([op], devices_of_distribution, setting.accelerators) if node.domain else ""
+    brought = provider_text([op], devices_of_distribution, setting.accelerators) if node.domain else ""
     others = "".join(
         f"; {name!r}: {verdicts[name][atom]}"
         for name in verdicts

@@ -40,11 +40,11 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.offering.conversions import dynamic_ir_part, open_conversion
+from nnadapter.offering.conversions import convert_dynamic, dynamic_ir_part
 from nnadapter.offering.expansions import TAKEN_TO_LAST
 from nnadapter.offering.part import Part, SpecializablePart
 from nnadapter.offering.segments import DynamicParts, calls_among, with_weights
-from nnadapter.offering.traced_conversions import DynamicConversion, given_of
+from nnadapter.offering.traced_conversions import DynamicConversion, shape_derived_values_of
 from nnadapter.onnx.graphs import MEASURING
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.default_sizes import wide_windows
@@ -87,7 +87,7 @@ def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
 
 def _has_elements(specialized: Specialized, index: int) -> bool:
     """Whether all that a folded node makes is of known sizes, and has elements."""
-    made = (specialized.graph.value(name).static_shape for name in specialized.own.nodes[index].outputs if name)
+    made = (specialized.graph.value(name).static_shape for name in specialized.model_nodes.nodes[index].outputs if name)
     return all(shape is not None and 0 not in shape for shape in made)
 
 
@@ -251,7 +251,7 @@ class ShapeDependentRefusal(Unsupported):
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class DynamicPartitioning:
     """A partitioning with its sizes left open."""
 
     partitioning: Partitioning
@@ -279,7 +279,7 @@ class Opened:
         return indices_hold(model, partitioning.plan, names, specialize(model.prepared, shapes))
 
 
-def opened(partitioning: Partitioning) -> Opened | Unsupported:
+def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsupported:
     """Return the partitioning for many sizes of inputs; or why there is none."""
     model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
     hanging = next(_shape_dependent_refusals(partitioning), None)
@@ -292,7 +292,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     plan = with_sizes_in_order(plan, parts, takes_ir)
     plan = _giving_sized_outputs(plan, parts, setting.host.name)
     plan = _export_shape_sources(plan, parts, takes_ir)
-    conversion = open_conversion(model) if takes_ir else None
+    conversion = convert_dynamic(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):
         return _refused_here("how the sizes of its values follow from those of inputs is not known for all of them")
     elsewhere = next(_taken_elsewhere(partitioning, conversion), None)
@@ -326,7 +326,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
         pieces=tuple(segment.piece for segment in segments),
     )
     why_fixed = next((segment.why_fixed for segment in segments if segment.why_fixed), "")
-    return Opened(open_partitioning, sizes, fillable, why_fixed, unchecked)
+    return DynamicPartitioning(open_partitioning, sizes, fillable, why_fixed, unchecked)
 
 
 def growing_inputs(prepared: Prepared) -> dict[str, int]:
@@ -384,7 +384,7 @@ def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupporte
         wide = wide_windows(partitioning.model.parts.specialized)
         if wide:
             yield _refused_here(f"the window of {wide!r} is larger than what it moves over at these shapes")
-    for name in sorted(partitioning.judgment.whole_here):
+    for name in sorted(partitioning.judgment.unexpanded_at_these_shapes):
         yield _refused_here(f"devices may take the ops of {name!r} at other sizes, having refused one of them at these")
     for device in setting.devices:
         if not device.accelerates:
@@ -475,10 +475,10 @@ def _by_sizes(
     """The sizes for which the segments hold, and those of them that are filled for each set of sizes."""
     known = _known_values(conversion)
     given = _shape_derived_values(plan, [segment for segment in segments if not segment.why_fixed], known)
-    sizes = GuardedShapes(conversion.shapes, conversion.trace, given_of(conversion, given))
+    sizes = GuardedShapes(conversion.shapes, conversion.trace, shape_derived_values_of(conversion, given))
     fillable = {
         step.segment: SpecializablePart(
-            segment.part, given_of(conversion, _shape_derived_values(plan, [segment], known))
+            segment.part, shape_derived_values_of(conversion, _shape_derived_values(plan, [segment], known))
         )
         for step, segment in zip(plan.steps, segments, strict=True)
         if segment.why_fixed
@@ -502,8 +502,8 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
         if not isinstance(piece, Unsupported):
             return _OpenSegment(part, piece)
         why = why or piece.detail
-        decided |= trace.take_back(known)
-    trace.decide(decided)  # perhaps it takes the segment at other sizes
+        decided |= trace.rollback_guards(known)
+    trace.restore_guards(decided)  # perhaps it takes the segment at other sizes
     return _OpenSegment(bare, None, why)
 
 

@@ -58,11 +58,11 @@ Reads = Mapping[int, Collection[str]]
 class Overlap(NamedTuple):
     """How the steps of a plan are under way at once."""
 
-    enqueued: frozenset[int] = frozenset()
+    enqueued_segments: frozenset[int] = frozenset()
     """Segments that the host does not wait for where they are begun."""
-    alongside: frozenset[int] = frozenset()
+    threaded_segments: frozenset[int] = frozenset()
     """Segments that a thread of their device runs."""
-    waits: tuple[HostWait, ...] = ()
+    host_waits: tuple[HostWait, ...] = ()
     """For these segments, in their order; every other segment is done when the host goes on."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """Segment -> those of them that are waited for before it."""
@@ -70,7 +70,7 @@ class Overlap(NamedTuple):
     @property
     def is_serial(self) -> bool:
         """The host waits for every step."""
-        return not self.waits
+        return not self.host_waits
 
 
 def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
@@ -102,15 +102,15 @@ def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], han
             behind = step.segment in begun and step.device == device
             if not behind and last > done.get(device, -1):
                 done[device] = last
-                waits.append(HostWait(device=device, segment=last, before=step.segment))
+                waits.append(HostWait(device=device, segment=last, waiting_segment=step.segment))
     for device, last in _last_by_device(sorted(begun), device_of).items():
         if last > done.get(device, -1):
-            waits.append(HostWait(device=device, segment=last, before=None))
+            waits.append(HostWait(device=device, segment=last, waiting_segment=None))
     awaited: dict[int, tuple[int, ...]] = {}
     for wait in waits:
-        if wait.before is not None:
-            awaited[wait.before] = (*awaited.get(wait.before, ()), wait.segment)
-    return Overlap(enqueued=enqueued, alongside=handed, waits=tuple(waits), awaited=awaited)
+        if wait.waiting_segment is not None:
+            awaited[wait.waiting_segment] = (*awaited.get(wait.waiting_segment, ()), wait.segment)
+    return Overlap(enqueued_segments=enqueued, threaded_segments=handed, host_waits=tuple(waits), awaited=awaited)
 
 
 def enqueued_of(plan: Plan, streaming: Set[str]) -> frozenset[int]:

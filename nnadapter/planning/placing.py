@@ -22,13 +22,13 @@ import numpy as np
 
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import InvalidModelError
-from nnadapter.planning.judgment import Judgment, homeless
+from nnadapter.planning.judgment import Judgment, unplaceable_message
 from nnadapter.planning.setting import Kept, Setting
 from partition.graph import Graph
 from partition.segments import place_by_priority
 
 if TYPE_CHECKING:
-    from nnadapter.costs.cost_model import CostTable, Fusion, Merged
+    from nnadapter.costs.cost_model import CostTable, FusedGraph, Fusion
     from partition.by_cost.latency import Candidate, CheapestPlacement
     from partition.by_cost.pricing import Prices
     from partition.by_cost.repeats import Blocks
@@ -60,7 +60,7 @@ def _put_right(candidate: Candidate, table: CostTable) -> Candidate:
     devices = set(candidate.placement)
     if len(devices) != 1:
         return candidate
-    return replace(candidate, cost=candidate.cost - table.saved_alone(*devices))
+    return replace(candidate, cost=candidate.cost - table.sole_launch_savings(*devices))
 
 
 Hashes = Callable[[], Sequence[str]]
@@ -80,7 +80,7 @@ class Placement:
     """What is known of it, where costs decided. Its atoms are those of `graph`."""
     table: CostTable | None = None
     """The costs that decided."""
-    graph: Merged | None = None
+    graph: FusedGraph | None = None
     """The graph that was placed: what devices fuse is one atom."""
     note: str = ""
     """Why it is not the cheapest placement found, if it is not."""
@@ -102,7 +102,7 @@ def place(judgment: Judgment, setting: Setting) -> Placement:
     """
     support = judgment.support
     if not support.is_complete:
-        raise InvalidModelError(homeless(judgment, setting))
+        raise InvalidModelError(unplaceable_message(judgment, setting))
     verdicts = support.verdicts
     kept = {atom: name for atom, name in judgment.demands.kept.items() if verdicts.get(name, {atom: None})[atom]}
     return PLACERS[setting.constraints.policy.name](judgment, setting, kept)
@@ -205,9 +205,9 @@ def _leave_only_named(prices: Prices, setting: Setting) -> None:
     prices.run[np.ix_(~rows, taken)] = np.inf
 
 
-def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
+def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> FusedGraph:
     """The graph with what devices fuse joined, as long as that joins nothing that is kept on different devices."""
-    from nnadapter.costs.cost_model import merged
+    from nnadapter.costs.cost_model import fuse_atoms
 
     def agrees(atoms: Iterable[int]) -> bool:
         return len({kept[atom] for atom in atoms if atom in kept}) < 2
@@ -216,8 +216,8 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
         replace(fusion, groups=tuple(group for group in fusion.groups if agrees(graph.atom_of[node] for node in group)))
         for fusion in fusions.values()
     ]
-    whole = merged(graph, allowed)
-    return whole if all(map(agrees, whole.parts)) else merged(graph, ())
+    whole = fuse_atoms(graph, allowed)
+    return whole if all(map(agrees, whole.parts)) else fuse_atoms(graph, ())
 
 
 def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:

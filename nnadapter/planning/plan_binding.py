@@ -21,7 +21,7 @@ class MatchedPlan:
 
     placement: Mapping[int, str]
     """Atom -> device; atoms that the plan says nothing of, or nothing that still holds, are left out."""
-    lost: tuple[UnmatchedEntry, ...]
+    unmatched_entries: tuple[UnmatchedEntry, ...]
     """In the order of the plan."""
 
 
@@ -40,8 +40,8 @@ def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Seq
             name=model_node.node.name,
             op_type=_op_type(model_node.node),
             output=model_node.output,
-            alone=model_node.alone,
-            wired=model_node.wired,
+            content_hash=model_node.content_hash,
+            ancestry_hash=model_node.ancestry_hash,
             device=placement[graph.atom_of[index]],
         )
         for index, model_node in enumerate(model_nodes)
@@ -79,10 +79,12 @@ def bind_plan(
     model_nodes = _model_nodes(specialized, structure)
     meant = _matched(plan.entries, model_nodes)
     matched_nodes = set(meant)
-    open_nodes = Counter(model_node.alone for index, model_node in enumerate(model_nodes) if index not in matched_nodes)
-    open_entries = Counter(entry.alone for entry, node in zip(plan.entries, meant, strict=True) if node is None)
+    open_nodes = Counter(
+        model_node.content_hash for index, model_node in enumerate(model_nodes) if index not in matched_nodes
+    )
+    open_entries = Counter(entry.content_hash for entry, node in zip(plan.entries, meant, strict=True) if node is None)
     atom_of = specialized.graph.atom_of
-    node_lookup = _NodeMatcher(
+    node_lookup = _MismatchExplainer(
         specialized,
         model_nodes,
         devices,
@@ -93,7 +95,10 @@ def bind_plan(
     for entry, node in zip(plan.entries, meant, strict=True):
         if node is not None:
             entries_by_atom.setdefault(atom_of[node], {}).setdefault(entry.device, entry.name)
-    whys = [node_lookup.why_lost(entry, node, entries_by_atom) for entry, node in zip(plan.entries, meant, strict=True)]
+    whys = [
+        node_lookup.mismatch_reason(entry, node, entries_by_atom)
+        for entry, node in zip(plan.entries, meant, strict=True)
+    ]
     placements = [
         (atom_of[node], entry.device)
         for entry, node, reason in zip(plan.entries, meant, whys, strict=True)
@@ -101,8 +106,8 @@ def bind_plan(
     ]
     return MatchedPlan(
         placement=dict(placements),
-        lost=tuple(
-            UnmatchedEntry(name=entry.name, device=entry.device, why=reason)
+        unmatched_entries=tuple(
+            UnmatchedEntry(name=entry.name, device=entry.device, reason=reason)
             for entry, reason in zip(plan.entries, whys, strict=True)
             if reason
         ),
@@ -115,8 +120,8 @@ class _ModelNode:
 
     node: Node
     output: str
-    alone: str
-    wired: str
+    content_hash: str
+    ancestry_hash: str
 
     @property
     def name(self) -> str:
@@ -131,7 +136,12 @@ class _ModelNode:
 
 def _model_nodes(specialized: Specialized, structure: NodeHashes) -> list[_ModelNode]:
     return [
-        _ModelNode(node, next(filter(None, node.outputs), ""), structure.alone[position], structure.wired[position])
+        _ModelNode(
+            node,
+            next(filter(None, node.outputs), ""),
+            structure.content_hashes[position],
+            structure.ancestry_hashes[position],
+        )
         for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True)
     ]
 
@@ -158,18 +168,18 @@ def _own_output(side: _Side) -> str:
 
 def _nameless(side: _Side) -> str:
     """The hash of what has neither a name nor an output of its own."""
-    return "" if _own_name(side) or _own_output(side) else side.alone
+    return "" if _own_name(side) or _own_output(side) else side.content_hash
 
 
 _STEPS: tuple[tuple[Callable[[_Side], Sequence[str]], bool], ...] = (
-    (lambda side: (_own_name(side), side.alone, side.wired), False),
-    (lambda side: (_own_output(side), side.alone, side.wired), False),
-    (lambda side: (_own_name(side), side.alone), False),
-    (lambda side: (_own_output(side), side.alone), False),
-    (lambda side: (side.wired,), True),
-    (lambda side: (side.output, side.alone, side.wired), False),
+    (lambda side: (_own_name(side), side.content_hash, side.ancestry_hash), False),
+    (lambda side: (_own_output(side), side.content_hash, side.ancestry_hash), False),
+    (lambda side: (_own_name(side), side.content_hash), False),
+    (lambda side: (_own_output(side), side.content_hash), False),
+    (lambda side: (side.ancestry_hash,), True),
+    (lambda side: (side.output, side.content_hash, side.ancestry_hash), False),
     (lambda side: (_nameless(side),), True),
-    (lambda side: (side.output, side.alone), False),
+    (lambda side: (side.output, side.content_hash), False),
 )
 """What an entry and the node that it means have in common, the surest first. An empty part matches nothing.
 
@@ -202,7 +212,7 @@ def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[in
     return indices_by_key
 
 
-class _NodeMatcher:
+class _MismatchExplainer:
     """Says why entries are lost."""
 
     def __init__(
@@ -223,7 +233,9 @@ class _NodeMatcher:
             **dict.fromkeys(specialized.unused, "is unused"),
         }
 
-    def why_lost(self, entry: PlanEntry, node: int | None, entries_by_atom: Mapping[int, Mapping[str, str]]) -> str:
+    def mismatch_reason(
+        self, entry: PlanEntry, node: int | None, entries_by_atom: Mapping[int, Mapping[str, str]]
+    ) -> str:
         """Why an entry does not bind; empty if it does."""
         if node is None:
             return self._why_not_found(entry)
@@ -241,7 +253,7 @@ class _NodeMatcher:
         same = self._by_name.get(entry.name)
         if same is None and entry.name in self._gone:
             return f"the node {self._gone[entry.name]} now"
-        entries, nodes = self._alike[entry.alone]
+        entries, nodes = self._alike[entry.content_hash]
         if nodes and (same is None or not _own_name(entry)):
             alike = f"{nodes} nodes are alike" if nodes > 1 else "one node is like it"
             return f"it is ambiguous: {alike}, and {entries} entries could mean {'them' if nodes > 1 else 'it'}"
@@ -249,6 +261,6 @@ class _NodeMatcher:
             return "the node is gone"
         if same.op_type != entry.op_type:
             return f"the node is {same.op_type} now and was {entry.op_type}"
-        if same.alone != entry.alone:
+        if same.content_hash != entry.content_hash:
             return "the node has other attributes, constants or inputs now"
         return "the node cannot be told from others like it"

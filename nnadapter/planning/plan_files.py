@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec import Meta, Struct, to_builtins
 
 from nnadapter.errors import PlanFileError, close_names
 from nnadapter.files.atomic_files import write_file
@@ -26,7 +25,13 @@ Named = Annotated[str, Meta(min_length=1)]
 """A text that is not empty."""
 
 
-class PlanEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlanEntry(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"content_hash": "alone", "ancestry_hash": "wired"},
+):
     """The device of one node."""
 
     name: Named
@@ -35,10 +40,10 @@ class PlanEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With the domain before it, and `::`, where it is not ONNX's own."""
     output: str
     """The first of its outputs that somebody asked for; empty if there is none."""
-    alone: Named
-    """See `NodeHashes.alone`."""
-    wired: Named
-    """See `NodeHashes.wired`."""
+    content_hash: Named
+    """See `NodeHashes.content_hashes`."""
+    ancestry_hash: Named
+    """See `NodeHashes.ancestry_hashes`."""
     device: Named
 
 
@@ -68,7 +73,7 @@ class UnmatchedEntry:
     """The node's name in the plan."""
     device: str
     """The device that the plan has it on."""
-    why: str
+    reason: str
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,5 +156,5 @@ def plan_text(plan: PlanFile) -> str:
         "input_shapes": {name: list(shape) for name, shape in plan.input_shapes.items()},
     }
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
-    nodes = ",\n".join(f"    {json.dumps(asdict(entry))}" for entry in plan.entries)
+    nodes = ",\n".join(f"    {json.dumps(to_builtins(entry))}" for entry in plan.entries)
     return "\n".join(["{", *lines, '  "nodes": [', *([nodes] if nodes else []), "  ]", "}", ""])

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nnadapter.converters.custom import KernelCalls
-from nnadapter.kernels.onnx_calls import Asked, called_nodes, calls_of, type_rules
-from nnadapter.offering.atoms import Answers, accepted_splits, offers
+from nnadapter.kernels.onnx_calls import DeviceCandidate, called_nodes, calls_of, type_rules
+from nnadapter.offering.atoms import Answers, accepted_splits, atoms_to_split
 from nnadapter.offering.conversions import Conversions
 from nnadapter.offering.expansions import Trial, bodies_to_try, refused_for_good, trial_of, unplaceable_nodes
 from nnadapter.offering.preparing import offered_ops, prepare
@@ -92,7 +92,7 @@ class Variant:
     prepared: Prepared
     setting: Setting
     refused_by_host: Refused
-    sure: Bodies = field(default_factory=dict)
+    refused_at_all_shapes: Bodies = field(default_factory=dict)
     """Nodes that every device refuses whole at all shapes, and that were taken in their bodies at the last ones."""
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
@@ -142,7 +142,7 @@ class Variant:
         judgment = self._offered(shapes)
         model, verdicts = judgment.model, judgment.support.verdicts
         asked = [
-            Asked(device.kernels, verdicts[device.name])
+            DeviceCandidate(device.kernels, verdicts[device.name])
             for device in self.setting.devices
             if device.name in verdicts and device.accelerates
         ]
@@ -155,7 +155,7 @@ class Variant:
     def _offered(self, shapes: Shapes) -> Judgment:
         judgment = self._judge(shapes)
         graph = judgment.model.graph
-        refused = offers(graph, answers(judgment, self.setting))
+        refused = atoms_to_split(graph, answers(judgment, self.setting))
         offered = [offer for offer in refused if offer.nodes not in self._whole]
         if not offered:
             return judgment
@@ -197,7 +197,7 @@ class Variant:
         return verdicts
 
     def _without_refused(self, verdicts: Verdicts, model: ShapedModel) -> Verdicts:
-        own, positions = model.specialized.own, model.specialized.positions
+        own, positions = model.specialized.model_nodes, model.specialized.positions
         names = [own.nodes[position].name for position in positions]
         refused = [[self.refused_by_host.get(names[node]) for node in atom] for atom in model.graph.atoms]
         return tuple(
@@ -246,7 +246,7 @@ class Planner:
     prepared: Prepared
     setting: Setting
     refused_by_host: Refused = field(default_factory=dict)
-    taken_back: TakenBack = field(default_factory=dict)
+    withdrawn_nodes: TakenBack = field(default_factory=dict)
     """By device, the nodes that it is not to have any more, and why; ALL stands for every node."""
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
@@ -291,7 +291,7 @@ class Planner:
         nodes = {step.nodes[position]: why for position, why in refused.items()}
         specialized, graph = judgment.model.specialized, judgment.model.graph
         if step.device == self.setting.host.name:
-            own, positions = specialized.own, specialized.positions
+            own, positions = specialized.model_nodes, specialized.positions
             self.refused_by_host.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
         bans: dict[Atoms, Unsupported] = {(step.device, (graph.atom_of[node],)): why for node, why in nodes.items()}
         return banning(judgment, self.setting, bans)
@@ -300,7 +300,7 @@ class Planner:
         """The judgment without what was taken back."""
         bans: dict[Atoms, Unsupported] = {}
         graph, verdicts = judgment.model.graph, judgment.support.verdicts
-        for device, nodes in list(self.taken_back.items()):
+        for device, nodes in list(self.withdrawn_nodes.items()):
             for index, node in enumerate(graph.nodes):
                 why, atom = nodes.get(node.name, nodes.get(ALL)), graph.atom_of[index]
                 if why is not None and verdicts[device][atom]:
@@ -327,12 +327,12 @@ class Planner:
         if not undecided:
             return judged
         names = {node.name for node in judged.model.graph.nodes}
-        return replace(judged, whole_here=frozenset(undecided & names))
+        return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
     def _step_as_before(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
         """The next variant, this one not looked at, where it would be refused and the next is taken as before."""
-        tried = self._tried(variant, variant.sure, shapes) if variant.sure else None
-        if tried is None or len(tried[2].worth) < len(variant.sure):
+        tried = self._tried(variant, variant.refused_at_all_shapes, shapes) if variant.refused_at_all_shapes else None
+        if tried is None or len(tried[2].worth) < len(variant.refused_at_all_shapes):
             return None
         return tried[:2]
 
@@ -343,7 +343,7 @@ class Planner:
 
         Those that no shapes are taken to change are added to `lasting`; at others they are tried all the same.
         """
-        variant.sure = {}
+        variant.refused_at_all_shapes = {}
         homeless = unplaceable_nodes(before.model.graph, _of_all(before))
         tried = self._tried(variant, bodies, before.model.shapes, homeless)
         if tried is None:
@@ -360,7 +360,7 @@ class Planner:
                 return None
             next_variant, judged = smaller.variant, smaller.variant.judge(before.model.shapes)
         sure = refused_for_good(before.model.graph, answers(before, self.setting))
-        variant.sure = {name: body for name, body in trial.worth.items() if name in sure}
+        variant.refused_at_all_shapes = {name: body for name, body in trial.worth.items() if name in sure}
         return next_variant, judged
 
     def _tried(
@@ -384,7 +384,7 @@ class Planner:
         if made is None:
             return cached_expansion
         prepared, wholes = made
-        return self._variants.keep(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), wholes))
+        return self._variants.put(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), wholes))
 
 
 def _of_all(judgment: Judgment) -> Answers:

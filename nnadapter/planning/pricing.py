@@ -23,7 +23,7 @@ import numpy as np
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.calibration import spread
-from nnadapter.costs.cost_model import CostTable, Fusion, Merged, cost_table, fusion_of, merged
+from nnadapter.costs.cost_model import CostTable, FusedGraph, Fusion, cost_table, fuse_atoms, fusion_of
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.drivers.interface import NO_OPERATION
 from partition.by_cost.pricing import SegmentPrice, all_on, price, price_segments
@@ -48,7 +48,7 @@ class PlanPrice:
     """A plan's predicted costs, in seconds."""
 
     table: CostTable
-    graph: Merged
+    graph: FusedGraph
     """What is fused on the plan's devices, joined."""
     segments: tuple[SegmentPrice, ...]
     """Per step of the plan."""
@@ -82,7 +82,9 @@ class PlanPrice:
         return seconds_by_node
 
 
-def costs_of(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs], costs: Costs) -> tuple[CostTable, Merged]:
+def costs_of(
+    plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs], costs: Costs
+) -> tuple[CostTable, FusedGraph]:
     """Return what the atoms of a plan cost on each device, and its graph with what its devices fuse as atoms.
 
     Args:
@@ -92,12 +94,12 @@ def costs_of(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs], cost
         costs: per device of the plan.
     """
     fusions = _fusions(plan, conversion, runs_as)
-    graph = merged(plan.graph, fusions.values())
+    graph = fuse_atoms(plan.graph, fusions.values())
     return cost_table(graph, conversion, graph.verdicts(plan.verdicts), costs, fusions), graph
 
 
 def cpu_table(
-    table: CostTable, graph: Merged, conversion: Conversion, takes: Sequence[Verdict], costs: Costs
+    table: CostTable, graph: FusedGraph, conversion: Conversion, takes: Sequence[Verdict], costs: Costs
 ) -> CostTable:
     """Return what the CPU alone costs, whatever rules and plans say of it.
 
@@ -113,7 +115,7 @@ def cpu_table(
     return cost_table(graph, conversion, graph.verdicts({table.prices.host: takes}), costs)
 
 
-def price_plan(plan: Plan, table: CostTable, graph: Merged, cpu: CostTable) -> PlanPrice:
+def price_plan(plan: Plan, table: CostTable, graph: FusedGraph, cpu: CostTable) -> PlanPrice:
     """Return what a plan costs, every merged atom of which lies in one segment.
 
     Args:
@@ -132,7 +134,7 @@ def price_plan(plan: Plan, table: CostTable, graph: Merged, cpu: CostTable) -> P
     segments = price_segments(graph.graph, prices, labels, parts)
     if len(segments) == 1:
         (only,) = segments
-        segments = (replace(only, launch=table.alone[only.device]),)
+        segments = (replace(only, launch=table.sole_launch_seconds[only.device]),)
     return PlanPrice(
         table=table,
         graph=graph,
@@ -142,7 +144,7 @@ def price_plan(plan: Plan, table: CostTable, graph: Merged, cpu: CostTable) -> P
     )
 
 
-def holds_together(plan: Plan, graph: Merged) -> bool:
+def holds_together(plan: Plan, graph: FusedGraph) -> bool:
     """Whether every atom of `graph` lies in one segment of the plan."""
     home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
     return all(len({home[atom] for atom in part}) == 1 for part in graph.parts)
@@ -175,7 +177,7 @@ def _on_cpu(graph: Graph, cpu: CostTable) -> float | None:
     if not graph.atoms:
         return 0.0
     prices = cpu.prices
-    seconds = price(graph, prices, (prices.host,) * len(graph.atoms)) - cpu.saved_alone(prices.host)
+    seconds = price(graph, prices, (prices.host,) * len(graph.atoms)) - cpu.sole_launch_savings(prices.host)
     return seconds if np.isfinite(seconds) else None
 
 

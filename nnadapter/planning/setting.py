@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nnadapter.costs.device_costs import DeviceCosts
     from nnadapter.planning.plan_binding import MatchedPlan
     from nnadapter.planning.plan_files import PlanFile
-    from nnadapter.rules.application import Applied
+    from nnadapter.rules.application import AppliedRules
 
 
 Kept = Mapping[int, str]
@@ -82,7 +82,7 @@ def read_constraints(options: Options) -> Constraints:
 class Demands:
     """What comes of constraints for one model at one set of shapes."""
 
-    applied: Applied | None = None
+    applied: AppliedRules | None = None
     """What rules did; None where there are none."""
     bound: MatchedPlan | None = None
     """What the plan file says; None where there is none."""
@@ -267,7 +267,7 @@ class Setting:
                 device_costs(
                     device.name, device.capability, device.context, device.options, isolated=device.is_isolated
                 ),
-                keeps=device.has_memory,
+                has_resident_values=device.has_memory,
             )
             for device in self.devices
         }
@@ -387,7 +387,7 @@ def _check_costs(setting: Setting) -> None:
     if not unknown:
         return
     what = ", ".join(f"{name!r} ({cost.source.value})" for name, cost in unknown.items())
-    why = "".join(f"; {note}" for cost in unknown.values() for note in cost.why)
+    why = "".join(f"; {note}" for cost in unknown.values() for note in cost.missing_cost_notes)
     commands = " and ".join(f"`nnadapter calibrate {name}`" for name in unknown)
     needs = f"policy {setting.constraints.policy.name!r} needs calibrated costs, and has none of {what}"
     raise InvalidOptionError(f"{needs}; run {commands}, or choose policy 'measured'{why}")

@@ -25,7 +25,7 @@ from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as
 from nnadapter.planning.placing import Placement, place
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.process.resources import paused_collection
-from nnadapter.rules.application import GivenUp, RuleEffect, SegmentCandidate, segments_to_drop
+from nnadapter.rules.application import RuleEffect, SegmentCandidate, SegmentsDroppedByLimits, segments_to_drop
 from nnadapter.rules.values import Limits
 from nnadapter.traces.trace import PLAN
 from partition.plan import Plan, Step, make_plan
@@ -182,7 +182,7 @@ def _partition(
         if not refused and not bans:
             pieces = tuple(known.get(_key(segment)) for segment in segments)
             partitioning = Partitioning(setting, judgment, placement, plan, pieces, tuple(effects))
-            dropped = given_up(partitioning, segments)
+            dropped = segments_over_limits(partitioning, segments)
             effects.extend(dropped.effects)
             if not dropped.segments:
                 return replace(partitioning, limits=tuple(effects), halvings=tuple(halvings))
@@ -259,7 +259,7 @@ def _bytes(atom: int, model: ShapedModel) -> int:
     return sum(weights.values()) + sum(graph.value(name).nbytes or 0 for node in nodes for name in node.outputs)
 
 
-def given_up(partitioning: Partitioning, segments: Sequence[Segment]) -> GivenUp:
+def segments_over_limits(partitioning: Partitioning, segments: Sequence[Segment]) -> SegmentsDroppedByLimits:
     """Return the segments that the person's limits give up; none if there are no limits.
 
     Raises:
@@ -269,7 +269,7 @@ def given_up(partitioning: Partitioning, segments: Sequence[Segment]) -> GivenUp
     rules = setting.constraints.rules
     limits = rules.limits
     if limits == Limits():
-        return GivenUp(segments={}, effects=())
+        return SegmentsDroppedByLimits(segments={}, effects=())
     priced = limits.min_benefit_ms is not None or limits.max_segments is not None
     saved = partitioning.price.benefits if priced else [None] * len(segments)
     candidates = [

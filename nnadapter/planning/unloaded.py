@@ -8,7 +8,7 @@ from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.drivers.onnxruntime.sessions import check_session_options
 from nnadapter.drivers.registry import devices_of_distribution
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.external_converters import bringing
+from nnadapter.onnx.external_converters import provider_text
 from nnadapter.planning.setting import Setting
 from partition.verdict import Unsupported
 
@@ -43,7 +43,7 @@ def left_to_last_resort(
     if refused and all(verdicts[position] for position in refused):
         return refused
     ops = dict.fromkeys((node.domain, node.op_type) for node in model.graph.node if node.domain)
-    advice = bringing(ops, devices_of_distribution)
+    advice = provider_text(ops, devices_of_distribution)
     if not advice:
         verdicts = setting.devices[0].context.supported(model)
         unknown = next((node for node, verdict in zip(model.graph.node, verdicts, strict=True) if not verdict), None)

@@ -29,7 +29,7 @@ class CacheCounts:
 
 _counts: dict[str, CacheCounts] = {}
 _functions: dict[str, Any] = {}
-"""What `remembered` made, by name."""
+"""What `memoize` made, by name."""
 
 
 def cache_counts() -> tuple[CacheCounts, ...]:
@@ -47,7 +47,7 @@ def _of_function(name: str, info: Any) -> CacheCounts:
     return CacheCounts(name, info.hits, info.misses, dropped=info.misses - info.currsize)
 
 
-def remembered(limit: int) -> Callable[[Function], Function]:
+def memoize(limit: int) -> Callable[[Function], Function]:
     """Return a decorator that remembers so many results of a pure function by its arguments."""
 
     def decorate(function: Function) -> Function:
@@ -93,7 +93,7 @@ class Cache(Generic[Key, Value]):
             self.counts.hits += 1
         return cached_value
 
-    def keep(self, key: Key, value: Value) -> Value:
+    def put(self, key: Key, value: Value) -> Value:
         """Keep a value, and return what is kept: the one that is there, if another thread was first."""
         with self._lock:
             initial_count = len(self._kept)
@@ -105,10 +105,10 @@ class Cache(Generic[Key, Value]):
                 self.counts.dropped += 1
         return cached_value
 
-    def made(self, key: Key, make: Callable[[], Value]) -> Value:
+    def get_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
         """The value of a key, made now if it is not kept; two threads may both make it."""
         cached_value = self.get(key)
-        return self.keep(key, make()) if cached_value is None else cached_value
+        return self.put(key, make()) if cached_value is None else cached_value
 
     def drop(self, key: Key) -> Value | None:
         """Forget the value of a key, and return it if there was one."""

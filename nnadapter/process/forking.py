@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ForkAware(Protocol):
     """What has something that belongs to one process."""
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In the process that was forked: let go of it. No other thread runs; locks of `new_lock` are free."""
 
 
@@ -39,8 +39,8 @@ class Threads:
         """Whether this process was forked since."""
         register_after_fork(self)
 
-    def part(self) -> None:
-        """See `Parting.part`."""
+    def after_fork(self) -> None:
+        """See `Parting.after_fork`."""
         self.are_gone = True
 
 
@@ -67,7 +67,7 @@ def _part() -> None:
     for lock in (*filter(None, [reference() for reference in _locks.copy()]), *_of_properties):
         lock._at_fork_reinit()  # as the standard library does with its own
     for thing in list(_registered):
-        thing.part()
+        thing.after_fork()
 
 
 _OURS = ("nnadapter", "partition")

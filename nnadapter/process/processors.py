@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.forking import new_lock, register_after_fork
 
 _STAT = Path("/proc/stat")
@@ -39,7 +39,7 @@ def model_name() -> str:
     return ""
 
 
-@remembered(1)
+@memoize(1)
 def machine_name() -> str:
     """Return what tells this machine from others, as far as speed goes: its architecture and the processor's name."""
     return f"{platform.machine()} {model_name() or platform.processor()}".strip()  # which may start a process to know
@@ -54,10 +54,10 @@ def machine_description() -> str:
 class Load:
     """Seconds so far, of which differences count."""
 
-    passed: float = field(default_factory=time.perf_counter)
-    own: float = field(default_factory=lambda: own_seconds())
+    wall_seconds: float = field(default_factory=time.perf_counter)
+    own_seconds: float = field(default_factory=lambda: own_seconds())
     """That processors computed for this process, and for those that compute for it."""
-    whole: float | None = field(default_factory=lambda: _busy_seconds())
+    total_seconds: float | None = field(default_factory=lambda: _busy_seconds())
     """That they computed for anybody; None where the system does not say."""
 
 
@@ -75,11 +75,15 @@ def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) 
 
 def processors_unused_by_others(start_load: Load, end_load: Load, processors: int, may_use: int) -> float:
     """Return how many processors others left of those that this process may use; see `is_crowded`."""
-    if start_load.whole is None or end_load.whole is None or end_load.passed <= start_load.passed:
+    if (
+        start_load.total_seconds is None
+        or end_load.total_seconds is None
+        or end_load.wall_seconds <= start_load.wall_seconds
+    ):
         return may_use
-    external_load = (end_load.whole - start_load.whole - (end_load.own - start_load.own)) / (
-        end_load.passed - start_load.passed
-    )
+    external_load = (
+        end_load.total_seconds - start_load.total_seconds - (end_load.own_seconds - start_load.own_seconds)
+    ) / (end_load.wall_seconds - start_load.wall_seconds)
     return min(float(may_use), processors - external_load)
 
 
@@ -131,7 +135,7 @@ class _Workers:
             if recorded_seconds is not None:  # or somebody else said that it ends
                 self._ended += max(recorded_seconds, last or 0.0)
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         self._running.clear()
         self._ending.clear()
         self._ended = 0.0

@@ -25,20 +25,20 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from nnadapter.errors import FAILURES, DriverWarning, describe
 from nnadapter.process.forking import new_lock
 
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 _first = iter([True])
 """For whoever comes first in this process."""
 
 
-def paused_collection(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def paused_collection(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Keep the collector of cycles from running while the function does; it goes on as before when that ends.
 
     Where several threads pause it, it goes on when the one that stopped it ends: that takes time, and no lock.
     """
 
     @wraps(function)
-    def paused(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def paused(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         enabled = gc.isenabled()
         try:
             gc.disable()
@@ -95,16 +95,16 @@ def warn_of_failures(failures: Sequence[str]) -> None:
         warnings.warn("; ".join(failures) + "; report it to the vendor", DriverWarning, stacklevel=3)
 
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
-class ObjectPool(Generic[Thing]):
+class ObjectPool(Generic[Item]):
     """Lends things, each to one user at a time; safe to use from many threads.
 
     Plans of many segments have thousands, so each is small.
 
     A user is a new `object()`. It ends its use by `users.pop(user, None)`, as the first call of a `finally` around
-    `take` and the use: that call is all of C, so no interrupt comes before it or into it, and it takes no lock.
+    `acquire` and the use: that call is all of C, so no interrupt comes before it or into it, and it takes no lock.
 
     Args:
         make: makes one.
@@ -113,15 +113,15 @@ class ObjectPool(Generic[Thing]):
 
     __slots__ = ("_arguments", "_lock", "_make", "all", "users")
 
-    def __init__(self, make: Callable[..., Thing], *arguments: Any) -> None:
+    def __init__(self, make: Callable[..., Item], *arguments: Any) -> None:
         self._make, self._arguments = make, arguments
         self._lock = new_lock()
-        self.all: list[Thing] = []
+        self.all: list[Item] = []
         """What was made so far."""
-        self.users: dict[object, Thing] = {}
+        self.users: dict[object, Item] = {}
         """Who has which now."""
 
-    def take(self, user: object) -> Thing:
+    def acquire(self, user: object) -> Item:
         """Lend what nobody has, else a new one."""
         with self._lock:
             if not self.users and self.all:  # nearly always
@@ -134,13 +134,13 @@ class ObjectPool(Generic[Thing]):
             self.users[user] = loan
             return loan
 
-    def _free(self) -> Thing | None:
+    def _free(self) -> Item | None:
         """What nobody has now."""
         # A list first: others pop without the lock, and the collector, if a map were made here, may let them.
         borrowed_ids = set(map(id, list(self.users.values())))
         return next((thing for thing in self.all if id(thing) not in borrowed_ids), None)
 
-    def clear(self) -> list[Thing]:
+    def clear(self) -> list[Item]:
         """Forget everything that was made, and return it."""
         with self._lock:
             objects = list(self.all)

@@ -20,7 +20,7 @@ from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.ray.job import (
     MOST_SHAPES,
-    OTHERS,
+    OTHER_KEY,
     Attempts,
     BatchKey,
     BatchRecord,
@@ -59,19 +59,19 @@ _SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class ActorSession:
     """What an actor has."""
 
     session: InferenceSession
     kind: Kind
-    fixed: int | None
+    static_rows: int | None
     """Rows of a run, where the compiled file is for one number of them and the model leaves it open."""
     machine: str
     """Ray's name of the node."""
     record: SessionRecord
 
 
-def open_actor_session(job: Any, request: Request, shapes: Any = None) -> Opened:
+def open_actor_session(job: Any, request: Request, shapes: Any = None) -> ActorSession:
     """Make the session of an actor.
 
     Args:
@@ -99,7 +99,7 @@ def kind_of(request: Request) -> tuple[Kind, str]:
     """
     import ray
 
-    kind = local_kind(request.wanted, allows_cpu=request.allows_cpu, threads=request.threads)
+    kind = local_kind(request.device_requests, allows_cpu=request.allows_cpu, threads=request.threads)
     return kind, ray.get_runtime_context().get_node_id()
 
 
@@ -120,7 +120,7 @@ def local_file(contents: Any, kind: Kind, request: Request) -> str:
         ) from error
 
 
-def open_file(path: str, kind: Kind, request: Request) -> Opened:
+def open_file(path: str, kind: Kind, request: Request) -> ActorSession:
     """Make a session of a compiled file.
 
     Raises:
@@ -140,7 +140,7 @@ def open_file(path: str, kind: Kind, request: Request) -> Opened:
         devices=session.devices,
         seconds=perf_counter() - started,
     )
-    return Opened(session=session, kind=kind, fixed=compiled_rows, machine=node, record=record)
+    return ActorSession(session=session, kind=kind, static_rows=compiled_rows, machine=node, record=record)
 
 
 def called(reference: Any) -> Any:
@@ -167,7 +167,7 @@ class Mapped:
     columns: Mapping[str, str]
     """Input -> column."""
     outputs: tuple[str, ...]
-    kept: tuple[str, ...]
+    passthrough_columns: tuple[str, ...]
     """Columns that come out as they went in."""
     batch_size: int
     """Rows of a run, where the model leaves it open."""
@@ -181,7 +181,7 @@ class Worker:
         self._signature = request.signature
         self._attempts, self._request = Attempts(), request
         self._opening, self._turn = new_lock(), new_lock()
-        self._opened: Opened | NNAdapterError | None = None if request.needs_shapes else self._open(None)
+        self._opened: ActorSession | NNAdapterError | None = None if request.needs_shapes else self._open(None)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Array]:
         """Run a batch; its rows come back in their order."""
@@ -190,14 +190,17 @@ class Worker:
         if isinstance(self._opened, NNAdapterError):
             raise self._opened
         key, mapped = self._attempts.next(), self._mapped
-        check_names(mapped.columns, mapped.kept, batch)
+        check_names(mapped.columns, mapped.passthrough_columns, batch)
         arrays = checked_columns(self._signature, mapped.columns, batch)
         count = len(next(iter(arrays.values()))) if arrays else 0
         if not count:
-            return {**{name: batch[name] for name in mapped.kept}, **no_rows(self._signature, mapped.outputs)}
+            return {
+                **{name: batch[name] for name in mapped.passthrough_columns},
+                **no_rows(self._signature, mapped.outputs),
+            }
         is_batch = batches_of(self._signature, mapped.columns, arrays)
         opened = self._open_for(arrays, is_batch)
-        axis = axis_of(self._signature, mapped.outputs, is_batch, opened.fixed, mapped.batch_size)
+        axis = axis_of(self._signature, mapped.outputs, is_batch, opened.static_rows, mapped.batch_size)
         sums = Sums()
         # One task computes, while the other one's rows are counted, handed on and followed by new ones: if they took
         # turns at each run, both would end at once, and nobody would compute meanwhile.
@@ -205,19 +208,19 @@ class Worker:
             run = partial(self._run, opened, sums)
             output_arrays = run_rows(axis, arrays, mapped.outputs, count, run)
         acknowledgment = self._job.add.remote(sums.record(key, opened, count))
-        result = {**{name: batch[name] for name in mapped.kept}, **output_arrays}
+        result = {**{name: batch[name] for name in mapped.passthrough_columns}, **output_arrays}
         # Before the rows are handed on: else a machine that goes now would have given rows that nobody counted.
         ray.get(acknowledgment)
         return result
 
-    def _open(self, shapes: Any) -> Opened | NNAdapterError:
+    def _open(self, shapes: Any) -> ActorSession | NNAdapterError:
         """The session, or why there is none: an actor that dies says only that it died; the first batch says why."""
         try:
             return open_actor_session(self._job, self._request, shapes)
         except NNAdapterError as error:
             return error
 
-    def _open_for(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool]) -> Opened:
+    def _open_for(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool]) -> ActorSession:
         """The session, compiled for the first rows where nothing else says what it is compiled for."""
         with self._opening:
             if self._opened is None:
@@ -232,7 +235,7 @@ class Worker:
         rows = 1 if choose is min else self._mapped.batch_size  # a last batch may be as short
         return {name: (rows, *shape) if is_batch[name] else shape for name, shape in chosen.items()}
 
-    def _run(self, opened: Opened, sums: Sums, feed: Mapping[str, Array], rows: int) -> Sequence[Array]:
+    def _run(self, opened: ActorSession, sums: Sums, feed: Mapping[str, Array], rows: int) -> Sequence[Array]:
         session = opened.session
         started = perf_counter()
         results = session.run(self._mapped.outputs, feed)
@@ -283,7 +286,7 @@ class Sums:
             rows_by_device["+".join(dict.fromkeys(devices))] += rows
         return rows_by_device
 
-    def record(self, key: BatchKey, opened: Opened, rows: int) -> BatchRecord:
+    def record(self, key: BatchKey, opened: ActorSession, rows: int) -> BatchRecord:
         """The whole, as it travels."""
         return BatchRecord(
             key=key,
@@ -300,4 +303,4 @@ class Sums:
 
 
 def _words(shapes: Shapes) -> str:
-    return ", ".join(f"{name}{list(shape)}" for name, shape in shapes) or OTHERS
+    return ", ".join(f"{name}{list(shape)}" for name, shape in shapes) or OTHER_KEY

@@ -52,7 +52,7 @@ def map_batches(
     options: Options | Mapping[str, Any] | None = None,
     columns: Mapping[str, str] | None = None,
     outputs: Sequence[str] | None = None,
-    keep: Sequence[str] = (),
+    passthrough_columns: Sequence[str] = (),
     batch_size: int = 64,
     concurrency: int | tuple[int, int] = 1,
     input_shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
@@ -73,7 +73,7 @@ def map_batches(
         options: as `InferenceSession` takes them.
         columns: the column of each input; the column of its name unless it is said.
         outputs: that become columns, of their names; all unless it is said.
-        keep: columns that stay beside them.
+        passthrough_columns: columns that stay beside them.
         batch_size: rows of a run, where the inputs have an axis for them.
         concurrency: actors, each with one session, or the fewest and the most of them.
         input_shapes: that are compiled for, instead of what is known of the rows; see `nnadapter.compile`.
@@ -101,11 +101,11 @@ def map_batches(
 
     _check_counts(batch_size, concurrency, device_share)
     source = read_source(model)
-    passthrough_columns = (keep,) if isinstance(keep, str) else tuple(keep)
+    passthrough_columns = (passthrough_columns,) if isinstance(passthrough_columns, str) else tuple(passthrough_columns)
     mapped = Mapped(
         columns=columns_by_input(source.signature, columns),
         outputs=check_outputs(source.signature, outputs, passthrough_columns),
-        kept=passthrough_columns,
+        passthrough_columns=passthrough_columns,
         batch_size=batch_size,
     )
     base_request = request_of(  # before Ray is started: what does not fit is said at once
@@ -159,7 +159,7 @@ def report(dataset: ray.data.Dataset) -> JobReport:
     import ray
 
     job, request = job_entry
-    return JobReport(**job_facts(request, ray.get(job.tell.remote())))
+    return JobReport(**job_facts(request, ray.get(job.snapshot.remote())))
 
 
 def _check_counts(batch_size: object, concurrency: object, share: object) -> None:
@@ -185,7 +185,7 @@ def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str
     schema = dataset.schema(fetch_if_missing=False)
     if schema is None:
         return {}
-    check_names(mapped.columns, mapped.kept, schema.names)
+    check_names(mapped.columns, mapped.passthrough_columns, schema.names)
     column_types = types_of(schema)
     check_types(signature, mapped.columns, column_types)
     return column_types

@@ -41,7 +41,7 @@ class Kind:
     """That are there, of those that were asked for; the CPU at least."""
     missing: Mapping[str, str]
     """The others, with the reason of each."""
-    words: Mapping[str, str]
+    description: Mapping[str, str]
     """For people: processor, versions."""
 
 
@@ -77,7 +77,7 @@ def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu
     versions = {
         device: parts[device]["driver"].words.get("version", "") for device in available_devices if device not in HOSTS
     }
-    return Kind(name=name, devices=devices, missing=missing, words={**machine, **versions})
+    return Kind(name=name, devices=devices, missing=missing, description={**machine, **versions})
 
 
 def _with_threads(name: str, options: Mapping[str, Any], threads: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _task_context() -> Any:
 
 MOST_SHAPES = 256
 _MOST_INCIDENTS = 256
-OTHERS = "others"
+OTHER_KEY = "others"
 
 
 class BatchRecord(NamedTuple):
@@ -172,17 +172,17 @@ class Totals:
     kinds: Counter[str] = field(default_factory=Counter)
     incidents: Counter[str] = field(default_factory=Counter)
     shapes: dict[str, list[float]] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
+    counted_batches: dict[str, int] = field(default_factory=dict)
     """Of each task of Ray's, how many of its batches were counted: they come in order, and again from the first one."""
 
     def add(self, record: BatchRecord) -> None:
         """Count a batch, unless it was."""
-        next_ordinal = self.seen.get(record.key.task, 0)
+        next_ordinal = self.counted_batches.get(record.key.task, 0)
         if record.key.ordinal < next_ordinal:
             self.repeated_batches += 1
             self.repeated_rows += record.rows
             return
-        self.seen[record.key.task] = record.key.ordinal + 1
+        self.counted_batches[record.key.task] = record.key.ordinal + 1
         self.rows += record.rows
         self.batches += 1
         self.runs += record.runs
@@ -193,14 +193,14 @@ class Totals:
         self.kinds[record.kind] += record.rows
         for name, count in record.incidents:
             has_room = name in self.incidents or len(self.incidents) < _MOST_INCIDENTS
-            self.incidents[name if has_room else OTHERS] += count
+            self.incidents[name if has_room else OTHER_KEY] += count
         for shapes, *numbers in record.shapes:
             self._shape(shapes, numbers)
 
     def _shape(self, shapes: str, numbers: list[Any]) -> None:
         has_room = shapes in self.shapes or len(self.shapes) < MOST_SHAPES
         runs, rows, seconds, slowest = numbers
-        sums = self.shapes.setdefault(shapes if has_room else OTHERS, [0, 0, 0.0, 0.0])
+        sums = self.shapes.setdefault(shapes if has_room else OTHER_KEY, [0, 0, 0.0, 0.0])
         sums[0] += runs
         sums[1] += rows
         sums[2] += seconds
@@ -213,7 +213,7 @@ _SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class CompileResult:
     """What compiling for a kind came to."""
 
     contents: np.ndarray[Any, Any] | None
@@ -221,7 +221,7 @@ class Made:
     path: str
     seconds: float
     nbytes: int
-    was_there: bool
+    reused_file: bool
     """In that folder, from a job before."""
     notes: tuple[str, ...]
     """What was warned of."""
@@ -231,7 +231,7 @@ class Made:
     """The report of the plan, as JSON."""
 
 
-def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -> Made:
+def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -> CompileResult:
     """Compile a model on this machine, for all machines of its kind."""
     target = Path(request.folder, f"{file_name(kind, request)}{_ENDING}") if request.folder else None
     started = perf_counter()
@@ -263,19 +263,19 @@ def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator
     is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)
     if varies and not is_open:
         sizes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
-        reason = "" if report.plans is None else f": {report.plans.sizes}"
+        reason = "" if report.plans is None else f": {report.plans.served_shapes_text}"
         yield f"rows of other sizes than {sizes} run on the CPU{reason}; say which come by input_shapes="
 
 
 def _compile_result(
     path: Path, contents: Any, started: float, notes: tuple[str, ...], report: str, *, was_there: bool, cached: int = 0
-) -> Made:
-    return Made(
+) -> CompileResult:
+    return CompileResult(
         contents=contents,
         path="" if contents is not None else str(path),
         seconds=perf_counter() - started,
         nbytes=path.stat().st_size,
-        was_there=was_there,
+        reused_file=was_there,
         notes=notes,
         cached=cached,
         report=report,
@@ -360,7 +360,7 @@ class JobSnapshot(NamedTuple):
     """Of the newest execution; None before any batch."""
     executions: int
     kinds: Mapping[str, Kind]
-    made: Mapping[str, Made]
+    compile_results: Mapping[str, CompileResult]
     compiles: Mapping[str, int]
     """Per kind, how often it was compiled."""
     sessions: Sequence[SessionRecord]
@@ -371,8 +371,8 @@ class Job:
 
     def __init__(self, contents: Any, request: Request) -> None:
         self._contents, self._request = contents[0], request
-        self._tasks: dict[str, asyncio.Task[tuple[Any, Made]]] = {}
-        self._made: dict[str, Made] = {}
+        self._tasks: dict[str, asyncio.Task[tuple[Any, CompileResult]]] = {}
+        self._made: dict[str, CompileResult] = {}
         self._kinds: dict[str, Kind] = {}
         self._compiles: dict[str, int] = {}
         self._sessions: dict[str, SessionRecord] = {}
@@ -407,17 +407,17 @@ class Job:
                 return reference, compile_result.path
         raise AssertionError("the last try returns or raises")
 
-    async def _compile(self, kind: Kind, node: str, shapes: Any) -> tuple[Any, Made]:
+    async def _compile(self, kind: Kind, node: str, shapes: Any) -> tuple[Any, CompileResult]:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         node_affinity = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         run = ray.remote(compile_locally).options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity)
         request = self._request if shapes is None else replace(self._request, shapes=_each_once(shapes))
-        compile_result: Made = await run.remote(self._contents, kind, request)
+        compile_result: CompileResult = await run.remote(self._contents, kind, request)
         # The bytes belong to this actor from here on, so that they stay when the machine goes that compiled.
         reference = None if compile_result.contents is None else ray.put(compile_result.contents)
-        self._compiles[kind.name] = self._compiles.get(kind.name, 0) + (not compile_result.was_there)
+        self._compiles[kind.name] = self._compiles.get(kind.name, 0) + (not compile_result.reused_file)
         self._made[kind.name] = replace(compile_result, contents=None)
         return reference, compile_result
 
@@ -435,10 +435,10 @@ class Job:
                 self._ended += 1
         totals.add(record)
 
-    async def tell(self) -> JobSnapshot:
+    async def snapshot(self) -> JobSnapshot:
         """What is known by now; not which tasks were counted, of which there may be millions."""
         newest = next(reversed(self._executions.values()), None)
-        execution = newest and replace(newest, seen={})
+        execution = newest and replace(newest, counted_batches={})
         return JobSnapshot(
             execution, len(self._executions) + self._ended, self._kinds, self._made, self._compiles,
             tuple(self._sessions.values()),

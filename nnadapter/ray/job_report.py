@@ -19,7 +19,7 @@ from nnadapter.reports.formatting import count, duration, quantity
 from nnadapter.reports.rendering.html import bars, static_page, table, tiles
 
 _SLOWEST = 20
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class KindFacts:
     rows: int
     compiles: int
     """How often the model was compiled for it."""
-    was_there: bool
+    reused_file: bool
     """The compiled file lay in the folder from a job before."""
     compile_seconds: float
     compiled_bytes: int
@@ -114,7 +114,7 @@ def job_facts(request: Request, snapshot: JobSnapshot) -> dict[str, Any]:
     totals = snapshot.totals or Totals()
     return {
         "model": request.name,
-        "devices": tuple(request.wanted),
+        "devices": tuple(request.device_requests),
         "rows": totals.rows,
         "batches": totals.batches,
         "runs": totals.runs,
@@ -137,19 +137,19 @@ def _names(snapshot: JobSnapshot) -> list[str]:
 
 
 def _kind_facts(name: str, snapshot: JobSnapshot, totals: Totals) -> KindFacts:
-    kind, compile_result = snapshot.kinds.get(name), snapshot.made.get(name)
+    kind, compile_result = snapshot.kinds.get(name), snapshot.compile_results.get(name)
     sessions = [session for session in snapshot.sessions if session.kind == name]
     requested_devices = () if kind is None else tuple(device[0] for device in kind.devices)
     return KindFacts(
         name=name,
-        machine={} if kind is None else kind.words,
+        machine={} if kind is None else kind.description,
         devices=sessions[0].devices if sessions else tuple(dict.fromkeys((*requested_devices, CPU))),
         missing={} if kind is None else kind.missing,
         machines=len({session.machine for session in sessions}),
         sessions=len(sessions),
         rows=totals.kinds[name],
         compiles=snapshot.compiles.get(name, 0),
-        was_there=compile_result is not None and compile_result.was_there,
+        reused_file=compile_result is not None and compile_result.reused_file,
         compile_seconds=0.0 if compile_result is None else compile_result.seconds,
         compiled_bytes=0 if compile_result is None else compile_result.nbytes,
         cache_hits=0 if compile_result is None else compile_result.cached,
@@ -205,7 +205,7 @@ def summary_of(report: JobFacts) -> str:
 
 def told_of_kind(kind: KindFacts) -> str:
     """How a kind of machine came to its compiled file."""
-    if kind.was_there:
+    if kind.reused_file:
         return "compiled before, found in the folder"
     if not kind.compiles:
         return "not compiled here"

@@ -90,7 +90,7 @@ class Request:
     is_compiled: bool
     path: str
     """Of a model that does not travel; else empty."""
-    wanted: Mapping[str, Mapping[str, Any]]
+    device_requests: Mapping[str, Mapping[str, Any]]
     """Devices with their options; empty for those of a compiled file."""
     options: Options
     shapes: tuple[Mapping[str, tuple[int, ...]], ...]
@@ -112,7 +112,7 @@ class Request:
     @property
     def accelerators(self) -> tuple[str, ...]:
         """Devices beside the CPU."""
-        return tuple(name for name in self.wanted if name not in HOSTS)
+        return tuple(name for name in self.device_requests if name not in HOSTS)
 
     @property
     def for_running(self) -> Options:
@@ -154,7 +154,7 @@ def request_of(
         signature=source.signature,
         is_compiled=source.is_compiled,
         path=source.path,
-        wanted=read_devices(devices, is_compiled=source.is_compiled),
+        device_requests=read_devices(devices, is_compiled=source.is_compiled),
         options=read_options(options),
         shapes=shapes,
         allows_cpu=read_without(without_device),

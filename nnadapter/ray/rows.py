@@ -188,7 +188,7 @@ class Axis:
     """Along the first axis of every input; else a row is all of it."""
     most: int | None
     """Rows of a run; None for any number."""
-    is_fixed: bool
+    is_static: bool
     """No fewer either."""
     stripped: frozenset[str]
     """Outputs whose first axis is that of rows."""
@@ -220,7 +220,7 @@ def axis_of(
             f"inputs {many} take many rows at once, and a row is all of {single_row_inputs}; reshape the columns"
         )
     if not any(is_batch.values()):
-        return Axis(has_axis=False, most=1, is_fixed=True, stripped=frozenset())
+        return Axis(has_axis=False, most=1, is_static=True, stripped=frozenset())
     firsts = {_first(signature.by_name[name].shape) for name in is_batch}
     sizes = {size for size in firsts if isinstance(size, int)}
     if len(sizes) > 1:
@@ -231,10 +231,10 @@ def axis_of(
         name for name, first in declared.items() if first == size or (first is not _NO_AXIS and type(first) is not int)
     }
     if len(along) < len(declared):
-        return Axis(has_axis=True, most=1, is_fixed=True, stripped=frozenset(along))
+        return Axis(has_axis=True, most=1, is_static=True, stripped=frozenset(along))
     required_rows = compiled_rows if size is None else size
     return Axis(
-        has_axis=True, most=required_rows or most, is_fixed=required_rows is not None, stripped=frozenset(along)
+        has_axis=True, most=required_rows or most, is_static=required_rows is not None, stripped=frozenset(along)
     )
 
 
@@ -329,7 +329,7 @@ def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], co
     for rows in _chunks(axis, arrays, count):
         for name, result in zip(outputs, run(_feed(axis, arrays, rows), len(rows)), strict=True):
             gathered_by_name[name].put(rows, _output_rows(axis, name, result, len(rows)))
-    return {name: gathered.whole() for name, gathered in gathered_by_name.items()}
+    return {name: gathered.concatenate() for name, gathered in gathered_by_name.items()}
 
 
 def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
@@ -360,7 +360,7 @@ def _chunks(axis: Axis, arrays: Mapping[str, Array], count: int) -> Iterator[Seq
 def _feed(axis: Axis, arrays: Mapping[str, Array], rows: Sequence[int]) -> dict[str, Array]:
     if not axis.has_axis:
         return {name: np.asarray(array[rows[0]]) for name, array in arrays.items()}
-    missing = (axis.most or 0) - len(rows) if axis.is_fixed else 0
+    missing = (axis.most or 0) - len(rows) if axis.is_static else 0
     return {name: _pad_rows(_select_rows(array, rows), missing) for name, array in arrays.items()}
 
 
@@ -380,7 +380,7 @@ def _output_rows(axis: Axis, name: str, result: Any, count: int) -> Array:
     if name not in axis.stripped:
         return array[None]
     row_count = len(array) if array.ndim else 0
-    if row_count < count or (row_count > count and not axis.is_fixed):
+    if row_count < count or (row_count > count and not axis.is_static):
         raise InvalidInputError(
             f"output {name!r} has shape {list(array.shape)} for {count} rows: it has no axis of rows; leave it out by "
             "outputs=[...]",
@@ -416,7 +416,7 @@ class _Gathered:
         for row, value in zip(rows, part, strict=True):
             self._rows[row] = value
 
-    def whole(self) -> Array:
+    def concatenate(self) -> Array:
         """All rows in their order; an array of arrays where their shapes differ."""
         if self._rows is not None:
             return _in_one(self._rows)

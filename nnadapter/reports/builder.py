@@ -19,17 +19,17 @@ from nnadapter.costs.work import weight_bytes
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
-from nnadapter.onnx.preparation.branch_decisions import Taken
+from nnadapter.onnx.preparation.branch_decisions import BranchDecision
 from nnadapter.options import fallback_text
 from nnadapter.planning.alongside import overlap_of
-from nnadapter.planning.border_steps import Borders
-from nnadapter.planning.borders import borders_of
+from nnadapter.planning.border_steps import Boundaries
+from nnadapter.planning.borders import boundaries_of
 from nnadapter.planning.judgment import placed_as
 from nnadapter.planning.placing import place
 from nnadapter.planning.plan_files import UnmatchedEntry
 from nnadapter.planning.pricing import PlanPrice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
-from nnadapter.process.cache import cache_counts, remembered
+from nnadapter.process.cache import cache_counts, memoize
 from nnadapter.process.packages import own_version
 from nnadapter.process.processors import model_name
 from nnadapter.process.resources import paused_collection
@@ -70,26 +70,26 @@ def versions_of(devices: Iterable[str]) -> dict[str, str]:
     return {name: package_version for name, package_version in versions.items() if package_version}
 
 
-@remembered(1)
+@memoize(1)
 def machine() -> str:
     """Return system, processor and number of cores, as far as they are known."""
     name = model_name()
     return f"{platform.system()} {platform.machine()}, {name}{', ' if name else ''}{os.cpu_count()} cores"
 
 
-@remembered(1)
+@memoize(1)
 def _packages() -> dict[str, str]:
     return {name: version(name) for name in ("onnx", "onnxruntime")}
 
 
-def boundary_facts(partitioning: Partitioning) -> Borders:
+def boundary_facts(partitioning: Partitioning) -> Boundaries:
     """Return what happens at the borders of a plan, and what is under way at once."""
     setting, overlap = partitioning.setting, overlap_of(partitioning, {})
     return replace(
-        borders_of(partitioning.plan, setting.costs, setting.host.name),
-        waits=overlap.waits,
-        enqueued=tuple(sorted(overlap.enqueued)),
-        alongside=tuple(sorted(overlap.alongside)),
+        boundaries_of(partitioning.plan, setting.costs, setting.host.name),
+        host_waits=overlap.host_waits,
+        enqueued_segments=tuple(sorted(overlap.enqueued_segments)),
+        threaded_segments=tuple(sorted(overlap.threaded_segments)),
     )
 
 
@@ -110,7 +110,7 @@ def unknown_costs(partitioning: Partitioning) -> str:
     unknown = [device for device in used if costs[device].source is Source.ASSUMED]
     if not unknown:
         return ""
-    why = "".join(f"; {note}" for device in unknown for note in costs[device].why)
+    why = "".join(f"; {note}" for device in unknown for note in costs[device].missing_cost_notes)
     return f"not known for {', '.join(unknown)}; `nnadapter calibrate {unknown[0]}` measures it{why}"
 
 
@@ -201,7 +201,7 @@ def _candidates(
     )
     if not candidates or on_cpu is None or any(origin == _ALL_CPU for origin, _, _ in weighed):
         return candidates
-    return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=on_cpu, weighed=False))
+    return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=on_cpu, eligible=False))
 
 
 def _bound_of(partitioning: Partitioning) -> str:
@@ -308,7 +308,7 @@ def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tupl
     if prices is None:
         return switches, 0.0
     priced = price_segments(graph, prices, labels, segments)
-    return switches, sum(segment.into + segment.out + segment.launch for segment in priced)
+    return switches, sum(segment.transfer_in + segment.transfer_out + segment.launch for segment in priced)
 
 
 _SEARCHED = 3
@@ -369,16 +369,16 @@ def report_of(observed: Observed) -> PartitionReport:
         },
         refusal_costs=refusal_costs(partitioning.plan, price),
         versions=versions_of(partitioning.plan.devices),
-        borders=boundary_facts(partitioning),
+        boundaries=boundary_facts(partitioning),
         transfers=transfer_facts(observed.transfers),
         **incident_facts(observed.incidents),
-        choice=tuple(map(_choice_facts, partitioning.model.prepared.choice)),
+        branch_decisions=tuple(map(_choice_facts, partitioning.model.prepared.branch_decisions)),
         machine=machine(),
     )
 
 
-def _choice_facts(taken: Taken) -> BranchDecisionFacts:
-    return BranchDecisionFacts(condition=taken.condition, holds=taken.holds, nodes=taken.nodes)
+def _choice_facts(taken: BranchDecision) -> BranchDecisionFacts:
+    return BranchDecisionFacts(condition=taken.condition, value=taken.value, nodes=taken.nodes)
 
 
 def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[NodeFacts, ...]:
@@ -402,7 +402,7 @@ def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[No
             domain=node.domain,
             state="folded" if node.name in folded else "unused",
         )
-        for position, node in enumerate(specialized.own.nodes)
+        for position, node in enumerate(specialized.model_nodes.nodes)
     )
 
 
@@ -487,13 +487,13 @@ def _segment_facts(
         inputs=tuple(tensors[name] for name in step.inputs),
         outputs=tuple(tensors[name] for name in step.outputs),
         flops=sum(flops[node] or 0 for node in step.nodes),
-        uncounted=sum(flops[node] is None for node in step.nodes),
+        unknown_flops_nodes=sum(flops[node] is None for node in step.nodes),
         weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
         facts=_told(piece),
         seconds=observed.seconds.get(step.segment),
         failures=observed.failures.get(step.segment, ()),
         compile_seconds=observed.compile_seconds.get(step.segment),
-        bound_to=observed.bound_to.get(step.segment),
+        program_of=observed.bound_to.get(step.segment),
         cache=_cached(observed, step.segment),
     )
     return facts if price is None else _with_cost(facts, price)
@@ -501,7 +501,7 @@ def _segment_facts(
 
 def _cached(observed: Observed, segment: int) -> CacheFacts | None:
     outcome = observed.cache.get(segment)
-    return None if outcome is None else CacheFacts(outcome.is_hit, outcome.why)
+    return None if outcome is None else CacheFacts(outcome.is_hit, outcome.miss_reason)
 
 
 def _with_cost(facts: SegmentFacts, price: PlanPrice) -> SegmentFacts:
@@ -509,7 +509,7 @@ def _with_cost(facts: SegmentFacts, price: PlanPrice) -> SegmentFacts:
     return replace(
         facts,
         predicted_seconds=cost.total,
-        transfer_seconds=cost.into + cost.out,
+        transfer_seconds=cost.transfer_in + cost.transfer_out,
         launch_seconds=cost.launch,
         benefit_seconds=price.benefits[facts.index],
     )
@@ -559,12 +559,14 @@ def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
     plan, graph = partitioning.plan, partitioning.plan.graph
     taken = [(atom, device) for atom, device in bound.placement.items() if plan.placement[atom] != device]
     lost = tuple(
-        UnmatchedEntry(name=graph.nodes[node].name, device=device, why=_why_taken(plan, atom, device))
+        UnmatchedEntry(name=graph.nodes[node].name, device=device, reason=_why_taken(plan, atom, device))
         for atom, device in taken
         for node in graph.atoms[atom]
     )
     nodes = sum(len(graph.atoms[atom]) for atom in bound.placement)
-    return PlanFileFacts(path=source.source, bound=nodes - len(lost), lost=(*bound.lost, *lost))
+    return PlanFileFacts(
+        path=source.source, matched_nodes=nodes - len(lost), unmatched_entries=(*bound.unmatched_entries, *lost)
+    )
 
 
 def _why_taken(plan: Plan, atom: int, device: str) -> str:

@@ -44,17 +44,17 @@ def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionRepo
     before, after = (item if isinstance(item, PartitionReport) else report_from(item) for item in (old, new))
     was, now = _by_name(before.nodes), _by_name(after.nodes)
     return Difference(
-        old=before,
-        new=after,
+        old_report=before,
+        new_report=after,
         conditions=conditions(before, after),
         figures=_figures(before, after),
-        moved=tuple(
-            MovedNode(name=node.name, op_type=node.op_type, before=_place(was[key]), after=_place(node))
+        moved_nodes=tuple(
+            MovedNode(name=node.name, op_type=node.op_type, old_place=_place(was[key]), new_place=_place(node))
             for key, node in now.items()
             if key in was and _place(was[key]) != _place(node)
         ),
-        appeared=tuple(node.name for key, node in now.items() if key not in was),
-        vanished=tuple(node.name for key, node in was.items() if key not in now),
+        added_nodes=tuple(node.name for key, node in now.items() if key not in was),
+        removed_nodes=tuple(node.name for key, node in was.items() if key not in now),
         refusals=_refusals(before, after),
     )
 
@@ -75,11 +75,11 @@ def _place(node: NodeFacts) -> Place:
 def _refusals(before: ReportFacts, after: ReportFacts) -> tuple[RefusalChange, ...]:
     was, now = before.refusals(), after.refusals()
     changes = [
-        RefusalChange(device=device, op_type=op_type, reason=reason, before=old, after=new)
+        RefusalChange(device=device, op_type=op_type, reason=reason, old_count=old, new_count=new)
         for device, op_type, reason in dict.fromkeys([*now, *was])
         if (old := len(was.get((device, op_type, reason), ()))) != (new := len(now.get((device, op_type, reason), ())))
     ]
-    return tuple(sorted(changes, key=lambda change: -abs(change.after - change.before)))
+    return tuple(sorted(changes, key=lambda change: -abs(change.new_count - change.old_count)))
 
 
 def _figures(before: ReportFacts, after: ReportFacts) -> tuple[Figure, ...]:
@@ -98,7 +98,7 @@ def _figures(before: ReportFacts, after: ReportFacts) -> tuple[Figure, ...]:
     )
     alike = before.input_shapes == after.input_shapes and not is_other_model(before, after)
     return tuple(
-        Figure(name=name, before=old, after=new, unit=unit, better=better if alike else 0)
+        Figure(name=name, old_value=old, new_value=new, unit=unit, better=better if alike else 0)
         for name, old, new, unit, better in rows
     )
 

@@ -21,9 +21,9 @@ class Condition:
     name: str
     """`model`, `devices`, `options of DEVICE`, `policy`, `fallback`, `inputs`, `choice`, `rules`, `plan file`, `costs`,
     `machine` or `version of NAME`."""
-    before: str
+    old_value: str
     """In words."""
-    after: str
+    new_value: str
 
 
 def conditions(old: ReportFacts, new: ReportFacts) -> tuple[Condition, ...]:
@@ -35,7 +35,7 @@ def conditions(old: ReportFacts, new: ReportFacts) -> tuple[Condition, ...]:
         *_versions(old, new),
     ]
     return tuple(
-        Condition(name=name, before=before, after=after)
+        Condition(name=name, old_value=before, new_value=after)
         for name, before, after in rows
         if before and after and before != after
     )
@@ -92,7 +92,7 @@ _TOLD: tuple[tuple[str, Callable[[ReportFacts], str]], ...] = (
     ("policy", lambda report: report.policy),
     ("fallback", lambda report: report.fallback),
     ("inputs", lambda report: ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())),
-    ("choice", lambda report: report.choice_text or "any"),
+    ("choice", lambda report: report.branch_decisions_text or "any"),
     ("rules", _rules),
     ("plan file", lambda report: "none" if report.plan_file is None else report.plan_file.path),
     ("costs", _costs),
@@ -111,8 +111,8 @@ class MovedNode:
 
     name: str
     op_type: str
-    before: Place
-    after: Place
+    old_place: Place
+    new_place: Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +122,9 @@ class RefusalChange:
     device: str
     op_type: str
     reason: str
-    before: int
+    old_count: int
     """Nodes; 0 where the refusal is new."""
-    after: int
+    new_count: int
     """Nodes; 0 where the refusal vanished."""
 
 
@@ -133,9 +133,9 @@ class Figure:
     """A number of both reports."""
 
     name: str
-    before: float | None
+    old_value: float | None
     """None where the report does not know it."""
-    after: float | None
+    new_value: float | None
     unit: str
     """`share` from 0 to 1, `B`, `s`, or empty for a count."""
     better: int
@@ -146,30 +146,30 @@ class Figure:
 class DifferenceFacts:
     """Two reports, and what differs; `Difference` adds the renderings."""
 
-    old: ReportFacts
-    new: ReportFacts
+    old_report: ReportFacts
+    new_report: ReportFacts
     conditions: tuple[Condition, ...]
     """What was not the same when they were made."""
     figures: tuple[Figure, ...]
     """Coverage, segments, switches, weights and cost, changed or not."""
-    moved: tuple[MovedNode, ...]
-    appeared: tuple[str, ...]
+    moved_nodes: tuple[MovedNode, ...]
+    added_nodes: tuple[str, ...]
     """Names of nodes that only the new report has, in its order."""
-    vanished: tuple[str, ...]
+    removed_nodes: tuple[str, ...]
     """Names of nodes that only the old report has, in its order."""
     refusals: tuple[RefusalChange, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, without the reports themselves.
 
-        Keys: `conditions`, `figures`, `moved`, `appeared`, `vanished`, `refusals`.
+        Keys: `conditions`, `figures`, `moved_nodes`, `added_nodes`, `removed_nodes`, `refusals`.
         """
         return {
             "conditions": [asdict(condition) for condition in self.conditions],
             "figures": [asdict(figure) for figure in self.figures],
-            "moved": [asdict(node) for node in self.moved],
-            "appeared": list(self.appeared),
-            "vanished": list(self.vanished),
+            "moved_nodes": [asdict(node) for node in self.moved_nodes],
+            "added_nodes": list(self.added_nodes),
+            "removed_nodes": list(self.removed_nodes),
             "refusals": [asdict(change) for change in self.refusals],
         }
 
@@ -191,29 +191,38 @@ def difference_text(difference: DifferenceFacts) -> str:
 def difference_markdown(difference: DifferenceFacts) -> str:
     """Return the same as Markdown: a table of figures, details folded."""
     rows = [
-        (figure.name, shown(figure.before, figure.unit), shown(figure.after, figure.unit), _verdict(figure))
+        (figure.name, shown(figure.old_value, figure.unit), shown(figure.new_value, figure.unit), _verdict(figure))
         for figure in difference.figures
     ]
     blocks = [f"### {_headline(difference)}"]
     if difference.conditions:
-        made = [(condition.name, code(condition.before), code(condition.after)) for condition in difference.conditions]
+        made = [
+            (condition.name, code(condition.old_value), code(condition.new_value))
+            for condition in difference.conditions
+        ]
         blocks += [f"**{_UNLIKE}**", table(("", "before", "after"), made)]
     blocks.append(table(("", "before", "after", ""), rows))
-    if difference.moved:
+    if difference.moved_nodes:
         moved = [
-            (code(node.name), code(node.op_type), code(node.before), code(node.after))
-            for node in difference.moved[:_SHOWN_FOLDED]
+            (code(node.name), code(node.op_type), code(node.old_place), code(node.new_place))
+            for node in difference.moved_nodes[:_SHOWN_FOLDED]
         ]
-        body = table(("node", "op type", "before", "after"), moved, len(difference.moved))
-        blocks.append(folded(f"{count(len(difference.moved), 'node')} moved", body))
+        body = table(("node", "op type", "before", "after"), moved, len(difference.moved_nodes))
+        blocks.append(folded(f"{count(len(difference.moved_nodes), 'node')} moved", body))
     if difference.refusals:
         changes = [
-            (code(change.op_type), code(change.device), code(change.reason), str(change.before), str(change.after))
+            (
+                code(change.op_type),
+                code(change.device),
+                code(change.reason),
+                str(change.old_count),
+                str(change.new_count),
+            )
             for change in difference.refusals[:_SHOWN_FOLDED]
         ]
         body = table(("op type", "by", "reason", "before", "after"), changes, len(difference.refusals))
         blocks.append(folded("refusals that changed", body))
-    for words, names in (("new", difference.appeared), ("gone", difference.vanished)):
+    for words, names in (("new", difference.added_nodes), ("gone", difference.removed_nodes)):
         if names:
             body = table(("node",), [(code(name),) for name in names[:_SHOWN_FOLDED]], len(names))
             blocks.append(folded(f"{count(len(names), 'node')} {words}", body))
@@ -234,55 +243,55 @@ def _headline(difference: DifferenceFacts) -> str:
     if not (
         changed
         or difference.conditions
-        or difference.moved
-        or difference.appeared
-        or difference.vanished
+        or difference.moved_nodes
+        or difference.added_nodes
+        or difference.removed_nodes
         or difference.refusals
     ):
         return "Nothing changed"
-    return f"{count(len(difference.moved), 'node')} moved, {count(len(changed), 'figure')} changed"
+    return f"{count(len(difference.moved_nodes), 'node')} moved, {count(len(changed), 'figure')} changed"
 
 
 def _verdict(figure: Figure) -> str:
     """`better`, `worse`, `changed`, or nothing where it did not change."""
-    if figure.before == figure.after:
+    if figure.old_value == figure.new_value:
         return ""
-    if figure.before is None or figure.after is None or not figure.better:
+    if figure.old_value is None or figure.new_value is None or not figure.better:
         return "changed"
-    return "better" if (figure.after - figure.before) * figure.better > 0 else "worse"
+    return "better" if (figure.new_value - figure.old_value) * figure.better > 0 else "worse"
 
 
 def _conditions(difference: DifferenceFacts) -> Iterator[str]:
     if difference.conditions:
         yield _UNLIKE
         for condition in difference.conditions:
-            yield from wrapped(f"{condition.name}: {condition.before} -> {condition.after}", "  ")
+            yield from wrapped(f"{condition.name}: {condition.old_value} -> {condition.new_value}", "  ")
         yield ""
 
 
 def _figures(difference: DifferenceFacts) -> Iterator[str]:
     yield f"{'compared':<20}{'before':>12}{'after':>12}"
     for figure in difference.figures:
-        before, after = shown(figure.before, figure.unit), shown(figure.after, figure.unit)
+        before, after = shown(figure.old_value, figure.unit), shown(figure.new_value, figure.unit)
         yield f"{figure.name:<20}{before:>12}{after:>12}  {_verdict(figure)}".rstrip()
 
 
 def _moved(difference: DifferenceFacts) -> Iterator[str]:
     yield ""
-    if not difference.moved:
+    if not difference.moved_nodes:
         yield "no node moved"
         return
-    yield f"{count(len(difference.moved), 'node')} moved"
-    ways = Counter((node.before, node.after) for node in difference.moved)
+    yield f"{count(len(difference.moved_nodes), 'node')} moved"
+    ways = Counter((node.old_place, node.new_place) for node in difference.moved_nodes)
     for (before, after), number in ways.most_common():
         yield f"  {before} -> {after}: {number}"
-    for node in difference.moved[:_SHOWN]:
-        yield from wrapped(f"{node.name} ({node.op_type}): {node.before} -> {node.after}", "    ")
-    yield from _left_out(len(difference.moved))
+    for node in difference.moved_nodes[:_SHOWN]:
+        yield from wrapped(f"{node.name} ({node.op_type}): {node.old_place} -> {node.new_place}", "    ")
+    yield from _left_out(len(difference.moved_nodes))
 
 
 def _alone(difference: DifferenceFacts) -> Iterator[str]:
-    for words, names in (("new", difference.appeared), ("gone", difference.vanished)):
+    for words, names in (("new", difference.added_nodes), ("gone", difference.removed_nodes)):
         if names:
             yield f"{count(len(names), 'node')} {words}"
             yield from (line for name in names[:_SHOWN] for line in wrapped(name, "    "))
@@ -298,8 +307,8 @@ def _refusals(difference: DifferenceFacts) -> Iterator[str]:
 
 
 def _refusal(change: RefusalChange) -> str:
-    word = "new" if not change.before else "gone" if not change.after else "changed"
-    return f"  {change.device}: {change.op_type} {change.reason}  {change.before} -> {change.after}  {word}"
+    word = "new" if not change.old_count else "gone" if not change.new_count else "changed"
+    return f"  {change.device}: {change.op_type} {change.reason}  {change.old_count} -> {change.new_count}  {word}"
 
 
 def _left_out(whole: int) -> Iterator[str]:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.tensor_copies import HOST, Transfer
-from nnadapter.onnx.preparation.branch_decisions import Taken, in_words
-from nnadapter.planning.border_steps import Borders
+from nnadapter.onnx.preparation.branch_decisions import BranchDecision, decisions_text
+from nnadapter.planning.border_steps import Boundaries
 from nnadapter.planning.plan_files import UnmatchedEntry
-from nnadapter.process.cache import CacheCounts, remembered
+from nnadapter.process.cache import CacheCounts, memoize
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.plans import PlanCounts
 
@@ -53,7 +53,7 @@ def _value(value: object) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-@remembered(256)
+@memoize(256)
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(entry.name for entry in fields(kind))
 
@@ -76,7 +76,7 @@ class CandidateFacts:
     """Its predicted cost; None where nothing is known of it."""
     measured_seconds: float | None = None
     """What it took here, where it was compiled and timed."""
-    weighed: bool = True
+    eligible: bool = True
     """Whether it could have been chosen; if not, a plan file or rules do not allow it, and it is there to compare."""
 
 
@@ -185,16 +185,16 @@ class PlanFileFacts:
     """The plan file that placed nodes."""
 
     path: str
-    bound: int
+    matched_nodes: int
     """Nodes that it placed."""
-    lost: tuple[UnmatchedEntry, ...] = ()
+    unmatched_entries: tuple[UnmatchedEntry, ...] = ()
     """Those that mean no node here, and those that a device, a rule or a limit does not let have their way."""
 
     def lost_groups(self) -> tuple[tuple[str, str, str], ...]:
         """What is lost in few words: names of entries that share device and reason, the device, and the reason."""
         groups: dict[tuple[str, str], list[str]] = {}
-        for entry in self.lost:
-            groups.setdefault((entry.device, entry.why), []).append(entry.name)
+        for entry in self.unmatched_entries:
+            groups.setdefault((entry.device, entry.reason), []).append(entry.name)
         return tuple((_named(names), device, why) for (device, why), names in groups.items())
 
 
@@ -213,7 +213,7 @@ class WeightFacts:
     """Of them all; what two devices share counts once."""
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of the JSON form; it grows when something that programs read changes its meaning or goes.
 
 New keys do not raise it.
@@ -281,7 +281,7 @@ class CacheFacts:
 
     hit: bool
     """Its program was kept, and is used."""
-    why: str
+    miss_reason: str
     """Why it was compiled: which part of the key differed from the nearest entry, and why it is not kept, if it is not;
     empty for a hit."""
 
@@ -301,7 +301,7 @@ class SegmentFacts:
     """What the device said of it; None stands for a number that is not finite."""
     seconds: float | None = None
     """Duration of the last run, if there was one."""
-    uncounted: int = 0
+    unknown_flops_nodes: int = 0
     """Of its nodes, those whose FLOPs are not known, and not in `flops`."""
     failures: tuple[str, ...] = ()
     """Why it ran elsewhere, if it did."""
@@ -315,7 +315,7 @@ class SegmentFacts:
     """Predicted saving against running its nodes on the CPU; below 0 it costs."""
     compile_seconds: float | None = None
     """What compiling it took, where it was compiled."""
-    bound_to: int | None = None
+    program_of: int | None = None
     """The segment that was compiled for it: it runs that one's program, with constants of its own."""
     cache: CacheFacts | None = None
     """None where the session has no cache, or nothing was compiled."""
@@ -327,7 +327,7 @@ class BranchDecisionFacts:
 
     condition: str
     """An input, or how it is computed of some."""
-    holds: bool
+    value: bool
     nodes: tuple[str, ...]
     """The `If` nodes in whose place the branch stands that is taken."""
 
@@ -336,15 +336,15 @@ class BranchDecisionFacts:
 class TransferFacts:
     """What a run copied between the host and devices with memory of their own, where values stay."""
 
-    into: int
+    to_device: int
     """Tensors brought to devices."""
-    bytes_into: int
-    out: int
+    bytes_to_device: int
+    to_host: int
     """Tensors taken from devices."""
-    bytes_out: int
+    bytes_to_host: int
     seconds: float
     """Of all of them."""
-    returned: int
+    round_trips: int
     """Tensors brought to a device that had made them in the same run."""
 
 
@@ -401,11 +401,11 @@ class ReportFacts:
     """What refusals cause between devices, of the most frequent ones."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of nnadapter, ONNX, ONNX Runtime and the devices' drivers, by name."""
-    choice: tuple[BranchDecisionFacts, ...] = ()
+    branch_decisions: tuple[BranchDecisionFacts, ...] = ()
     """What inputs choose where the plan is run; empty where they choose nothing, or whatever they choose."""
     machine: str = ""
     """Where the report was made: system, processor and number of cores."""
-    borders: Borders = field(default_factory=Borders)
+    boundaries: Boundaries = field(default_factory=Boundaries)
     """What happens to values at borders of segments: transfers, casts, changes of layout, and what stays."""
     transfers: TransferFacts | None = None
     """What the last run copied; None where there was none, or where no device has memory of its own."""
@@ -415,7 +415,7 @@ class ReportFacts:
     """How often in all: device -> class of the error -> number."""
 
     @property
-    def uncounted(self) -> int:
+    def unknown_flops_nodes(self) -> int:
         """How many nodes run whose FLOPs are not known."""
         return sum(node.state == "runs" and node.flops is None for node in self.nodes)
 
@@ -425,9 +425,11 @@ class ReportFacts:
         return self.cost.guesses if self.cost is not None else frozenset()
 
     @property
-    def choice_text(self) -> str:
+    def branch_decisions_text(self) -> str:
         """What inputs choose where the plan is run, in words; empty where it is run whatever they choose."""
-        return in_words(Taken(decision.condition, decision.holds, decision.nodes) for decision in self.choice)
+        return decisions_text(
+            BranchDecision(decision.condition, decision.value, decision.nodes) for decision in self.branch_decisions
+        )
 
     @property
     def fewest(self) -> str:
@@ -446,49 +448,52 @@ class ReportFacts:
         - `coverage`: `nodes`, `flops`, `bytes`, each from 0 to 1, on other devices than `cpu` and `reference`.
         - `segments`, in the order they run: `index`, `device`, `nodes` (names), `inputs` and `outputs` (each `name`,
           `dtype`, `shape`, `nbytes`), `flops`, `weight_bytes`, `facts` (what the device says of it), `seconds` (of the
-          last run, else null), `uncounted` (of its nodes, those whose FLOPs are not known), `failures`, and in seconds,
-          null where not known: `predicted_seconds` (transfers and launch included), `transfer_seconds`,
+          last run, else null), `unknown_flops_nodes` (of its nodes, those whose FLOPs are not known), `failures`, and
+          in seconds, null where not known: `predicted_seconds` (transfers and launch included), `transfer_seconds`,
           `launch_seconds`, `benefit_seconds` (saved against running its nodes on the CPU), `compile_seconds`;
-          `bound_to` (the `index` of the segment whose program it runs, with constants of its own; null where it was
-          compiled itself); `cache` (`hit`, and `why` not; null where there is none).
+          `program_of` (the `index` of the segment whose program it runs, with constants of its own; null where it was
+          compiled itself); `cache` (`hit`, and `miss_reason` not; null where there is none).
         - `nodes`, the model's own in its order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
           `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
           (each `device`, `reason`, `detail`), `bodies` (of control flow: each `name`, `op_types` with their numbers),
           `predicted_seconds` (null where not known).
         - `switches`: from one device to another; `exact`: no plan with fewer segments exists.
-        - `notes`; `plans` of a session: `kept`, `made`, `used_again`, `dropped`, `memory_bytes` (of
-          those kept, beside shared weights, as far as devices say so), `sizes` (which shapes a plan serves, in words;
-          empty as long as only one set was seen), else null; `caches` of its process: each `name`,
+        - `notes`; `plans` of a session: `in_cache`, `compiled`, `reused`, `evicted`, `memory_bytes` (of
+          those kept, beside shared weights, as far as devices say so), `served_shapes_text` (which shapes a plan
+          serves, in words; empty as long as only one set was seen), else null; `caches` of its process: each `name`,
           `hits`, `misses`, `failures`, `dropped`.
         - `weights`: bytes of constants, `devices` (name -> bytes; what two segments of a device share counts once) and
           `total` (what two devices share counts once).
         - `cost`, null where none is known: `seconds`, `bound_seconds`, `bound_of` (what it is a bound of, in words),
           `bound_kind`, `gap`, `sources` (of `seconds`; device -> `measured`, `calibrated`, `simulated`, `modeled` or
           `assumed`), `predicted_seconds` and `prediction_sources` (of what is predicted, beside what was measured),
-          `candidates` (each `name`, `seconds` as predicted, `measured_seconds`, `weighed`: could be chosen),
+          `candidates` (each `name`, `seconds` as predicted, `measured_seconds`, `eligible`: could be chosen),
           `all_cpu_seconds` (measured where `seconds` is), `all_cpu_predicted_seconds`, `note`; `cost_note`: why none is
           known, else empty.
         - `rules`: each `text`, `source` (where it stands), `nodes` (how many it binds), `note`.
-        - `plan_file`, null without one: `path`, `bound` (nodes), `lost` (entries: each `name`, `device`, `why`).
+        - `plan_file`, null without one: `path`, `matched_nodes` (nodes), `unmatched_entries` (entries: each `name`,
+          `device`, `reason`).
         - `model`: the file's name or the graph's, empty where not known; `fallback`; `device_options`: device ->
           option -> value as text; `search`: how the segments were found, in words.
         - `refusal_costs` of the most frequent refusals: each `device`, `op_type`, `reason`, `switches` (so many less if
           the device took these nodes and all others stayed), `seconds` (predicted, of the transfers and launches that
           would go; null where not known).
-        - `borders`: `steps` in the order in which they are done (each `kind`: `transfer`, `cast` or `layout`; `value`;
-          `segment` that waits for it or made it, null for the caller; `source` and `target`, each `target` (the
-          driver), `device_id`, `layout`, `dtype`; `nbytes`; `seconds` as predicted, null where not known), and `stay`:
-          values that segments of a device with memory of its own share there (each `value`, `device`, `segments`,
-          `nbytes`); `enqueued` and `alongside`: segments that are under way while the host goes on, as work of a stream
-          or in a thread of their device; `waits` for them: each `device`, `segment` (the last one that is done then),
-          `before` (the segment that waits, null for the end of the run).
-        - `transfers` of the last run to and from such memory, else null: `into` and `out` (how many), `bytes_into`,
-          `bytes_out`, `seconds`, `returned` (brought to a device that had made them).
+        - `boundaries`: `operations` in the order in which they are done (each `kind`: `transfer`, `cast` or `layout`;
+          `value`; `segment` that waits for it or made it, null for the caller; `source` and `target`, each `target`
+          (the driver), `device_id`, `layout`, `dtype`; `nbytes`; `seconds` as predicted, null where not known), and
+          `device_resident`: values that segments of a device with memory of its own share there (each `value`,
+          `device`, `segments`, `nbytes`); `enqueued_segments` and `threaded_segments`: segments that are under way
+          while the host goes on, as work of a stream or in a thread of their device; `host_waits` for them: each
+          `device`, `segment` (the last one that is done then), `waiting_segment` (the segment that waits, null for the
+          end of the run).
+        - `transfers` of the last run to and from such memory, else null: `to_device` and `to_host` (how many),
+          `bytes_to_device`, `bytes_to_host`, `seconds`, `round_trips` (brought to a device that had made them).
         - `incidents` of a session, the newest in the order in which they happened: each `stage` (`load`, `compile`,
           `run`, `accuracy`), `device`, `segment` (null where it did not get that far), `nodes` (names), `kind` (the
-          error's class), `message`, `instead` (what was done); `incident_counts` of all: device -> kind -> number.
-        - `choice`, of a plan for some of the branches that inputs choose: each `condition` (in words), `holds`, `nodes`
-          (the `If` in whose place a branch stands).
+          error's class), `message`, `fallback_action` (what was done); `incident_counts` of all: device -> kind ->
+          number.
+        - `branch_decisions`, of a plan for some of the branches that inputs choose: each `condition` (in words),
+          `value`, `nodes` (the `If` in whose place a branch stands).
         - `versions`: `nnadapter`, `onnx`, `onnxruntime`, and of the driver of each device by its name; `machine`.
 
         Keys may be added without a new `schema_version`.
@@ -513,12 +518,12 @@ def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None
     out = [transfer for transfer in transfers if transfer.target == HOST]
     made_on = {(transfer.value, transfer.source) for transfer in out}
     return TransferFacts(
-        into=len(into),
-        bytes_into=sum(transfer.nbytes for transfer in into),
-        out=len(out),
-        bytes_out=sum(transfer.nbytes for transfer in out),
+        to_device=len(into),
+        bytes_to_device=sum(transfer.nbytes for transfer in into),
+        to_host=len(out),
+        bytes_to_host=sum(transfer.nbytes for transfer in out),
         seconds=sum(transfer.seconds for transfer in transfers),
-        returned=sum((transfer.value, transfer.target) in made_on for transfer in into),
+        round_trips=sum((transfer.value, transfer.target) in made_on for transfer in into),
     )
 
 

@@ -21,7 +21,7 @@ def build_report(observed: Observed | KeptReport) -> PartitionReport:
     return report_of(observed)
 
 
-_COMPILED = CacheFacts(hit=False, why="it was compiled from what was kept: its driver writes no program of it")
+_COMPILED = CacheFacts(hit=False, miss_reason="it was compiled from what was kept: its driver writes no program of it")
 
 
 def _kept(observed: KeptReport) -> PartitionReport:
@@ -53,4 +53,4 @@ def _cache(segment: SegmentFacts, cached: Mapping[int, bool]) -> CacheFacts | No
     """What the session's cache did for a segment of a plan that was kept in it; else what the report says."""
     if segment.cache is None or segment.index not in cached:
         return segment.cache
-    return CacheFacts(hit=True, why="") if cached[segment.index] else _COMPILED
+    return CacheFacts(hit=True, miss_reason="") if cached[segment.index] else _COMPILED

@@ -109,12 +109,69 @@ class PartitionReport(ReportFacts):
         return FORMATS["text"].render(self, "", None)
 
 
+_KEYS_OF_VERSION_1: Mapping[str, Mapping[str, str]] = {
+    "": {"borders": "boundaries", "choice": "branch_decisions"},
+    "borders": {
+        "alongside": "threaded_segments",
+        "enqueued": "enqueued_segments",
+        "stay": "device_resident",
+        "steps": "operations",
+        "waits": "host_waits",
+    },
+    "borders.waits": {"before": "waiting_segment"},
+    "choice": {"holds": "value"},
+    "cost.candidates": {"weighed": "eligible"},
+    "incidents": {"instead": "fallback_action"},
+    "plan_file": {"bound": "matched_nodes", "lost": "unmatched_entries"},
+    "plan_file.lost": {"why": "reason"},
+    "plans": {
+        "dropped": "evicted",
+        "kept": "in_cache",
+        "made": "compiled",
+        "sizes": "served_shapes_text",
+        "used_again": "reused",
+    },
+    "segments": {"bound_to": "program_of", "uncounted": "unknown_flops_nodes"},
+    "segments.cache": {"why": "miss_reason"},
+    "transfers": {
+        "bytes_into": "bytes_to_device",
+        "bytes_out": "bytes_to_host",
+        "into": "to_device",
+        "out": "to_host",
+        "returned": "round_trips",
+    },
+}
+"""Path of an object -> keys that schema version 1 named differently, with their names since version 2."""
+_PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (key, key.partition(".")[0]))
+
+
+def _upgrade(document: object) -> object:
+    """Return a report of schema version 1 with the keys of today; anything else as it is."""
+    if not isinstance(document, Mapping) or document.get("schema_version") != 1:
+        return document
+    return {**_renamed(document, ""), "schema_version": SCHEMA_VERSION}
+
+
+def _renamed(value: Mapping[str, object], path: str) -> dict[str, object]:
+    keys = _KEYS_OF_VERSION_1.get(path, {})
+    return {keys.get(key, key): _upgraded_part(item, f"{path}.{key}".removeprefix(".")) for key, item in value.items()}
+
+
+def _upgraded_part(value: object, path: str) -> Any:
+    if path not in _PATHS_OF_VERSION_1:
+        return value
+    if isinstance(value, list):
+        return [_upgraded_part(item, path) for item in value]
+    return _renamed(value, path) if isinstance(value, Mapping) else value
+
+
 _FILE = FileKind(
     name="report",
     contents=PartitionReport,
     error=ReportFileError,
     advice="write it again with `nnadapter report --format json`",
     header={"schema_version": SCHEMA_VERSION},
+    upgrade=_upgrade,
 )
 
 

@@ -15,10 +15,10 @@ from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
     from nnadapter.rules.application import (
-        Applied,
-        GivenUp,
+        AppliedRules,
         RuleEffect,
         SegmentCandidate,
+        SegmentsDroppedByLimits,
         apply_rules,
         segments_to_drop,
     )
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from nnadapter.rules.values import Ban, Limits, Pin, Rules
 
 _HOMES = {
-    "Applied": "nnadapter.rules.application",
+    "AppliedRules": "nnadapter.rules.application",
     "Ban": "nnadapter.rules.values",
-    "GivenUp": "nnadapter.rules.application",
+    "SegmentsDroppedByLimits": "nnadapter.rules.application",
     "Limits": "nnadapter.rules.values",
     "Pin": "nnadapter.rules.values",
     "RuleEffect": "nnadapter.rules.application",
@@ -41,14 +41,14 @@ _HOMES = {
 """Where each public name lives."""
 
 __all__ = [
-    "Applied",
+    "AppliedRules",
     "Ban",
-    "GivenUp",
     "Limits",
     "Pin",
     "RuleEffect",
     "Rules",
     "SegmentCandidate",
+    "SegmentsDroppedByLimits",
     "apply_rules",
     "read_rules",
     "segments_to_drop",

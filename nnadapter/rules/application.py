@@ -145,7 +145,7 @@ class RuleEffect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Applied:
+class AppliedRules:
     """Verdicts after the rules, and what the rules say of devices that are asked later."""
 
     verdicts: Mapping[str, tuple[Verdict, ...]]
@@ -178,12 +178,12 @@ class Applied:
 
 def apply_rules(
     rules: Rules,
-    own: Graph,
+    model_graph: Graph,
     graph: Graph,
     positions: Sequence[int],
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
-) -> Applied:
+) -> AppliedRules:
     """Return the verdicts without what `rules` forbid, and what each rule did.
 
     1. A rule means nodes of the model itself. It applies to an atom if it means any of its nodes.
@@ -193,7 +193,7 @@ def apply_rules(
 
     Args:
         rules: what a person says.
-        own: the model's own nodes.
+        model_graph: the model's own nodes.
         graph: what is left to run, with its atoms.
         positions: for every node of `graph`, the position in `own` of the node that it stands for.
         devices: the session's devices in order of preference, without a last resort that nobody named.
@@ -203,12 +203,12 @@ def apply_rules(
         RulesError: an atom is pinned to two devices, to one that refuses it, that is banned there or that the session
             does not have; or bans leave no device for an atom that had one.
     """
-    binder = _Binder(rules, own, graph, positions, devices)
+    binder = _Binder(rules, model_graph, graph, positions, devices)
     pinned, banned = binder.pins(), binder.bans()
     binder.check_pins(pinned, banned, verdicts)
     effects = tuple(binder.effect(rule) for rule in rules)
     places = {id(rule): effect.source for rule, effect in zip(rules, effects, strict=True)}
-    applied = Applied(
+    applied = AppliedRules(
         verdicts={},
         effects=effects,
         pinned={atom: (pin.device, places[id(pin)]) for atom, pin in pinned.items()},
@@ -218,7 +218,9 @@ def apply_rules(
         device: applied.restricted(device, device_verdicts) for device, device_verdicts in verdicts.items()
     }
     binder.check_homes(banned, verdicts, restricted_verdicts)
-    return Applied(verdicts=restricted_verdicts, effects=applied.effects, pinned=applied.pinned, banned=applied.banned)
+    return AppliedRules(
+        verdicts=restricted_verdicts, effects=applied.effects, pinned=applied.pinned, banned=applied.banned
+    )
 
 
 class _Binder:
@@ -245,8 +247,9 @@ class _Binder:
             atoms = self._atoms(pin)
             if atoms and pin.device not in self._devices:
                 raise self._error(
-                    f"{self._rules.place(pin)} pins {self._called(atoms[0], pin)} to {pin.device!r}, which is none of "
-                    f"the devices {', '.join(self._devices)}; name it as a device, or leave the rule out",
+                    f"{self._rules.entry_location(pin)} pins {self._called(atoms[0], pin)} to {pin.device!r}, "
+                    f"which is none of the devices {', '.join(self._devices)}; name it as a device, or leave the rule "
+                    "out",
                 )
             for atom in atoms:
                 other = pins_by_atom.setdefault(atom, pin)
@@ -274,12 +277,12 @@ class _Binder:
             ban = banned.get(pin.device, {}).get(atom)
             if ban is not None:
                 raise self._error(
-                    f"{self._rules.place(pin)} and {self._rules.place(ban)} contradict each other: "
+                    f"{self._rules.entry_location(pin)} and {self._rules.entry_location(ban)} contradict each other: "
                     f"{self._called(atom, pin)} is pinned to {pin.device!r} and banned from it; change one of them",
                 )
             verdict = verdicts[pin.device][atom]
             if isinstance(verdict, Unsupported):
-                place = self._rules.place(pin)
+                place = self._rules.entry_location(pin)
                 raise _refused_pin(place, self._name(atom, pin), pin.device, verdict, self._rules.source)
 
     def check_homes(
@@ -297,8 +300,8 @@ class _Binder:
                         f"{name!r}: {restricted_verdicts[name][atom]}" for name in self._devices if name != device
                     )
                     raise self._error(
-                        f"{self._rules.place(ban)} leaves no device to {self._called(atom, ban)}: it is banned from "
-                        f"{device!r}, and no other takes it"
+                        f"{self._rules.entry_location(ban)} leaves no device to {self._called(atom, ban)}: it is "
+                        f"banned from {device!r}, and no other takes it"
                         f"{f' ({alternatives})' if alternatives else ''}; narrow the ban",
                     )
 
@@ -309,7 +312,7 @@ class _Binder:
         away = rule.device not in self._devices
         return RuleEffect(
             rule=str(rule),
-            source=self._rules.place(rule),
+            source=self._rules.entry_location(rule),
             nodes=0 if away else running,
             note="; ".join(self._notes(rule, len(selected), running)),
         )
@@ -357,8 +360,8 @@ class _Binder:
             else f"nodes {first_name!r} and {other!r}, which are placed as one, are"
         )
         return (
-            f"{subject} pinned to two devices: to {first.device!r} by {self._rules.place(first)} and to "
-            f"{second.device!r} by {self._rules.place(second)}; change one of them"
+            f"{subject} pinned to two devices: to {first.device!r} by {self._rules.entry_location(first)} and to "
+            f"{second.device!r} by {self._rules.entry_location(second)}; change one of them"
         )
 
     def _error(self, message: str) -> RulesError:
@@ -388,7 +391,7 @@ class SegmentCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
+class SegmentsDroppedByLimits:
     """What one round gives up."""
 
     segments: Mapping[int, Unsupported]
@@ -400,7 +403,9 @@ class GivenUp:
 Verdicts = Mapping[str, Sequence[Verdict]]
 
 
-def segments_to_drop(rules: Rules, candidates: Sequence[SegmentCandidate], verdicts: Verdicts) -> GivenUp:
+def segments_to_drop(
+    rules: Rules, candidates: Sequence[SegmentCandidate], verdicts: Verdicts
+) -> SegmentsDroppedByLimits:
     """Return the segments that the limits have given up in this round.
 
     1. `whole_graph`: unless one segment holds everything, segments of devices that refuse some atom go, then those
@@ -425,10 +430,10 @@ def segments_to_drop(rules: Rules, candidates: Sequence[SegmentCandidate], verdi
         outcome = step()
         if outcome.segments:
             return outcome
-    return GivenUp(segments={}, effects=tuple(limiter.staying()))
+    return SegmentsDroppedByLimits(segments={}, effects=tuple(limiter.staying()))
 
 
-_NOTHING = GivenUp(segments={}, effects=())
+_NOTHING = SegmentsDroppedByLimits(segments={}, effects=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +452,7 @@ class _Limiter:
         """Positions of the segments that are not the CPU's."""
         return [at for at, candidate in enumerate(self.candidates) if candidate.accelerated]
 
-    def whole_graph(self) -> GivenUp:
+    def whole_graph(self) -> SegmentsDroppedByLimits:
         """See `segments_to_drop`, 1."""
         away = self.away
         if not self.limits.whole_graph or not away or len(self.candidates) == 1:
@@ -459,7 +464,7 @@ class _Limiter:
         self._refuse_stuck("whole_graph", drop)
         return self._given_up("whole_graph", "whole_graph = true", drop, "asks for one segment of one device or none")
 
-    def minima(self) -> GivenUp:
+    def minima(self) -> SegmentsDroppedByLimits:
         """See `segments_to_drop`, 2."""
         segments: dict[int, Unsupported] = {}
         effects: list[RuleEffect] = []
@@ -469,16 +474,16 @@ class _Limiter:
                 outcome = self._given_up(name, rule, drop, "is not reached")
                 segments.update(outcome.segments)
                 effects.extend(outcome.effects)
-        return GivenUp(segments=segments, effects=tuple(effects))
+        return SegmentsDroppedByLimits(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
         """See `segments_to_drop`, 4."""
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it, no other device taking all of it"
-                yield RuleEffect(rule=rule, source=self.rules.limit_place(name), nodes=0, note=note)
+                yield RuleEffect(rule=rule, source=self.rules.limit_location(name), nodes=0, note=note)
 
-    def at_most(self) -> GivenUp:
+    def at_most(self) -> SegmentsDroppedByLimits:
         """See `segments_to_drop`, 3."""
         most, away = self.limits.max_segments, self.away
         if most is None or len(away) <= most:
@@ -509,7 +514,7 @@ class _Limiter:
                 if candidate.benefit is None and candidate.accelerated
             )
             raise RulesError(
-                f"{self.rules.limit_place(name)} needs costs, and those of {', '.join(map(repr, devices))} are not "
+                f"{self.rules.limit_location(name)} needs costs, and those of {', '.join(map(repr, devices))} are not "
                 f"known; run `nnadapter calibrate {next(iter(devices))}`, or leave the limit out",
                 file=self.rules.source,
                 entry="limits",
@@ -535,15 +540,15 @@ class _Limiter:
             if stuck is not None:
                 device = self.candidates[position].segment.device
                 raise RulesError(
-                    f"{self.rules.limit_place(name)} cannot be kept: a segment on {device!r} has to stay there, as "
+                    f"{self.rules.limit_location(name)} cannot be kept: a segment on {device!r} has to stay there, as "
                     f"other devices refuse a part of it ({stuck[1]}); change the limit or what keeps it there",
                     file=self.rules.source,
                     entry="limits",
                     key=name,
                 )
 
-    def _given_up(self, name: str, rule: str, drop: Sequence[int], reason: str) -> GivenUp:
-        place = self.rules.limit_place(name)
+    def _given_up(self, name: str, rule: str, drop: Sequence[int], reason: str) -> SegmentsDroppedByLimits:
+        place = self.rules.limit_location(name)
         effect = RuleEffect(
             rule=rule,
             source=place,
@@ -551,7 +556,7 @@ class _Limiter:
             note=f"{_counted(len(drop))} given up: the limit {reason}",
         )
         refusal = Unsupported(Reason.RULE, f"{place}: {rule} {reason}")
-        return GivenUp(segments=dict.fromkeys(drop, refusal), effects=(effect,))
+        return SegmentsDroppedByLimits(segments=dict.fromkeys(drop, refusal), effects=(effect,))
 
 
 def _counted(segments: int) -> str:

@@ -34,7 +34,7 @@ def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
     for rule in rules:
         if rule.device.partition(":")[0] not in driver_sources:
             raise RulesError(
-                f"{rules.place(rule)}: no driver offers a device named {rule.device!r}; "
+                f"{rules.entry_location(rule)}: no driver offers a device named {rule.device!r}; "
                 f"{close_names(rule.device, driver_sources)}",
                 file=rules.source,
                 entry=rules.entry(rule),

@@ -152,7 +152,7 @@ class Rules:
         """Pins, then bans."""
         return chain(self.pins, self.bans)
 
-    def place(self, rule: Pin | Ban) -> str:
+    def entry_location(self, rule: Pin | Ban) -> str:
         """Where a rule stands: `pin 2 in rules.toml`."""
         return f"{self.entry(rule)} in {self.source}"
 
@@ -161,7 +161,7 @@ class Rules:
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
         return f"{word} {next((number for number, member in enumerate(group, 1) if member is rule), 0)}"
 
-    def limit_place(self, name: str) -> str:
+    def limit_location(self, name: str) -> str:
         """Where a limit stands: `max_segments in rules.toml`."""
         return f"{name} in {self.source}"
 
@@ -171,8 +171,8 @@ class Rules:
             other = pins.setdefault(pin.selection, pin)
             if other.device != pin.device:
                 raise RulesError(
-                    f"{self.place(other)} and {self.place(pin)} pin the same nodes ({pin.selectors}) to two devices, "
-                    f"{other.device!r} and {pin.device!r}; keep one of them",
+                    f"{self.entry_location(other)} and {self.entry_location(pin)} pin the same nodes "
+                    f"({pin.selectors}) to two devices, {other.device!r} and {pin.device!r}; keep one of them",
                     file=self.source,
                     entry=self.entry(pin),
                 )
@@ -180,8 +180,8 @@ class Rules:
             pinned = pins.get(ban.selection)
             if pinned is not None and pinned.device == ban.device:
                 raise RulesError(
-                    f"{self.place(pinned)} and {self.place(ban)} contradict each other: the same nodes "
-                    f"({ban.selectors}) are pinned to {ban.device!r} and banned from it; keep one of them",
+                    f"{self.entry_location(pinned)} and {self.entry_location(ban)} contradict each other: the same "
+                    f"nodes ({ban.selectors}) are pinned to {ban.device!r} and banned from it; keep one of them",
                     file=self.source,
                     entry=self.entry(ban),
                 )

@@ -18,7 +18,7 @@ from nnadapter.ir.index_ranges import IndexCheck
 from nnadapter.ir.operand import Array
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.forking import new_lock
-from nnadapter.running.borders import borders_of, held_between
+from nnadapter.running.borders import held_between, plan_intermediate_buffers
 from nnadapter.running.bound_step import BoundStep, Substitute, bound_checks, expected_outputs, planned_values, slots_of
 from nnadapter.running.by_trace import transfers_of
 from nnadapter.running.executor import CompiledPlan
@@ -30,7 +30,7 @@ from partition.plan import Plan, Step
 
 if TYPE_CHECKING:
     from nnadapter.ir.guarded_shapes import GuardedShapes
-    from nnadapter.running.whole import Whole
+    from nnadapter.running.whole import CpuFallback
 
 
 class Bindable(NamedTuple):
@@ -52,7 +52,7 @@ class Bindable(NamedTuple):
     """Makes what a step is compared with, or raises; it gets the slots by name."""
     checks: Mapping[int, Sequence[IndexCheck]] = {}
     """Per segment, the indices and lengths that are checked before it."""
-    whole: Callable[[NNAdapterError], Whole] | None = None
+    make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
     """Makes what runs the model as it was, or raises; None where that is not at hand."""
 
 
@@ -71,7 +71,7 @@ class Binder:
         graph = self._plan.graph
         self._stay = residences(self._plan, site.owning, self._slots, bindable.reads, partial(expected_outputs, graph))
         staying = {segment for segment, residence in self._stay.items() if residence.saves}
-        self._borders = borders_of(self._plan, bindable.reads, arenas, staying)
+        self._borders = plan_intermediate_buffers(self._plan, bindable.reads, arenas, staying)
         self.held_between = partial(held_between, arenas)
         """Tells what the plans of the session hold for values between their steps."""
         self._on_failure = partial(bindable.run_failed, self._slots)
@@ -81,7 +81,7 @@ class Binder:
         """Values whose sizes are asked for, which stay until the run ends."""
         self._same: dict[int, Mapping[str, Any]] = {}
         """By position, what is the same in a step with any program."""
-        known, made = bindable.constants, self._plan.made
+        known, made = bindable.constants, self._plan.produced_values
         self._constants = {
             slot: known[name] for name, slot in self._outputs.items() if name in known and name not in made
         }
@@ -116,7 +116,7 @@ class Binder:
         if expected is None:
             expected = expected_outputs(self._plan.graph, step.outputs) if same["guarded"] else ()
         pool = self._pools[position](program)
-        return BoundStep(pool=pool, expected=expected, is_told_sizes=is_told_sizes, **same)
+        return BoundStep(pool=pool, expected=expected, takes_sizes=is_told_sizes, **same)
 
     @cached_property
     def _pools(self) -> list[Callable[[Program], ExecutionPool]]:
@@ -142,7 +142,7 @@ class Binder:
             "say": self._bindable.say,
             "make_room": self._site.make_room,
             "health": self._site.health(step.device) if step.device in self._site.accelerators else WELL,
-            "known_as": (*step.outputs, *self._bindable.nodes_of(step)),
+            "health_keys": (*step.outputs, *self._bindable.nodes_of(step)),
             "copies_inputs": step.device in self._site.raw,
             "on_check": self._on_check,
             "lock": new_lock(),
@@ -161,7 +161,7 @@ class Binder:
             self._slots,
             self._outputs,
             self._constants,
-            None if len(steps) == 1 and not steps[0].guarded else self._bindable.whole,
+            None if len(steps) == 1 and not steps[0].guarded else self._bindable.make_cpu_fallback,
             transfers_of(trace),
             sizes,
             self._borders,

@@ -128,7 +128,7 @@ class PlannedBinding:
         values = {name: value for name, value in self._inputs.items() if isinstance(value, DeviceValue)}
         kept |= {name: self._places[value.device] for name, value in values.items() if name not in targets}
         feed = {name: _fed(value) for name, value in self._inputs.items()}
-        feed |= {name: feed[name].given_up() for name in _replaced(values, feed, targets)}
+        feed |= {name: feed[name].donate() for name in _replaced(values, feed, targets)}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
         given = list(zip(targets.items(), results, strict=True))
         for (_, target), result in given:  # before anything can fail, since what they held may be gone

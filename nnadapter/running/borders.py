@@ -55,7 +55,7 @@ class Place(NamedTuple):
         return block[self.offset : self.offset + nbytes].view(self.dtype).reshape(self.dimensions)
 
 
-class Given(NamedTuple):
+class RunBuffers(NamedTuple):
     """The block that one run has, and what lies where in it."""
 
     block: Array
@@ -67,7 +67,7 @@ class Given(NamedTuple):
         row = self.rows[position]
         return tuple(np.empty(place.dimensions, place.dtype) if array is None else array for place, array in row)
 
-    def kept_apart(self, results: Sequence[Any], into: Into = ()) -> Sequence[Any]:
+    def copy_if_aliased(self, results: Sequence[Any], into: Into = ()) -> Sequence[Any]:
         """What a step gave that was to write `into`, copied where it lies in the block without having been told to."""
         if results is into:
             return results
@@ -76,7 +76,7 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Borders:
+class IntermediateBuffers:
     """Where the values of one plan lie."""
 
     rows: Sequence[Sequence[Place]]
@@ -87,19 +87,19 @@ class Borders:
     """Where blocks come from: those of one session, whatever the plan."""
 
     @contextmanager
-    def lent(self) -> Iterator[Given]:
+    def acquire(self) -> Iterator[RunBuffers]:
         """A block, for one run."""
-        with self.arenas.lent(self.nbytes, self) as arena:
-            given: Given | None = arena.bound.get(self)
+        with self.arenas.acquire(self.nbytes, self) as arena:
+            given: RunBuffers | None = arena.bound.get(self)
             if given is None:
                 rows = [[(place, place.within(arena.bytes)) for place in row] for row in self.rows]
-                given = arena.bound[self] = Given(arena.bytes, rows)
+                given = arena.bound[self] = RunBuffers(arena.bytes, rows)
             yield given
 
 
-def borders_of(
+def plan_intermediate_buffers(
     plan: Plan, reads: Mapping[int, Sequence[str]], arenas: Arenas, staying: Collection[int] = ()
-) -> Borders | None:
+) -> IntermediateBuffers | None:
     """Plan the memory of a plan's values; None where there is nothing to plan.
 
     Args:
@@ -133,7 +133,7 @@ def borders_of(
         else []
         for step, places in zip(plan.steps, known, strict=True)
     ]
-    return Borders(rows, starts[-1], arenas)
+    return IntermediateBuffers(rows, starts[-1], arenas)
 
 
 def share_regions(

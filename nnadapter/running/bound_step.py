@@ -231,7 +231,7 @@ class BoundStep:
     """Held while `substitute` or `reference` is made and `failures` grows; steps at one position share it."""
     health: Health = WELL
     """Of its device."""
-    known_as: tuple[str, ...] = ()
+    health_keys: tuple[str, ...] = ()
     """What its device's health tells it by: what it makes and its nodes, which plans for other shapes have as well."""
     copies_inputs: bool = False
     """The device gets copies of inputs, as nothing else keeps it from writing to them."""
@@ -239,7 +239,7 @@ class BoundStep:
     """The indices and lengths that are checked before it runs."""
     position: int = 0
     """Among the steps of the plan."""
-    is_told_sizes: bool = False
+    takes_sizes: bool = False
     """Its program leaves sizes open, and is adapter IR."""
     residence: Residence | None = None
     """What it may do in its device's own memory; None where there is none."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nnadapter.drivers.boundary import bind, checked_program
+from nnadapter.drivers.boundary import checked_program, clone_with_constants
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.tensor_copies import TENSORS
@@ -20,7 +20,7 @@ from nnadapter.process.resources import close_all
 from nnadapter.running.binder import Binder
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.by_trace import making
-from nnadapter.running.filling import Wanted, check_admitted
+from nnadapter.running.filling import SegmentRequest, check_admitted
 from partition.plan import Plan, Step
 
 _TRIES = 4
@@ -36,9 +36,9 @@ class Built(NamedTuple):
     inputs: tuple[str, ...]
     seconds: float
     """What compiling took."""
-    likeness: Likeness | None = None
+    program_sharing_key: Likeness | None = None
     """What it has in common with models that may be bound to its program; None where it is never asked."""
-    is_told_sizes: bool = False
+    takes_sizes: bool = False
     """Its model is adapter IR that leaves sizes open."""
     twin: Hashable = None
     """The segment whose program it was bound to; None if it was compiled."""
@@ -46,7 +46,7 @@ class Built(NamedTuple):
 
 def program_sharing_key_of(device: str, part: Part) -> Likeness | None:
     """Equal for segments of a device that differ in names and in what constants hold; None where that is not known."""
-    if not isinstance(part.model, Model) or part.model.is_open:
+    if not isinstance(part.model, Model) or part.model.has_dynamic_shapes:
         return None
     return device, likeness_of_model(part.model)
 
@@ -69,8 +69,8 @@ class Programs:
     def add(self, key: Hashable, built: Built) -> None:
         """Keep what was built for a segment."""
         self._built[key] = built
-        if built.likeness is not None and built.twin is None:
-            self._compiled.setdefault(built.likeness, []).append(key)
+        if built.program_sharing_key is not None and built.twin is None:
+            self._compiled.setdefault(built.program_sharing_key, []).append(key)
 
     def alike(self, likeness: Likeness) -> list[Hashable]:
         """Segments with that likeness that were compiled, the newest first, as many as are worth a try."""
@@ -104,7 +104,7 @@ def nodes_of(partitioning: Partitioning, step: Step) -> list[str]:
 
 def bound_by(binder: Binder, position: int, built: Built) -> BoundStep:
     """Return the step at a position of a plan with what was built for it."""
-    return binder.step(position, built.program, built.inputs, is_told_sizes=built.is_told_sizes)
+    return binder.step(position, built.program, built.inputs, is_told_sizes=built.takes_sizes)
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:
@@ -125,7 +125,7 @@ class Builder:
         call = "compile_whole_graph" if alone else "compile"
         with making(self._setting.trace, calls.device, "compile", *calls.about):
             program = checked_program(calls[call](getattr(context, call), part.model))
-        is_told_sizes = isinstance(part.model, Model) and part.model.is_open
+        is_told_sizes = isinstance(part.model, Model) and part.model.has_dynamic_shapes
         return Built(program, part.inputs, time.perf_counter() - started, likeness, is_told_sizes)
 
     def like(
@@ -140,12 +140,12 @@ class Builder:
             programs: those that were made.
             alone: it is all of a plan.
         """
-        TENSORS.free_gone()
+        TENSORS.free_orphans()
         bound = self._bound(part, calls, likeness, programs) if likeness is not None else None
         return bound or self.built(part, calls, likeness, alone=alone)
 
     def filled(
-        self, wanted: Sequence[Wanted], calls: Mapping[int, NamedCalls], *, alone: bool
+        self, wanted: Sequence[SegmentRequest], calls: Mapping[int, NamedCalls], *, alone: bool
     ) -> Iterator[tuple[Program, float]]:
         """The programs of filled segments, see `filling.Build`.
 
@@ -169,8 +169,8 @@ class Builder:
         """The part by a program of one that is like it; None where it has to be compiled."""
         started, context = time.perf_counter(), self._setting.by_name[calls.device].context
         for twin in programs.alike(likeness):
-            with making(self._setting.trace, calls.device, "bind", *calls.about):
-                bound = calls["bind"](bind, context, programs[twin].program, part.model)
+            with making(self._setting.trace, calls.device, "clone_with_constants", *calls.about):
+                bound = calls["clone_with_constants"](clone_with_constants, context, programs[twin].program, part.model)
             if bound is not None:
                 return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin=twin)
         return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Per input its shape; None for what has none."""
-Left = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
+OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
 """Choices that the model as it was given serves, by which conditions hold, and at which shapes; None at any."""
 Held = TypeVar("Held", bound="RunnablePlan")
 Taken = tuple[Lease[Held], Held, Sequence[Any] | None]
@@ -120,7 +120,7 @@ class PlansEngine(ABC, Generic[Held]):
         use = object()
         try:
             lease, compiled, sizes = self._take(use, shapes, values)
-            is_open = compiled.is_open
+            is_open = compiled.has_dynamic_shapes
             if is_open:
                 self._last = shapes
             if checks is not None and (is_due or not checks.is_checked(compiled)):
@@ -139,7 +139,7 @@ class PlansEngine(ABC, Generic[Held]):
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
-            TENSORS.free_gone()
+            TENSORS.free_orphans()
 
     def _with_adapters(
         self, feed: Mapping[str, Any], options: Any, control: RunControl | None, *, is_bound: bool
@@ -247,7 +247,7 @@ class PlansEngine(ABC, Generic[Held]):
             with nullcontext() if checks.is_checked(compiled) else checks.first:
                 with self._controlled(control, options):
                     results, provenance, held = compiled.plan.run_held(values, wanted, control, kept, sizes)
-                wrong = checks.after(compiled, provenance, held)
+                wrong = checks.check_run(compiled, provenance, held)
             found += wrong
             if not wrong:
                 return results, with_incidents(provenance, found)
@@ -300,7 +300,7 @@ class PlansEngine(ABC, Generic[Held]):
         self._latest = None
         if self._deadlines is not None:
             self._deadlines.close()
-        TENSORS.free_gone()
+        TENSORS.free_orphans()
 
     def _known(self, shapes: InputShapes) -> Shapes:
         return {name: shape for name, shape in zip(self.input_names, shapes, strict=True) if shape is not None}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
     """Return what makes pools of programs of one segment; if there is a trace, their computations are events."""
-    if not trace.is_kept:
+    if not trace.is_recording:
         return lambda program: ExecutionPool(program, threading, calls)
     from nnadapter.running.traced_programs import traced_pools
 
@@ -31,7 +31,7 @@ def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[
 
 def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
     """Return what makes a list for the transfers of a run; if there is a trace, they are events."""
-    if not trace.is_kept:
+    if not trace.is_recording:
         return list
     from nnadapter.running.traced_programs import traced_transfers
 
@@ -40,7 +40,7 @@ def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
 
 def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContextManager[object]:
     """Return a block in which a device makes a program of a segment."""
-    if not trace.is_told:  # a new shape makes many, and what would be told of them takes longer than the rest
+    if not trace.is_logging:  # a new shape makes many, and what would be told of them takes longer than the rest
         return trace.span(device, COMPILE, call)
     from nnadapter.running.traced_programs import segment_facts, segment_name
 

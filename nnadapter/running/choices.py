@@ -28,7 +28,7 @@ from nnadapter.onnx.preparation.branch_decisions import (
     Conditions,
     Truths,
     decision_values,
-    in_words,
+    decisions_text,
 )
 from nnadapter.onnx.preparation.deciding_conditions import DecidingConditions, decided, decision_of
 from nnadapter.onnx.preparation.default_sizes import check_shape
@@ -36,7 +36,7 @@ from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes, filled
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.cache import Cache
-from nnadapter.running.by_plans import InputShapes, Left, Taken
+from nnadapter.running.by_plans import InputShapes, OriginalModelShapes, Taken
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.deciding import Fork
 from nnadapter.running.model_plans import ModelPlans, SessionPlans
@@ -61,7 +61,7 @@ def refuse_without_gain(partitioning: Partitioning) -> None:
 
     Of branches that hold nothing but constants no node is left: who has one behind them reads these.
     """
-    names = [name for taken in partitioning.model.prepared.choice for name in taken.nodes]
+    names = [name for taken in partitioning.model.prepared.branch_decisions for name in taken.nodes]
     inside = re.compile(f"(?:{'|'.join(map(re.escape, names))})_*/")
     accelerators, nodes = partitioning.setting.accelerators, partitioning.plan.graph.nodes
     on = {step.device for step in partitioning.plan.steps}
@@ -77,7 +77,9 @@ class Chosen:
     """A choice and its plans."""
 
     plans: ModelPlans
-    left: Cache[InputShapes, bool] = field(default_factory=lambda: Cache("shapes of choices", _MOST_LEFT))
+    original_model_shapes: Cache[InputShapes, bool] = field(
+        default_factory=lambda: Cache("shapes of choices", _MOST_LEFT)
+    )
     """Shapes that the model as it was given serves."""
     has_gained: bool = False
     in_vain: int = 0
@@ -88,17 +90,19 @@ class Chosen:
         return self.plans.planner.prepared
 
     @property
-    def is_donated(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether it is not tried any more."""
         return not self.has_gained and self.in_vain >= _MOST_IN_VAIN
 
     def serves(self, shapes: InputShapes) -> bool:
         """Whether its plans are asked for at these shapes."""
-        return not self.is_donated and not (len(self.left) and self.left.get(shapes))
+        return not self.is_abandoned and not (
+            len(self.original_model_shapes) and self.original_model_shapes.get(shapes)
+        )
 
     def keeps_to(self, plans: ModelPlans) -> bool:
         """Whether these plans serve it at other shapes, too."""
-        return self.plans is plans or self.is_donated
+        return self.plans is plans or self.is_abandoned
 
     def admit(self, partitioning: Partitioning) -> None:
         """Raise NothingGainedError if devices never gained anything by it, nor do they now."""
@@ -158,12 +162,14 @@ class Choices:
         return dict(self._decisions)
 
     @property
-    def left(self) -> Left:
+    def original_model_shapes(self) -> OriginalModelShapes:
         """The choices that the model as it was given serves, since they gain nothing or contradict themselves."""
         left: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
         for choice, chosen in list(self._made.items()):
-            if chosen.is_donated or len(chosen.left):
-                left[decision_values(choice)] = None if chosen.is_donated else frozenset(chosen.left.keys())
+            if chosen.is_abandoned or len(chosen.original_model_shapes):
+                left[decision_values(choice)] = (
+                    None if chosen.is_abandoned else frozenset(chosen.original_model_shapes.keys())
+                )
         return left
 
     @property
@@ -188,8 +194,8 @@ class Choices:
     @property
     def text(self) -> str:
         """Which shapes a plan of each choice serves, in words."""
-        texts = ((entry.prepared.choice, entry.plans.sizes_text) for entry in list(self._made.values()))
-        return "; ".join(f"where {in_words(choice)}: {text}" for choice, text in texts if text)
+        texts = ((entry.prepared.branch_decisions, entry.plans.sizes_text) for entry in list(self._made.values()))
+        return "; ".join(f"where {decisions_text(choice)}: {text}" for choice, text in texts if text)
 
     def _taken(
         self, chosen: Chosen, use: object, shapes: InputShapes, take: Callable[[], Taken[Compiled] | None]
@@ -206,7 +212,7 @@ class Choices:
         else:
             chosen.has_gained |= taken is not None
             return taken
-        chosen.left.keep(shapes, True)
+        chosen.original_model_shapes.put(shapes, True)
         self._plans.users.pop(use, None)
         self._plans.close_unused()
         return None
@@ -221,7 +227,7 @@ class Choices:
                 yield behind
 
     def _fork_of(self, decision: DecidingConditions) -> Fork[Chosen]:
-        self._decisions[decision_values(decision.prepared.choice)] = decision
+        self._decisions[decision_values(decision.prepared.branch_decisions)] = decision
         # Where conditions cannot be told, whoever runs the model as it was given meets the same, and says so.
         own: Choices = proxy(self)  # which has the fork
         return Fork(decision.conditions, lambda truths: own._behind(decision, truths), lambda error: own._own)
@@ -232,12 +238,12 @@ class Choices:
         try:
             prepared = decided(decision, truths)
         except InvalidModelError:
-            self._contradicted.append((*decision_values(decision.prepared.choice), *truths))
+            self._contradicted.append((*decision_values(decision.prepared.branch_decisions), *truths))
             return self._own
         further = decision_of(prepared)
         if further is not None:
             return self._fork_of(further)
-        made = self._made[prepared.choice] = self._new(prepared)
+        made = self._made[prepared.branch_decisions] = self._new(prepared)
         return made
 
     def _new(self, prepared: Prepared) -> Chosen:
@@ -277,9 +283,9 @@ def of_choice(
     if decision is None:
         return plan(prepared), ()
     chosen, is_assumed = chosen_by(prepared, shapes(), feed)
-    if not chosen.choice:
+    if not chosen.branch_decisions:
         return plan(prepared), ()
-    words = in_words(chosen.choice)
+    words = decisions_text(chosen.branch_decisions)
     try:
         partitioning = plan(chosen)
         refuse_without_gain(partitioning)

@@ -29,7 +29,7 @@ from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.judgment import Atoms, Judgment, banning
-from nnadapter.planning.opening import Opened
+from nnadapter.planning.opening import DynamicPartitioning
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
@@ -53,7 +53,7 @@ from nnadapter.running.filling import SpecializedPlan, SpecializedPlans, Special
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.plan_devices import PlanDevices, evict_nothing
 from nnadapter.running.repair import Repair, blamed, delegated, host_of
-from nnadapter.running.whole import Whole
+from nnadapter.running.whole import CpuFallback
 from partition.plan import Step
 
 
@@ -96,7 +96,7 @@ class Compiler:
             programs.close()
             raise
 
-    def compile_open(self, partitioning: Partitioning, opening: Opened) -> Compiled:
+    def compile_open(self, partitioning: Partitioning, opening: DynamicPartitioning) -> Compiled:
         """Compile a partitioning for many sizes.
 
         Args:
@@ -259,7 +259,7 @@ class Compiler:
             say=partial(self._say_run_failed, partitioning),
             reference=partial(self._reference, partitioning),
             checks=checks_by_segment(partitioning.model, partitioning.plan, self.setting.accelerators, reads),
-            whole=partial(self._make_cpu_fallback, partitioning),
+            make_cpu_fallback=partial(self._make_cpu_fallback, partitioning),
         )
         return Binder(self._site, self.arenas, bindable)
 
@@ -277,7 +277,7 @@ class Compiler:
             make_room=self.make_room,
         )
 
-    def _filling(self, partitioning: Partitioning, opening: Opened, programs: Programs) -> Compiled:
+    def _filling(self, partitioning: Partitioning, opening: DynamicPartitioning, programs: Programs) -> Compiled:
         """The class of a plan some of whose segments are compiled for each set of sizes."""
         opened = opening.partitioning
         steps = enumerate(opened.plan.steps)
@@ -309,7 +309,7 @@ class Compiler:
         filling = SpecializedPrograms(opened.plan.steps, fillable, opening.sizes, binder, shared, build, wrap)
         return SpecializedPlans(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
 
-    def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
+    def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> CpuFallback:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""
         forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
@@ -323,7 +323,7 @@ class Compiler:
             raise error
         return replace(whole, say=partial(self._cpu_fallback_incident, partitioning))
 
-    def on_host(self, part: Part, outputs: tuple[str, ...]) -> Whole:
+    def on_host(self, part: Part, outputs: tuple[str, ...]) -> CpuFallback:
         """A model as a whole, compiled by the host.
 
         Raises:
@@ -331,7 +331,7 @@ class Compiler:
         """
         calls = NamedCalls(self.setting.host.name)
         built = self._builder.built(part, calls)
-        return Whole(calls.device, self._site.pools(calls)(built.program), built.inputs, outputs)
+        return CpuFallback(calls.device, self._site.pools(calls)(built.program), built.inputs, outputs)
 
     def _cpu_fallback_incident(self, partitioning: Partitioning, error: NNAdapterError) -> Incident:
         plan = partitioning.plan

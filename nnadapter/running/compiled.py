@@ -22,7 +22,7 @@ from nnadapter.running.plans import Holding
 from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
-    from nnadapter.planning.opening import Opened
+    from nnadapter.planning.opening import DynamicPartitioning
     from nnadapter.planning.settling import Partitioning
     from partition.by_cost.pricing import Origin
 
@@ -110,7 +110,7 @@ class RunnablePlan(Protocol):
         """What holds its runs to what was measured; None where nobody does."""
 
     @property
-    def is_open(self) -> bool:
+    def has_dynamic_shapes(self) -> bool:
         """It serves many shapes."""
 
     @property
@@ -151,11 +151,11 @@ class Compiled:
     """How it was measured, in words."""
     watch: Watch | None = None
     """Holds its runs to what was measured; None where nobody does."""
-    opening: Opened | None = None
+    opening: DynamicPartitioning | None = None
     """How its programs leave sizes open, if they do: the partitioning is the one at the shapes they were made at."""
 
     @property
-    def is_open(self) -> bool:
+    def has_dynamic_shapes(self) -> bool:
         """It serves many shapes."""
         return self.opening is not None
 
@@ -182,7 +182,7 @@ class Checks(Protocol):
     def is_checked(self, plan: RunnablePlan) -> bool:
         """Whether results of a plan may be given to anybody."""
 
-    def after(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
+    def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
         """Compare every step of a run.
 
         Args:

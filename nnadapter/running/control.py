@@ -170,7 +170,7 @@ class Deadlines:
         """Nobody comes any more. May be called again."""
         _let_go(self._asleep)
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked: neither the thread nor the runs are there."""
         self._is_awake = False
         self._ends.clear()
@@ -320,7 +320,7 @@ class RunControl:
 
     def _waited(self, turns: Turns, device: str) -> bool:
         """Its turn on the device has come, and its clock stood still meanwhile; not so where it is to stop."""
-        asked = self.trace.now()
+        asked = self.trace.timestamp()
         self._left = None if self._end is None else self._end - time.monotonic()
         try:
             return turns.take(device, self._number, lambda: self._stopped)

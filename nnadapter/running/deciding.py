@@ -58,7 +58,7 @@ class Fork(Generic[Chosen]):
         key = self._key(feed)
         known = self._known.get(key)
         if known is None:
-            known = self._known.keep(key, self._decided(feed))
+            known = self._known.put(key, self._decided(feed))
         return known.chosen(feed) if isinstance(known, Fork) else known
 
     def behind(self, truths: Truths) -> Fork[Chosen] | Chosen:

@@ -14,11 +14,11 @@ from nnadapter.drivers.boundary import has_of
 from nnadapter.drivers.interface import DeviceTensor
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, canonical
-from nnadapter.drivers.tensor_copies import Copies, kept
+from nnadapter.drivers.tensor_copies import Copies, bind_to_owner
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import plain, type_name
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE
 
 _MOST_NAMES = 64
@@ -80,7 +80,7 @@ class DeviceValue:
         opened = open_device(name)
         taken = opened.from_dlpack(tensor) if has_of(name, opened, "has_memory") else None
         if taken is not None:
-            return cls(Copies(None, {name: kept(taken)}), name)
+            return cls(Copies(None, {name: bind_to_owner(taken)}), name)
         try:
             shared = np.from_dlpack(tensor)
         except (AttributeError, TypeError, BufferError, RuntimeError) as error:
@@ -309,7 +309,7 @@ def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_
         return array.__dlpack__(stream=stream)
 
 
-@remembered(_MOST_NAMES)
+@memoize(_MOST_NAMES)
 def device_named(device_type: str, device_id: int) -> str:
     """A device as ONNX Runtime writes it, by one name: `fake_npu` and 1 are `fake_npu:1`, `cuda` is `ort:CUDA`."""
     from nnadapter.drivers.provider_names import device_name, provider_at  # few write so

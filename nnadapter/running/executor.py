@@ -33,7 +33,7 @@ from nnadapter.drivers.tensor_copies import Copies, Transfer, on_host
 from nnadapter.ir.operand import Array
 from nnadapter.process.forking import new_lock
 from nnadapter.process.resources import close_all
-from nnadapter.running.borders import Borders, Given, Into
+from nnadapter.running.borders import IntermediateBuffers, Into, RunBuffers
 from nnadapter.running.bound_step import BoundStep, OtherShapeError, Substitute
 from nnadapter.running.failing import REPEATED
 from nnadapter.running.incidents import Incident
@@ -45,7 +45,7 @@ from nnadapter.running.residence import NOTHING_KEPT, Kept, output_of, own_value
 if TYPE_CHECKING:
     from nnadapter.ir.guarded_shapes import GuardedShapes
     from nnadapter.running.control import RunControl
-    from nnadapter.running.whole import Whole
+    from nnadapter.running.whole import CpuFallback
 
 
 class OneRun(NamedTuple):
@@ -61,7 +61,7 @@ class OneRun(NamedTuple):
     """Asked before every step; None where nobody may stop the run."""
     sizes: Sequence[Any] | None
     """Every number of the plan's class of sizes now; None where no program is told them."""
-    given: Given | None
+    given: RunBuffers | None
     """Memory for values that pass between steps; None where all of them are new."""
     holds: bool = False
     """No value is let go before the end of the run."""
@@ -95,13 +95,13 @@ def run_step(
     kept: Kept,
     control: RunControl | None,
     sizes: Sequence[Any] | None,
-    given: Given | None,
+    given: RunBuffers | None,
 ) -> StepRun:
     """Run one step, and note what it made; where values may stay on devices, `made` gets the transfers."""
     started, health = time.perf_counter(), bound.health
     for index_check in bound.index_checks:
         index_check.check(values)
-    if health.is_troubled and not health.may_try(bound.known_as):
+    if health.is_troubled and not health.may_try(bound.health_keys):
         return _without_trying(bound, values, control, given, started)
     try:
         for planned_check in bound.planned:
@@ -113,7 +113,7 @@ def run_step(
     except errors.FAILURES as error:
         return after_failure(bound, error, values, control, sizes, given, started)
     if health.is_troubled:
-        health.succeeded(bound.known_as)
+        health.succeeded(bound.health_keys)
     return _noted(bound, bound.step.device, results, values, started)
 
 
@@ -123,7 +123,7 @@ def after_failure(
     values: list[Any],
     control: RunControl | None,
     sizes: Sequence[Any] | None,
-    given: Given | None,
+    given: RunBuffers | None,
     started: float,
 ) -> StepRun:
     """Run a step that failed on its device once more, or elsewhere, and note what it made; or raise."""
@@ -149,7 +149,7 @@ def after_failure(
         else:
             said = () if isinstance(error, errors.OutOfMemoryError) else (bound.say(bound.step, error, REPEATED),)
             return _noted(bound, device, results, values, started, "", said)
-    bound.health.failed(bound.known_as, error)
+    bound.health.failed(bound.health_keys, error)
     failure = errors.describe(error)
     substitute = _substitute(bound, error)
     with bound.lock:
@@ -165,10 +165,10 @@ def after_failure(
 
 
 def _without_trying(
-    bound: BoundStep, values: list[Any], control: RunControl | None, given: Given | None, started: float
+    bound: BoundStep, values: list[Any], control: RunControl | None, given: RunBuffers | None, started: float
 ) -> StepRun:
     """Run a step elsewhere whose device rests, and note what it made."""
-    failure = bound.health.text(bound.known_as) or f"device {bound.step.device!r} rested"
+    failure = bound.health.text(bound.health_keys) or f"device {bound.step.device!r} rested"
     substitute = _substitute(bound, errors.ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _results_of(substitute, bound, failure, values, control, given)
     return _noted(bound, substitute.device, results, values, started, failure)
@@ -196,7 +196,7 @@ def _staying(
     kept: Kept,
     control: RunControl | None,
     sizes: Sequence[Any] | None,
-    given: Given | None,
+    given: RunBuffers | None,
 ) -> Sequence[Any]:
     """What a step makes of values that may lie on devices: there, or from arrays."""
     if bound.residence is not None:
@@ -217,14 +217,14 @@ def _computed(
     inputs: Sequence[Any],
     control: RunControl | None,
     sizes: Sequence[Any] | None,
-    given: Given | None,
+    given: RunBuffers | None,
 ) -> Sequence[Any]:
     """What a step makes of arrays, in the memory that is given for it, if any is."""
     host = not bound.guarded
     # Drivers are told of what may stop a run by another call, which makes its results new.
     into = () if given is None or not (host or control is None) else given.of(bound.position)
     results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
-    return results if given is None else given.kept_apart(results, into)
+    return results if given is None else given.copy_if_aliased(results, into)
 
 
 def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None, into: Into) -> Sequence[Any]:
@@ -252,7 +252,7 @@ def _results_of(
     failure: str,
     values: Sequence[Any],
     control: RunControl | None,
-    given: Given | None,
+    given: RunBuffers | None,
 ) -> Sequence[Any]:
     """What a substitute makes of the inputs of a step."""
     handed = [on_host(values[slot]) for slot in substitute.inputs]
@@ -267,7 +267,7 @@ def _results_of(
         if isinstance(second, errors.InvalidInputError):
             raise errors.InvalidInputError(message) from second
         raise errors.ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
-    return results if given is None else given.kept_apart(results)
+    return results if given is None else given.copy_if_aliased(results)
 
 
 def _guarded(
@@ -302,10 +302,10 @@ class CompiledPlan:
         slots: Mapping[str, int],
         outputs: Mapping[str, int],
         constants: Mapping[int, Array],
-        whole: Callable[[errors.NNAdapterError], Whole] | None = None,
+        whole: Callable[[errors.NNAdapterError], CpuFallback] | None = None,
         new_transfers: Callable[[], list[Transfer]] = list,
         size_class: GuardedShapes | None = None,
-        borders: Borders | None = None,
+        borders: IntermediateBuffers | None = None,
         ahead: Ahead | None = None,
         held_between: Callable[[], Mapping[Hashable, int]] = dict,
     ) -> None:
@@ -337,7 +337,7 @@ class CompiledPlan:
         self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
         self._make_whole = whole
         self._new_transfers = new_transfers
-        self._whole: Whole | None = None
+        self._whole: CpuFallback | None = None
         self._lock = new_lock()
         self._slots = slots
         self._outputs = outputs
@@ -410,7 +410,7 @@ class CompiledPlan:
             may_leave_work = control is not None and self._ahead is not None
             if self._borders is None or may_leave_work or sizes is not None:
                 return self._run_steps(feeds, wanted, control, kept, sizes, failed=failed)
-            with self._borders.lent() as given:
+            with self._borders.acquire() as given:
                 return self._run_steps(feeds, wanted, control, kept, sizes, given)
         except errors.NNAdapterError as error:
             if (
@@ -434,7 +434,7 @@ class CompiledPlan:
             Also the values by slot, arrays or `Copies`; none where the model ran as it was.
         """
         held: list[Any] = []
-        feeds = {name: value.given_up(False) if type(value) is Copies else value for name, value in feeds.items()}
+        feeds = {name: value.donate(False) if type(value) is Copies else value for name, value in feeds.items()}
         try:
             if self.note and self._whole is not None:
                 return *self.run(feeds, wanted, control, kept, sizes), []
@@ -479,7 +479,7 @@ class CompiledPlan:
         control: RunControl | None,
         kept: Kept | None,
         sizes: Sequence[Any] | None,
-        given: Given | None = None,
+        given: RunBuffers | None = None,
         failed: BaseException | None = None,
         held: list[Any] | None = None,
     ) -> tuple[list[Any], Provenance]:
@@ -487,7 +487,7 @@ class CompiledPlan:
         if held is not None:
             held.extend(self._blank)
         if self._size_class is not None and sizes is not None:
-            feeds = {**feeds, **self._size_class.given(sizes)}
+            feeds = {**feeds, **self._size_class.shape_derived_values_at(sizes)}
         for name, array in feeds.items():
             slot = self._slots.get(name)
             if slot is not None:
@@ -501,7 +501,7 @@ class CompiledPlan:
             for bound in self.steps:
                 if control is not None:
                     ask_before(control, bound, shared=self._shares)
-                told = sizes if bound.is_told_sizes else None
+                told = sizes if bound.takes_sizes else None
                 runs.append(
                     run_step(bound, values, made, kept or NOTHING_KEPT, control, told, given)
                     if failed is None
@@ -533,7 +533,7 @@ class CompiledPlan:
         """Free every program, when nothing is under way any more."""
         close_all([*([self._ahead] if self._ahead is not None else []), *self._pools()])
 
-    def close_whole(self) -> None:
+    def close_fallback(self) -> None:
         """Free what the steps do not hold, where others have those still."""
         ahead = [self._ahead] if self._ahead is not None else []
         close_all([*ahead, *([self._whole.pool] if self._whole is not None else [])])

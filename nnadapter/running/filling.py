@@ -22,7 +22,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describe
 from nnadapter.ir.guarded_shapes import GuardedShapes
-from nnadapter.ir.structure import Border, SpecializedModel
+from nnadapter.ir.structure import InputOutputTypes, SpecializedModel
 from nnadapter.offering.part import Part, SpecializablePart, group_specializations
 from nnadapter.process.forking import new_lock
 from nnadapter.process.resources import close_all
@@ -36,7 +36,7 @@ from partition.plan import Step
 from partition.verdict import Unsupported
 
 
-class Wanted(NamedTuple):
+class SegmentRequest(NamedTuple):
     """A segment of a plan in the making."""
 
     step: Step
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
     """What it hangs on."""
 
 
-Build = Callable[[Sequence[Wanted]], Iterable[tuple[Program, float]]]
+Build = Callable[[Sequence[SegmentRequest]], Iterable[tuple[Program, float]]]
 """Segments of one plan -> their programs, one after the other, and what compiling each took; or raises."""
 _Key = tuple[int, tuple[Any, ...]]
 """The position of a step, and the numbers that its segment hangs on."""
@@ -143,7 +143,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
         """What compiling took of the plan without those."""
         self._seconds.update({step.step.segment: seconds for step, seconds in shared.values()})
         is_told = sizes is not None and bool(
-            sizes.contents.names or any(step.is_told_sizes for step, _ in shared.values())
+            sizes.contents.names or any(step.takes_sizes for step, _ in shared.values())
         )
         self._told = sizes if is_told else None
         self._gone = deque[_Plan]()
@@ -275,7 +275,10 @@ class SpecializedPrograms(Generic[FilledPlan]):
     def _make(self, keys: Sequence[_Key], sizes: Sequence[Any]) -> None:
         steps, fillable = self._steps, self._fillable
         try:
-            wanted = [Wanted(steps[position], fillable[position].filled(sizes), numbers) for position, numbers in keys]
+            wanted = [
+                SegmentRequest(steps[position], fillable[position].specialize(sizes), numbers)
+                for position, numbers in keys
+            ]
             for key, (_, part, _), (program, seconds) in zip(keys, wanted, self._build(wanted), strict=True):
                 try:
                     self._made[key] = _Made(tuple(self._steps_with(program, key[0], part)), seconds)
@@ -326,7 +329,7 @@ class ProgramSharer:
 
     def close(self) -> None:
         """Close what no other plan of the class has."""
-        self.plan.close_whole()
+        self.plan.close_fallback()
         self.of.release(self)
 
 
@@ -345,11 +348,11 @@ def check_admitted(context: Context, calls: NamedCalls, part: Part) -> None:
 
 
 def _expected(model: SpecializedModel) -> OutputCheck:
-    expected: OutputCheck = model.of_border("expected", _check)
+    expected: OutputCheck = model.prepare_signature("expected", _check)
     return expected
 
 
-def _check(border: Border) -> OutputCheck:
+def _check(border: InputOutputTypes) -> OutputCheck:
     _, outputs = border
     return [(type_.dimensions, type_.dtype.array_type) for type_ in outputs]
 

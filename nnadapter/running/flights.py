@@ -202,9 +202,9 @@ class Flights:
     def __init__(self, steps: Sequence[BoundStep], overlap: Overlap, trace: Trace) -> None:
         self._overlap, self._trace = overlap, trace
         self._shares = len({bound.step.device for bound in steps}) > 1
-        enqueued = [bound_step for bound_step in steps if bound_step.step.segment in overlap.enqueued]
+        enqueued = [bound_step for bound_step in steps if bound_step.step.segment in overlap.enqueued_segments]
         devices = dict.fromkeys(
-            bound_step.step.device for bound_step in steps if bound_step.step.segment in overlap.alongside
+            bound_step.step.device for bound_step in steps if bound_step.step.segment in overlap.threaded_segments
         )
         self._flights = ObjectPool(lambda: Flight(enqueued, devices))
         self._parted: list[Flight] = []
@@ -212,10 +212,10 @@ class Flights:
         register_after_fork(self)
 
     def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
-        """See `Ahead.run`."""
+        """See `StreamResults.run`."""
         user = object()
         try:
-            flight = self._flights.take(user)
+            flight = self._flights.acquire(user)
             flight.settle()
             flight.values = run.values
             running = _Run(flight, self._overlap, self._trace, run)
@@ -231,13 +231,13 @@ class Flights:
         finally:
             self._flights.users.pop(user, None)
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked: the threads of streams and lanes are not there."""
         self._parted += self._flights.clear()
         self._flights.users.clear()
 
     def close(self) -> None:
-        """See `Ahead.close`."""
+        """See `StreamResults.close`."""
         close_all(self._flights.clear())
 
 
@@ -276,11 +276,11 @@ class _Run:
     def _begin(self, bound: BoundStep) -> None:
         """Begin a step; most are done then."""
         segment, in_turn = bound.step.segment, self._control is not None and self._control.takes_turns
-        if segment in self._overlap.alongside and not in_turn:
+        if segment in self._overlap.threaded_segments and not in_turn:
             lane = self._flight.lanes[bound.step.device]
             job = self._jobs[segment] = lane.job(partial(self._run_of, bound))  # first: an interrupt may come any time
             lane.submit(job)
-        elif segment not in self._overlap.enqueued:
+        elif segment not in self._overlap.enqueued_segments:
             self._run_now(bound)
         elif bound.health.is_troubled:  # perhaps only now: it was planned to be enqueued, with no wait before it
             self._wait_for_all()
@@ -292,7 +292,7 @@ class _Run:
         self._runs[bound.step.segment] = self._run_of(bound)
 
     def _run_of(self, bound: BoundStep) -> StepRun:
-        told = self._sizes if bound.is_told_sizes else None
+        told = self._sizes if bound.takes_sizes else None
         return run_step(bound, self._values, self._made, self._kept, self._control, told, self._given)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
@@ -328,13 +328,13 @@ class _Run:
         return False
 
     def _after_failure(self, bound: BoundStep, error: BaseException, started: float) -> StepRun:
-        told = self._sizes if bound.is_told_sizes else None
+        told = self._sizes if bound.takes_sizes else None
         return after_failure(bound, error, self._values, self._control, told, self._given, started)
 
     def _enqueue(self, bound: BoundStep, tensors: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
         if bound.residence is not None and not bound.residence.enqueues:
             return None
-        told = self._sizes if bound.is_told_sizes else None
+        told = self._sizes if bound.takes_sizes else None
         execution = self._flight.executions[bound.step.segment]
         stream = self._flight.streams[bound.step.device]
         made = bound.pool.enqueue(execution, tensors, stream, self._control, told)
@@ -365,7 +365,7 @@ class _Run:
             self._wait_for_job(*next(reversed(self._jobs.items())))
 
     def _wait_for_job(self, segment: int, job: Job) -> None:
-        asked = self._trace.now()
+        asked = self._trace.timestamp()
         try:
             self._runs[segment] = job.wait()
         finally:
@@ -383,7 +383,7 @@ class _Run:
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
         """Wait for a step and those before it in its stream; what failed is run elsewhere."""
-        started, asked, device = time.perf_counter(), self._trace.now(), last.bound.step.device
+        started, asked, device = time.perf_counter(), self._trace.timestamp(), last.bound.step.device
         try:
             point.synchronize()
         except FAILURES as error:

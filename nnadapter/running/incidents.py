@@ -32,7 +32,7 @@ class Incident:
     """Name of the error's class."""
     message: str
     """What happened, in one sentence."""
-    instead: str
+    fallback_action: str
     """What was done."""
 
 

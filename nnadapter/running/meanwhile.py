@@ -17,7 +17,7 @@ from nnadapter.errors import FAILURES, ClosedError, NNAdapterError
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock, register_after_fork
 from nnadapter.running.plans import PlanCache
-from nnadapter.running.whole import Whole
+from nnadapter.running.whole import CpuFallback
 
 if TYPE_CHECKING:
     from nnadapter.running.by_plans import InputShapes
@@ -45,7 +45,7 @@ class Planned(Protocol):
     def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
         """Make the plan for these shapes that a run takes, of what inputs choose where they choose anything."""
 
-    def on_host(self) -> Whole:
+    def on_host(self) -> CpuFallback:
         """The model as it was, for the CPU."""
 
 
@@ -60,7 +60,7 @@ class BackgroundPlanner:
         self.runs = 0
         """That the CPU had while a plan was made."""
         self._engine = ref(engine)
-        self._wholes: PlanCache[Whole] = PlanCache(1, sys.maxsize)
+        self._wholes: PlanCache[CpuFallback] = PlanCache(1, sys.maxsize)
         self._lock = new_lock()
         self._awaited: dict[_Key, None] = {}
         """Plans to be made, in the order in which they are."""
@@ -102,7 +102,7 @@ class BackgroundPlanner:
         use = object()
         try:
             try:
-                _, whole = self._wholes.take(use, _WHOLE, self._whole)
+                _, whole = self._wholes.take(use, _WHOLE, self._cpu_fallback)
             except ClosedError:
                 raise
             except NNAdapterError:
@@ -114,7 +114,7 @@ class BackgroundPlanner:
             self._wholes.users.pop(use, None)
             self._wholes.close_unused()
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked, where the thread is not: runs ask again for what it was to make."""
         self._awaited.clear()
         self._thread = None
@@ -125,7 +125,7 @@ class BackgroundPlanner:
             self._awaited.clear()
         self._wholes.close()
 
-    def _whole(self) -> Whole:
+    def _cpu_fallback(self) -> CpuFallback:
         engine = self._engine()
         assert engine is not None, "it runs"
         return engine.on_host()
@@ -135,7 +135,7 @@ class BackgroundPlanner:
             try:
                 _make(self._engine, *following)
             except FAILURES:
-                self._failed.keep(following, True)
+                self._failed.put(following, True)
             finally:
                 with self._lock:
                     self._awaited.pop(following, None)

@@ -21,7 +21,7 @@ from nnadapter.offering.feeds import feed_for
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.opening import ShapeDependentRefusal, is_worth_it, opened, with_dynamic_verdicts
+from nnadapter.planning.opening import ShapeDependentRefusal, is_worth_it, partition_dynamic, with_dynamic_verdicts
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
@@ -52,8 +52,8 @@ class SessionPlans:
     compiler: Compiler
     measurer: Measurer | None
     """None where nothing is timed."""
-    taken_back: Mapping[str, Mapping[str, Unsupported]]
-    """See `Planner.taken_back`."""
+    withdrawn_nodes: Mapping[str, Mapping[str, Unsupported]]
+    """See `Planner.withdrawn_nodes`."""
     inputs: tuple[str, ...]
     """Names of everything that may be fed."""
     defaults: Mapping[str, Array]
@@ -82,7 +82,7 @@ class ModelPlans:
         admits: Callable[[Partitioning], None] | None = None,
     ) -> None:
         self._session, self._setting, self._plans = session, session.setting, session.plans
-        self.planner = Planner(prepared, session.setting, refused, session.taken_back)
+        self.planner = Planner(prepared, session.setting, refused, session.withdrawn_nodes)
         self._number, self._admits = number, admits
         self._switching = new_lock()
         self._first: InputShapes | None = None
@@ -130,7 +130,7 @@ class ModelPlans:
         """See `PlansEngine._serves`, and `OpenPlan.serves`."""
         return self.open.serves(compiled.opening, declares)
 
-    def settled(self, shapes: Shapes) -> Partitioning:
+    def partition_at(self, shapes: Shapes) -> Partitioning:
         """What would be compiled at these shapes."""
         return self._planned(lambda planner: planner.settle(planner.judge(shapes)))
 
@@ -176,13 +176,13 @@ class ModelPlans:
         partitioning = next(known, None) or planner.settle(planner.judge(shapes))
         self._admit(partitioning)
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
-            plan = opened(partitioning)
+            plan = partition_dynamic(partitioning)
             judgment = with_dynamic_verdicts(partitioning) if isinstance(plan, Unsupported) else None
             elsewhere = None if judgment is None else planner.settle(judgment)
             if elsewhere is not None and is_worth_it(elsewhere, partitioning):
                 partitioning = elsewhere
                 self._admit(partitioning)
-                plan = opened(partitioning)
+                plan = partition_dynamic(partitioning)
         if isinstance(plan, Unsupported):
             raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, ShapeDependentRefusal))
         refuse_fallback(partitioning)
@@ -204,7 +204,7 @@ class ModelPlans:
         fastest = known or measurer.choose(planner, planner.judge(shapes), arrays, made_up=True)
         try:
             self._admit(fastest.partitioning)
-            plan = opened(fastest.partitioning)
+            plan = partition_dynamic(fastest.partitioning)
             if isinstance(plan, Unsupported):
                 raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, ShapeDependentRefusal))
             with not_counting(pools_held() - others if known is None else 0):
@@ -219,7 +219,7 @@ class ModelPlans:
     def _kept_plans(self) -> list[Compiled]:
         """Those for one set of shapes."""
         prepared = self.planner.prepared
-        plans = (plan for plan in self._plans.kept if not plan.is_open)
+        plans = (plan for plan in self._plans.kept if not plan.has_dynamic_shapes)
         return [plan for plan in plans if plan.partitioning.model.prepared is prepared]
 
     def _partitionings(self) -> list[Partitioning]:
@@ -253,7 +253,7 @@ class ModelPlans:
         with self._switching:
             if self.planner is failed:
                 assert failed.prepared.original is not None, "there is a model with its branches"
-                self.planner = Planner(failed.prepared.original, self._setting, {}, self._session.taken_back)
+                self.planner = Planner(failed.prepared.original, self._setting, {}, self._session.withdrawn_nodes)
             return self.planner
 
     def _compiled(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any] | None) -> Compiled:

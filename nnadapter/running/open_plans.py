@@ -19,7 +19,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.onnx.preparation.kv_cache_sizes import agreeing, next_token_shapes
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.bounds import Bounds, nearby
-from nnadapter.planning.opening import Opened, growing_inputs, is_full, unread_inputs
+from nnadapter.planning.opening import DynamicPartitioning, growing_inputs, is_full, unread_inputs
 from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
@@ -66,7 +66,7 @@ class OpenPlan:
     def __init__(self, key: tuple[str, int], at: Shapes, *, is_weighed: bool = False) -> None:
         self.key, self.at = key, at
         self._near = nearby(at) if is_weighed else None
-        self.opening: Opened | None = None
+        self.opening: DynamicPartitioning | None = None
         self._looked: _Looked | None = None
         self.widened = 0
         """How often its bounds were widened."""
@@ -83,7 +83,7 @@ class OpenPlan:
             bounds = Bounds(self.at, self.at, unread_inputs(model.prepared))
             self._looked = _Looked(model.prepared, model.specialized.positions, bounds)
 
-    def sizes(self, opening: Opened | None, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+    def sizes(self, opening: DynamicPartitioning | None, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
         """Whether it holds at these shapes, and what its programs are told, if they leave sizes open as `opening` says.
 
         Programs that are made again number what follows from sizes anew, so theirs is told from their own opening.
@@ -95,7 +95,7 @@ class OpenPlan:
         holds = holds and (not opening.unchecked or self._indices_hold(opening, shapes))
         return holds, sizes
 
-    def serves(self, opening: Opened, declares: Callable[[Shapes], bool]) -> Serves | None:
+    def serves(self, opening: DynamicPartitioning, declares: Callable[[Shapes], bool]) -> Serves | None:
         """What says whether it is known to hold at shapes, without a look at the model; None where nothing does.
 
         Args:
@@ -104,7 +104,7 @@ class OpenPlan:
         """
         size_class, looked = opening.sizes, self._looked
         if looked is None and (size_class is None or self._near is None):
-            return None if size_class is None else size_class.at
+            return None if size_class is None else size_class.match
 
         def at(shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
             if not declares(shapes) or not self._is_near(shapes):
@@ -116,8 +116,8 @@ class OpenPlan:
 
         return at
 
-    def _indices_hold(self, opening: Opened, shapes: Shapes) -> bool:
-        return self._checked.made(tuple(shapes.values()), lambda: opening.indices_hold(shapes))
+    def _indices_hold(self, opening: DynamicPartitioning, shapes: Shapes) -> bool:
+        return self._checked.get_or_make(tuple(shapes.values()), lambda: opening.indices_hold(shapes))
 
     def _is_near(self, shapes: Shapes) -> bool:
         return self._near is None or self._near.hold(shapes)
@@ -132,7 +132,7 @@ class OpenPlan:
         if not self._is_near(shapes):
             return "sizes are far from those at which costs were weighed"
         sizes = None if self.opening is None else self.opening.sizes
-        return (sizes.broken(shapes) if sizes is not None else "") or "other nodes are left to run"
+        return (sizes.failed_guard(shapes) if sizes is not None else "") or "other nodes are left to run"
 
     def _is_within(self, looked: _Looked, shapes: Shapes) -> bool:
         if looked.bounds.hold(shapes):
@@ -143,7 +143,7 @@ class OpenPlan:
         return holds
 
     def _is_full(self, looked: _Looked, shapes: Shapes) -> bool:
-        return self._beyond.made(tuple(shapes.values()), lambda: is_full(looked.prepared, looked.nodes, shapes))
+        return self._beyond.get_or_make(tuple(shapes.values()), lambda: is_full(looked.prepared, looked.nodes, shapes))
 
     def _widen(self, looked: _Looked, shapes: Shapes) -> None:
         """Widen the bounds, if the plan holds at their new least and largest sizes too, with which nobody came.
@@ -259,7 +259,7 @@ class OpenPlans:
         has_own = type(use) is ExistingOnly or self._unfilled.get(tuple(known.values()))
         return taken if taken is not None or has_own else self._take_new(use, known)
 
-    def serves(self, opening: Opened | None, declares: Callable[[Shapes], bool]) -> Serves | None:
+    def serves(self, opening: DynamicPartitioning | None, declares: Callable[[Shapes], bool]) -> Serves | None:
         """What says at which shapes the plan is known to hold that leaves sizes open like this; None for others.
 
         See `OpenPlan.serves`.
@@ -306,7 +306,12 @@ class OpenPlans:
         return None
 
     def _take_plan(
-        self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
+        self,
+        use: object,
+        plan: OpenPlan,
+        known: Shapes,
+        opening: DynamicPartitioning | None,
+        sizes: Sequence[Any] | None,
     ) -> Taken[Compiled] | None:
         """Take a plan that holds at these shapes, made again if it was dropped; None where that fails."""
         is_filled = opening is not None and bool(opening.fillable)
@@ -325,7 +330,12 @@ class OpenPlans:
         return taken
 
     def _take_open(
-        self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
+        self,
+        use: object,
+        plan: OpenPlan,
+        known: Shapes,
+        opening: DynamicPartitioning | None,
+        sizes: Sequence[Any] | None,
     ) -> Taken[Compiled] | None:
         lease, compiled = self._kept_in(opening).take(use, plan.key, lambda: self._make(plan.at))
         if compiled.opening is not opening:
@@ -336,7 +346,12 @@ class OpenPlans:
         return lease, compiled, sizes
 
     def _take_filled(
-        self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
+        self,
+        use: object,
+        plan: OpenPlan,
+        known: Shapes,
+        opening: DynamicPartitioning | None,
+        sizes: Sequence[Any] | None,
     ) -> Taken[Compiled] | None:
         """Take the plan at these shapes of a class whose devices compile for fixed sizes, filled now if need be."""
         shapes = tuple(known.values())
@@ -345,11 +360,13 @@ class OpenPlans:
         try:
             lease, filled = self._plans.take(use, (plan.key, shapes), lambda: self._filled(plan, known, opening, sizes))
         except SpecializationRefusedError:
-            self._unfilled.keep(shapes, True)
+            self._unfilled.put(shapes, True)
             return None
         return lease, filled, filled.of.told(sizes) if isinstance(filled, SpecializedPlan) else sizes
 
-    def _filled(self, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None) -> Compiled:
+    def _filled(
+        self, plan: OpenPlan, known: Shapes, opening: DynamicPartitioning | None, sizes: Sequence[Any] | None
+    ) -> Compiled:
         use = object()
         try:
             taken = self._take_open(use, plan, known, opening, sizes)
@@ -375,7 +392,7 @@ class OpenPlans:
             plans.users.pop(use, None)
             plans.close_unused()
 
-    def _kept_in(self, opening: Opened | None) -> PlanCache[Compiled]:
+    def _kept_in(self, opening: DynamicPartitioning | None) -> PlanCache[Compiled]:
         return self._classes if opening is not None and opening.fillable else self._plans
 
     def close(self) -> None:
@@ -388,7 +405,7 @@ class OpenPlans:
         self._classes.close_unused()
 
     def _take_new(self, use: object, known: Shapes) -> Taken[Compiled] | None:
-        asked = self._trace.now()
+        asked = self._trace.timestamp()
         with self._making:
             taken = self._take_known(use, known)
             if taken is not None:
@@ -404,7 +421,7 @@ class OpenPlans:
                 plan, made = self._made_for(known)
             except FixedSizesError as refusal:
                 self._in_vain += 1
-                self._unfilled.keep(tuple(known.values()), True)
+                self._unfilled.put(tuple(known.values()), True)
                 if not self._made:  # those that there are hold for others
                     self._refusal = str(refusal)
                     self._gives_up = refusal.is_for_all

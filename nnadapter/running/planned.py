@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidInputError
 from nnadapter.offering.part import Part
-from nnadapter.offering.segments import as_it_was
+from nnadapter.offering.segments import original_model
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.external_converters import external_versions
@@ -24,7 +24,7 @@ from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.planner import prepare_for
 from nnadapter.planning.setting import Setting
-from nnadapter.running.by_plans import InputShapes, Left, PlansEngine, Taken
+from nnadapter.running.by_plans import InputShapes, OriginalModelShapes, PlansEngine, Taken
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.incidents import Incidents
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nnadapter.running.measuring import Measurer
     from nnadapter.running.repeating import Done, Fits, Serves
     from nnadapter.running.residence import Kept
-    from nnadapter.running.whole import Whole
+    from nnadapter.running.whole import CpuFallback
 
 
 class PlannedEngine(PlansEngine[Compiled]):
@@ -87,7 +87,7 @@ class PlannedEngine(PlansEngine[Compiled]):
             setting=setting,
             compiler=self._compiler,
             measurer=self._measurer,
-            taken_back=self._taken_back,
+            withdrawn_nodes=self._taken_back,
             inputs=self.input_names,
             defaults=self.defaults,
             limit=options.max_plans,
@@ -101,13 +101,13 @@ class PlannedEngine(PlansEngine[Compiled]):
             _refuse_invalid(model, prepared, setting, session_options)
             return
         if self._meanwhile is not None:
-            self._own.settled(shapes)
+            self._own.partition_at(shapes)
             for chosen in self.ahead:
                 self._meanwhile.begin(self._complete(shapes), chosen)
         elif self._measurer is None and self._choices is None:
             self.prepare(shapes)
         else:  # the first run has the person's own input; what contradicts itself is known now
-            self._own.settled(shapes)
+            self._own.partition_at(shapes)
 
     def _contradicted(self, lease: Lease[Compiled]) -> None:
         """Forget what was measured: the next run measures again."""
@@ -120,7 +120,7 @@ class PlannedEngine(PlansEngine[Compiled]):
     def counts(self) -> PlanCounts:
         """How often plans were made and used again."""
         texts = [self._own.sizes_text, self._choices.text if self._choices is not None else ""]
-        return replace(self._plans.counts, sizes="; ".join(filter(None, texts)))
+        return replace(self._plans.counts, served_shapes_text="; ".join(filter(None, texts)))
 
     def prepare(self, shapes: Shapes) -> None:
         """See `Engine.prepare`: for each choice, while they are few."""
@@ -151,7 +151,7 @@ class PlannedEngine(PlansEngine[Compiled]):
 
         Args:
             device: its name.
-            nodes: why, by name; see `Planner.taken_back`.
+            nodes: why, by name; see `Planner.withdrawn_nodes`.
         """
         # Another mapping each time: a thread may be judging by the one before.
         self._taken_back[device] = {**self._taken_back.get(device, {}), **nodes}
@@ -177,7 +177,7 @@ class PlannedEngine(PlansEngine[Compiled]):
     @property
     def plans_kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
         """The plans that are kept, those for one set of shapes first, and where those hold that are looked through."""
-        fixed = ((plan, None) for plan in self._plans.kept if not plan.is_open)
+        fixed = ((plan, None) for plan in self._plans.kept if not plan.has_dynamic_shapes)
         return (*fixed, *(kept for model in self._models for kept in model.open.kept))
 
     @property
@@ -186,9 +186,9 @@ class PlannedEngine(PlansEngine[Compiled]):
         return {} if self._choices is None else self._choices.decisions
 
     @property
-    def left(self) -> Left:
-        """See `Choices.left`."""
-        return {} if self._choices is None else self._choices.left
+    def original_model_shapes(self) -> OriginalModelShapes:
+        """See `Choices.original_model_shapes`."""
+        return {} if self._choices is None else self._choices.original_model_shapes
 
     @property
     def choice_note(self) -> str:
@@ -197,7 +197,7 @@ class PlannedEngine(PlansEngine[Compiled]):
 
     def as_it_was(self) -> Part:
         """The model before preparation, whatever inputs choose."""
-        return as_it_was(self.prepared.graph, OnnxIndex.of(self.prepared.model), self.signature.output_names)
+        return original_model(self.prepared.graph, OnnxIndex.of(self.prepared.model), self.signature.output_names)
 
     @property
     def widened(self) -> int:
@@ -263,7 +263,11 @@ class PlannedEngine(PlansEngine[Compiled]):
         return None if decision is None else Choices(decision, self._own, self._session_plans)
 
     def _plans_of(self, compiled: Compiled) -> ModelPlans:
-        return self._own if self._choices is None else self._choices.of(compiled.partitioning.model.prepared.choice)
+        return (
+            self._own
+            if self._choices is None
+            else self._choices.of(compiled.partitioning.model.prepared.branch_decisions)
+        )
 
     def _usual(self) -> Compiled:
         """The plan at usual shapes, of what is chosen where every condition holds."""
@@ -316,7 +320,7 @@ class PlannedEngine(PlansEngine[Compiled]):
             self._plans.users.pop(use, None)
             self._plans.close_unused()
 
-    def on_host(self) -> Whole:
+    def on_host(self) -> CpuFallback:
         """The model as it was, for the CPU."""
         return self._compiler.on_host(self.as_it_was(), tuple(self.signature.output_names))
 

@@ -146,13 +146,13 @@ class NotMadeError(NNAdapterError):
 class PlanCounts:
     """How the plans of a session were used."""
 
-    kept: int
-    made: int
-    used_again: int
-    dropped: int
+    in_cache: int
+    compiled: int
+    reused: int
+    evicted: int
     memory_bytes: int = 0
     """What those kept hold together, as far as their devices say so."""
-    sizes: str = ""
+    served_shapes_text: str = ""
     """Which shapes a plan serves, and why not more, in words; empty as long as only one set of them was seen."""
 
 
@@ -344,7 +344,7 @@ class PlanCache(Generic[Kept]):
         self.close_unused()
 
     def _make(self, lease: Lease[Kept], key: Hashable, make: Callable[[], Kept]) -> Kept:
-        asked = self._trace.now()
+        asked = self._trace.timestamp()
         with lease.made:
             if lease.plan is not None:
                 self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})

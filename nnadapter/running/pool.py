@@ -76,7 +76,7 @@ class ExecutionPool:
         Args:
             inputs: of the program.
             control: what may stop it; None where nobody may.
-            sizes: see `Execution.at`; None for a program that is told none.
+            sizes: see `Execution.specialize`; None for a program that is told none.
         """
         if control is None and sizes is None:
             return self._plainly(inputs)
@@ -95,7 +95,7 @@ class ExecutionPool:
             return outputs
         user = object()
         try:
-            outputs = self._call(self._executions.take(user).compute, inputs)
+            outputs = self._call(self._executions.acquire(user).compute, inputs)
         finally:
             self._executions.users.pop(user, None)
         return outputs
@@ -115,7 +115,7 @@ class ExecutionPool:
 
     def kept_by(self, user: object) -> Execution:
         """An execution that nobody else gets until it is given back."""
-        return self._executions.take(user)
+        return self._executions.acquire(user)
 
     def give_back(self, user: object) -> None:
         """Let others have what a user kept."""
@@ -140,7 +140,7 @@ class ExecutionPool:
             return self._call(_method, shared, sizes, how, *arguments)
         user = object()
         try:
-            execution = self._executions.take(user)
+            execution = self._executions.acquire(user)
             if self._reentrant:
                 self._shared = execution
             if self._device_lock is None:
@@ -167,7 +167,7 @@ def _held(program: Program, executions: int) -> Holding:
 
 def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
     """Call a method of an execution, at these sizes if it is told any."""
-    return getattr(execution if sizes is None else execution.at(sizes), how)(*arguments)
+    return getattr(execution if sizes is None else execution.specialize(sizes), how)(*arguments)
 
 
 class SameProgram(Program):

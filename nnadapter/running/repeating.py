@@ -176,7 +176,7 @@ class Repeat:
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
-            TENSORS.free_gone()
+            TENSORS.free_orphans()
 
     def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
         """The same for a feed that differs from the last one in shapes; None if it needs another plan.

@@ -25,7 +25,7 @@ import numpy as np
 
 from nnadapter.drivers.boundary import OutputCheck, check_tensors
 from nnadapter.drivers.interface import DeviceTensor
-from nnadapter.drivers.tensor_copies import TENSORS, Copies, Transfer, can_lie_on_devices, kept
+from nnadapter.drivers.tensor_copies import TENSORS, Copies, Transfer, bind_to_owner, can_lie_on_devices
 from nnadapter.errors import OutOfMemoryError
 from nnadapter.planning.overlap import saving_steps
 from partition.plan import Plan
@@ -83,7 +83,7 @@ class Residence:
             return None
         if not all(map(can_lie_on_devices, inputs)):
             return None
-        TENSORS.free_gone()
+        TENSORS.free_orphans()
         try:
             tensors = [
                 self._tensor(_copies(values, slot), name, slot, made)
@@ -95,7 +95,7 @@ class Residence:
         if computed is None:
             self.able, self.enqueues = self.able and is_work_of_stream, self.enqueues and not is_work_of_stream
             return None
-        results = [kept(tensor) if isinstance(tensor, DeviceTensor) else tensor for tensor in computed]
+        results = [bind_to_owner(tensor) if isinstance(tensor, DeviceTensor) else tensor for tensor in computed]
         return [
             Copies(None, {self.device: result})
             for result in check_tensors(results, self.outputs, self.expected, tensors)

@@ -191,7 +191,7 @@ class _TracedTransfers(list[Transfer]):
     def append(self, transfer: Transfer) -> None:
         """Note one that is over."""
         super().append(transfer)
-        start = self._trace.now() - round(transfer.seconds * 1e9)
+        start = self._trace.timestamp() - round(transfer.seconds * 1e9)
         self._trace.transfer(transfer.source, transfer.target, transfer.nbytes, start, value=transfer.value)
 
 
@@ -201,12 +201,12 @@ class _Steps:
     def __init__(self, trace: Trace, device: str, name: str, facts: Mapping[str, Any]) -> None:
         self.trace, self.device, self._name, self._facts = trace, device, name, facts
         self._known: dict[object, Mapping[str, Any]] = {}
-        self.watchers = Watchers(trace.now)
+        self.watchers = Watchers(trace.timestamp)
         """See what streams do."""
 
     def done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
         """What `compute` gives, and an event for it, unless it gives None: nothing was done. An error is a fact."""
-        start = self.trace.now()
+        start = self.trace.timestamp()
         try:
             outputs = compute()
         except BaseException as error:
@@ -318,21 +318,21 @@ class _TracedExecution(Execution):
         execution = self._told()
         return self._steps.enqueued(inputs, stream, lambda: execution.enqueue(inputs, stream, control))
 
-    def at(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.at`; the execution is told when it computes, since only then nobody else has the device."""
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.specialize`; applied when it computes, since only then it has the device to itself."""
         return _TracedExecution(self._execution, self._steps, self._lock, sizes)
 
     def _done(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:
         if self._lock is None:
             return self._steps.done(inputs, lambda: compute(self._told()))
-        trace, asked, has_to_wait = self._steps.trace, self._steps.trace.now(), self._lock.locked()
+        trace, asked, has_to_wait = self._steps.trace, self._steps.trace.timestamp(), self._lock.locked()
         with self._lock:
             if has_to_wait:
                 trace.add(self._steps.device, WAIT, "wait for the device", asked, {})
             return self._steps.done(inputs, lambda: compute(self._told()))
 
     def _told(self) -> Execution:
-        return self._execution if self._sizes is None else self._execution.at(self._sizes)
+        return self._execution if self._sizes is None else self._execution.specialize(self._sizes)
 
     def close(self) -> None:
         """See `Execution.close`; what is watched is noted before."""

@@ -18,7 +18,7 @@ from nnadapter.running.residence import Kept, output_of
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class CpuFallback:
     """The model as it was, before anything was planned, on the host."""
 
     device: str

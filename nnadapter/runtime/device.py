@@ -120,7 +120,7 @@ class Device(Handle):
             DriverError: the driver failed.
         """
         try:
-            TENSORS.free_gone()
+            TENSORS.free_orphans()
             return self._device.memory_statistics()
         except NNAdapterError:
             raise

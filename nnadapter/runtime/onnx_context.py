@@ -81,9 +81,9 @@ class ExportingContext(Context):
         """See `Context.compile_whole_graph`; operations are blamed, not nodes."""
         return self._compiled(self.inner.compile_whole_graph, model)
 
-    def bind(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.bind`: ONNX models are compiled."""
-        return None if isinstance(model, Model) else self.inner.bind(program, model)
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.clone_with_constants`: ONNX models are compiled."""
+        return None if isinstance(model, Model) else self.inner.clone_with_constants(program, model)
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""

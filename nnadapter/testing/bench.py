@@ -73,7 +73,7 @@ class Bench:
     @property
     def device(self) -> IsolatedDevice:
         """The device, open."""
-        if self._device is None or self._device.lost:
+        if self._device is None or self._device.loss_reason:
             self.close()
             self._device = IsolatedDevice(self.settings.device, time_limit_s=self.settings.time_limit_s)
             try:

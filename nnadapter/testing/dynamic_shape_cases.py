@@ -27,7 +27,7 @@ from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Operand, OperandType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.structure import SymbolicModel
-from nnadapter.ir.symbolic_numbers import Trace, Traced, current
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace, size_hint
 from nnadapter.ir.verification import inferred
 from nnadapter.planning.bounds import beyond_bounds
 from nnadapter.testing.bench import Bench, Case, CaseFailure, blamed
@@ -46,7 +46,7 @@ class DynamicCase:
     """A model with one size left open, and contents for its inputs at one size."""
 
     model: Model
-    trace: Trace
+    trace: SymbolicTrace
     size: int
     """At which the contents are."""
     feeds: tuple[Array, ...]
@@ -58,7 +58,7 @@ class DynamicCase:
             return None
         pairs = zip(self.model.inputs, self.feeds, strict=True)
         feeds = tuple(_resized(feed, self.model.type_at(operand).dimensions, size) for operand, feed in pairs)
-        return RandomCase(self._traced.filled(traced_values), feeds)
+        return RandomCase(self._traced.specialize(traced_values), feeds)
 
     @cached_property
     def _traced(self) -> SymbolicModel:
@@ -70,14 +70,14 @@ def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
     model = case.model
     sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
     for size in random.sample(sizes, len(sizes)):
-        trace = Trace()
+        trace = SymbolicTrace()
         try:
             yield DynamicCase(_with_open_size(model, size, trace.variable(size)), trace, size, case.feeds)
         except (ArithmeticError, InvalidModelError):  # sizes that no longer go together
             continue
 
 
-def _with_open_size(model: Model, size: int, variable: Traced) -> Model:
+def _with_open_size(model: Model, size: int, variable: SymbolicNumber) -> Model:
     types = [operand.type for operand in model.operands]
     for operand in model.inputs:
         types[operand] = _with(types[operand], _replaced(types[operand].dimensions, size, variable))
@@ -98,7 +98,7 @@ def _with_open_size(model: Model, size: int, variable: Traced) -> Model:
 
 
 def _attributes(
-    operation: Operation, read: Sequence[OperandType | None], size: int, variable: Traced
+    operation: Operation, read: Sequence[OperandType | None], size: int, variable: SymbolicNumber
 ) -> Mapping[str, AttributeValue]:
     """Those of an operation, of which some name sizes of its result."""
     shaped, first = _SHAPED.get(operation.type), read[0] if read else None
@@ -110,15 +110,19 @@ def _attributes(
     }
 
 
-def _filled(attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: Traced) -> dict[str, Any]:
+def _filled(
+    attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
+) -> dict[str, Any]:
     """Sizes that are equal to the one that is open are it."""
     return {"shape": _replaced(attributes["shape"], size, variable)}
 
 
-def _reshaped(attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: Traced) -> dict[str, Any]:
+def _reshaped(
+    attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
+) -> dict[str, Any]:
     """The same, and the largest is what is left of all elements."""
     named = _replaced(attributes["shape"], size, variable)
-    sizes: Dimensions = current(named)
+    sizes: Dimensions = size_hint(named)
     if not sizes or 0 in sizes:
         return {"shape": named}
     largest = max(range(len(sizes)), key=sizes.__getitem__)
@@ -127,26 +131,28 @@ def _reshaped(attributes: Mapping[str, Any], dimensions: Dimensions, size: int, 
 
 
 def _resized_by_scales(
-    attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: Traced
+    attributes: Mapping[str, Any], dimensions: Dimensions, size: int, variable: SymbolicNumber
 ) -> dict[str, Any]:
     """Axes whose scale is 1 have the size that they had; others are resized at one size alone."""
     each = zip(attributes["shape"], attributes["scales"], dimensions, strict=True)
     return {"shape": tuple(read if scale == 1 else named + 0 * int(read) for named, scale, read in each)}
 
 
-_SHAPED: Mapping[str, Callable[[Mapping[str, Any], Dimensions, int, Traced], dict[str, Any]]] = MappingProxyType(
-    {
-        "EXPAND": _filled,
-        "FILL": _filled,
-        "RESHAPE": _reshaped,
-        "RESIZE_NEAREST": _resized_by_scales,
-        "RESIZE_LINEAR": _resized_by_scales,
-    }
+_SHAPED: Mapping[str, Callable[[Mapping[str, Any], Dimensions, int, SymbolicNumber], dict[str, Any]]] = (
+    MappingProxyType(
+        {
+            "EXPAND": _filled,
+            "FILL": _filled,
+            "RESHAPE": _reshaped,
+            "RESIZE_NEAREST": _resized_by_scales,
+            "RESIZE_LINEAR": _resized_by_scales,
+        }
+    )
 )
 """By operation, how attributes that name sizes follow from those of its first input."""
 
 
-def _replaced(dimensions: Dimensions, size: int, variable: Traced) -> Dimensions:
+def _replaced(dimensions: Dimensions, size: int, variable: SymbolicNumber) -> Dimensions:
     return tuple(variable if dimension == size else dimension for dimension in dimensions)
 
 
@@ -157,7 +163,7 @@ def _with(type_: OperandType, dimensions: Dimensions) -> OperandType:
 def _resized(feed: Array, dimensions: Dimensions, size: int) -> Array:
     """Contents whose open axes are of a size: the same elements, again from the first where they do not suffice."""
     for axis, dimension in enumerate(dimensions):
-        if isinstance(dimension, Traced):
+        if isinstance(dimension, SymbolicNumber):
             feed = np.take(feed, np.arange(size) % feed.shape[axis], axis)
     return feed
 

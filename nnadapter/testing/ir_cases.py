@@ -85,9 +85,9 @@ def of_many(bench: Bench, random: Random, operations: int) -> RandomCase | None:
     for _ in range(3 * operations):
         type_ = random.choice(chosen)
         maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), accept)
-        if len(maker.made) >= operations:
+        if len(maker.produced_operands) >= operations:
             break
-    return maker.finish(produced_only=True) if maker.made else None
+    return maker.finish(produced_only=True) if maker.produced_operands else None
 
 
 def accepted_by(bench: Bench) -> Callable[[Model], bool]:

@@ -196,7 +196,7 @@ def run_conformance(
     *,
     pattern: str = "",
     limit: int | None = None,
-    told: Callable[[Case, Outcome], None] = lambda case, outcome: None,
+    on_result: Callable[[Case, Outcome], None] = lambda case, outcome: None,
 ) -> ScoreCard:
     """Run the kit on a device that is opened and closed for it.
 
@@ -206,7 +206,7 @@ def run_conformance(
     """
     bench = Bench(settings)
     try:
-        return run_cases(bench, cases_of(bench, pattern, limit), told)
+        return run_cases(bench, cases_of(bench, pattern, limit), on_result)
     finally:
         bench.close()
 

@@ -28,10 +28,10 @@ from nnadapter.testing.operand_mutations import (
     Mutated,
     Mutation,
     at,
-    made_by,
     named,
     operands_of,
     positions,
+    results_of,
     with_input,
     with_operation,
     with_type,
@@ -150,12 +150,14 @@ def inputs_of_different_data_types(random: Random, model: Model) -> Mutated:
     changed, index = with_input(model, OperandType(random.choice(other_dtypes), (1,)))
     inputs = (operation.inputs[0], index, *operation.inputs[2:])
     changed = with_operation(changed, position, inputs=inputs)
-    return changed, f"{at(model, position)}input {role.name!r} is .*expected {first.value} as {role.same!r}"
+    return changed, f"{at(model, position)}input {role.name!r} is .*expected {first.value} as {role.same_dtype_as!r}"
 
 
 def _paired(schema: OperationSchema) -> bool:
     return (
-        len(schema.inputs) > 1 and schema.inputs[1].same == schema.inputs[0].name and len(schema.inputs[1].dtypes) > 1
+        len(schema.inputs) > 1
+        and schema.inputs[1].same_dtype_as == schema.inputs[0].name
+        and len(schema.inputs[1].dtypes) > 1
     )
 
 
@@ -231,7 +233,7 @@ def _is_plain(model: Model, index: int) -> bool:
 
 
 def _spoilt_result(random: Random, model: Model, **changes: Any) -> Mutated:
-    index = random.choice([operand for operand in made_by(model) if _is_plain(model, operand)])
+    index = random.choice([operand for operand in results_of(model) if _is_plain(model, operand)])
     if any(getattr(model.operands[index].type, name) == value for name, value in changes.items()):
         return None
     position = model.producer[index]
@@ -240,7 +242,7 @@ def _spoilt_result(random: Random, model: Model, **changes: Any) -> Mutated:
 
 def result_of_wrong_shape(random: Random, model: Model) -> Mutated:
     """A result of other dimensions than the shape rule gives."""
-    index = random.choice(made_by(model))
+    index = random.choice(results_of(model))
     dimensions = model.operands[index].type.dimensions
     wrong = random.choice(((*dimensions, 1), tuple(size + 1 for size in dimensions) or (2,), (*dimensions[:-1], 97)))
     changed = with_type(model, index, dimensions=wrong, layout=Layout.NCHW)
@@ -254,7 +256,7 @@ def result_of_wrong_data_type(random: Random, model: Model) -> Mutated:
 
 def result_of_wrong_layout(random: Random, model: Model) -> Mutated:
     """A result of another layout than the shape rule gives."""
-    indices = [index for index in made_by(model) if model.operands[index].type.rank == 4]
+    indices = [index for index in results_of(model) if model.operands[index].type.rank == 4]
     index = random.choice(indices)
     other = Layout.NCHW if model.operands[index].type.layout is Layout.NHWC else Layout.NHWC
     changed = with_type(model, index, layout=other)

@@ -43,7 +43,7 @@ def operands_of(model: Model, *lifetimes: Lifetime) -> list[int]:
     return [index for index, operand in enumerate(model.operands) if operand.lifetime in (lifetimes or (*Lifetime,))]
 
 
-def made_by(model: Model) -> list[int]:
+def results_of(model: Model) -> list[int]:
     """What operations make."""
     return [operand for operation in model.operations for operand in operation.outputs]
 

@@ -23,7 +23,7 @@ from nnadapter.offering.preparing import prepare
 from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.preparation.prepare import Specialized, specialize
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.testing.bench import Bench, Case
 from nnadapter.testing.subjects import Outcome, SkippedOutcome, Subject, by_band
 from partition.verdict import Unsupported
@@ -67,7 +67,7 @@ def operator_tests(bench: Bench) -> Iterator[Case]:
         yield Case(f"onnx/{name}", partial(_test, name=name))
 
 
-@remembered(1)
+@memoize(1)
 def _tests() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # onnx overflows on purpose where it makes expected results
@@ -141,7 +141,7 @@ def _ir_piece(specialized: Specialized) -> _TestPiece | SkippedOutcome:
 
 def _onnx_piece(specialized: Specialized, index: OnnxIndex) -> _TestPiece:
     graph = specialized.graph
-    model = OnnxParts(specialized, index).whole()
+    model = OnnxParts(specialized, index).remaining_model()
     operations = tuple(node.op_type for node in model.graph.node)
     return _TestPiece(model, operations, tuple(range(len(graph.inputs))), _produced_outputs(specialized))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from nnadapter.drivers.capability import ModelForm, Threading
 from nnadapter.drivers.interface import Compatibility, Execution, SegmentModel
-from nnadapter.drivers.isolation.stream_computations import Ahead
+from nnadapter.drivers.isolation.stream_computations import StreamResults
 from nnadapter.errors import DeviceLostError, IncompatibleProgramError, NNAdapterError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
@@ -121,7 +121,7 @@ def _works(bench: Bench, subject: Subject) -> bool:
 
 _AT_ONCE = 4
 _FLIPS = 24
-_FITTING = (Compatibility.SAME, Compatibility.COMPATIBLE)
+_FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE)
 _FOREIGN = {"no bytes": b"", "bytes of something else": b"\x00\xff" * 64}
 _WARM_UP = 20
 _ROOM_BYTES = 2 << 20
@@ -251,7 +251,7 @@ def _streams(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program, ExitStack() as stack:
         first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "work of streams raised"):
-            stream_results = bench.device.compute_ahead([(first, subject.feeds)], [(second, varied.feeds)])
+            stream_results = bench.device.compute_on_streams([(first, subject.feeds)], [(second, varied.feeds)])
     return (
         SkippedOutcome("the device enqueues no such work")
         if stream_results is None
@@ -267,13 +267,13 @@ def _memory(bench: Bench, subject: Subject) -> Outcome:
         bench.execution(subject, program) as execution,
         blamed(OutcomeKind.DOES_NOT_RUN, subject, "compute_on_device raised"),
     ):
-        device_results = bench.device.compute_there([(execution, subject.feeds), (execution, varied.feeds)])
+        device_results = bench.device.compute_on_device([(execution, subject.feeds), (execution, varied.feeds)])
     if device_results is None:
         return SkippedOutcome("the device computes in no memory of its own")
     return _judged_there(subject, varied, device_results)
 
 
-def _judged_there(subject: Subject, varied: Subject, device_results: Ahead) -> Outcome:
+def _judged_there(subject: Subject, varied: Subject, device_results: StreamResults) -> Outcome:
     results, broken = device_results
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     if broken:
@@ -294,7 +294,7 @@ def _bound(bench: Bench, subject: Subject) -> Outcome:
     with ExitStack() as stack:
         with bench.compiled(subject) as program:
             with blamed(OutcomeKind.DOES_NOT_COMPILE, other, "bind raised"):
-                bound = bench.context.bind(program, other.model)
+                bound = bench.context.clone_with_constants(program, other.model)
             if bound is None:
                 return SkippedOutcome("the device compiles every model by itself")
             stack.enter_context(closing(bound))

@@ -188,7 +188,7 @@ def _with_other_constants(precision: Precision, model: Model, feeds: Sequence[Ar
         Operand(f"other {operand.name}", operand.type, operand.lifetime, _reversed(operand.value))
         for operand in model.operands
     )
-    other = Model(operands, model.operations, model.inputs, model.outputs, model.varying)
+    other = Model(operands, model.operations, model.inputs, model.outputs, model.covarying_number_groups)
     return _of_model(precision, other, feeds)
 
 

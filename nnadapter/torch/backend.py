@@ -122,7 +122,7 @@ IsWeight = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class FallbackOperator:
     """An operator that stays in PyTorch."""
 
     operator: str
@@ -143,7 +143,7 @@ class Graph:
     delegated: int
     """How many of these are in regions for sessions."""
     programs: tuple[Program, ...]
-    left: tuple[Left, ...]
+    fallback_operators: tuple[FallbackOperator, ...]
 
 
 def compile_graph(
@@ -184,7 +184,7 @@ def compile_graph(
         operators=len(work),
         delegated=sum(len(region.working) for region in regions),
         programs=tuple(programs),
-        left=tuple(_fallback_operators([node for node in nodes if node in work], refused)),
+        fallback_operators=tuple(_fallback_operators([node for node in nodes if node in work], refused)),
     )
     run = _runner(graph_module, nodes, regions, programs)
     saved_inputs = [(place, node) for place, node in enumerate(inputs) if node.name in uses.read and kind == "backward"]
@@ -243,18 +243,18 @@ def _weighs(region: Region, steady: Collection[fx.Node], is_weight: IsWeight) ->
     return lambda place, value: place in places and is_weight(value)
 
 
-def lost(program: Program) -> Iterator[Left]:
+def failed_operators(program: Program) -> Iterator[FallbackOperator]:
     """The operators of a region that PyTorch runs, since no session could be made of it, or its session failed."""
     reason = program.repeated if program.failure is None else program.failure
     if reason is not None:
         yield from _fallback_operators(program.region.working, dict.fromkeys(program.region.working, reason))
 
 
-def _fallback_operators(nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsupported]) -> Iterator[Left]:
+def _fallback_operators(nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsupported]) -> Iterator[FallbackOperator]:
     for node in nodes:
         if node in refused:
             line = line_of(node.meta.get("stack_trace"))
-            yield Left(operator=name_of(node), refusal=refused[node], line=line)
+            yield FallbackOperator(operator=name_of(node), refusal=refused[node], line=line)
 
 
 def _runner(
@@ -340,7 +340,7 @@ def remember(capture: Capture) -> None:
 
 def captures_of(compiled: Any) -> list[Capture]:
     """What was captured for what torch.compile returned, or for what it was given, in order."""
-    target = given_of(compiled)
+    target = original_callable(compiled)
     with _lock:
         noted = [reference() for reference in _captures.get(target, ())]
         all_captures = [reference() for reference in _all]
@@ -359,12 +359,12 @@ def _has_run(capture: Capture, tensors: frozenset[int]) -> bool:
 def _compiled_now(frame: FrameType | None) -> Any:
     while frame is not None:
         if frame.f_code.co_name == _COMPILES and "fn" in frame.f_locals:
-            return given_of(frame.f_locals["fn"])
+            return original_callable(frame.f_locals["fn"])
         frame = frame.f_back
     return None
 
 
-def given_of(compiled: Any) -> Any:
+def original_callable(compiled: Any) -> Any:
     """Return the module or function behind what was compiled."""
     if isinstance(compiled, torch._dynamo.OptimizedModule):
         return compiled._orig_mod
@@ -458,10 +458,17 @@ def _as_captured(
     )
     nodes = [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
     fallback_operators = [
-        Left(operator=str(node.target), refusal=reason, line=line_of(node.meta.get("stack_trace"))) for node in nodes
+        FallbackOperator(operator=str(node.target), refusal=reason, line=line_of(node.meta.get("stack_trace")))
+        for node in nodes
     ]
     capture.graphs[:] = [
-        Graph(kind="captured", operators=len(nodes), delegated=0, programs=(), left=tuple(fallback_operators))
+        Graph(
+            kind="captured",
+            operators=len(nodes),
+            delegated=0,
+            programs=(),
+            fallback_operators=tuple(fallback_operators),
+        )
     ]
     if settings.options.fallback_at("compile") == "warn":
         warnings.warn(FallbackWarning(f"{len(nodes)} operations run in PyTorch: {reason.detail}"), stacklevel=2)

@@ -13,7 +13,7 @@ from nnadapter.reports.facts import plain
 from nnadapter.reports.formatting import count, quantity
 from nnadapter.reports.report import PartitionReport
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of the JSON form."""
 
 
@@ -45,17 +45,17 @@ class GraphFacts:
     """How many of these are in sessions."""
     sessions: tuple[PartitionReport, ...]
     """The reports of its sessions, those of regions that were not run yet left out."""
-    waiting: int
+    pending_regions: int
     """Regions that were not run yet, and so have no session."""
-    stayed: tuple[FallbackOperatorFacts, ...]
+    fallback_operators: tuple[FallbackOperatorFacts, ...]
     """What stayed in PyTorch."""
-    refused: tuple[FallbackOperatorFacts, ...]
+    refused_operators: tuple[FallbackOperatorFacts, ...]
     """What is in sessions, and a device of them did not take."""
-    ended: str
+    graph_break_reason: str
     """Why the graph ends before the function does (a graph break); empty where it does not."""
-    line: str
+    graph_break_line: str
     """Where it ends so."""
-    varying: int
+    unfrozen_weights: int
     """Weights that changed so often that they are inputs."""
     input_bytes: int
     """What goes into its sessions in each call; weights that are constants do not."""
@@ -65,9 +65,9 @@ class GraphFacts:
     """What of it was copied to devices that have memory of their own, in the last call."""
     to_host_bytes: int
     """What was copied from them."""
-    copying: tuple[str, ...]
+    separate_memory_devices: tuple[str, ...]
     """These devices. To others, and to the CPU, tensors are handed over in the memory where they lie."""
-    crowded: bool
+    device_memory_full: bool
     """One of these devices had no room for what stays there between graphs, when it was last tried."""
 
     @property
@@ -98,7 +98,7 @@ class CompiledFacts:
     @property
     def breaks(self) -> tuple[GraphFacts, ...]:
         """The graphs that end before the function does."""
-        return tuple(graph for graph in self.graphs if graph.ended and graph.kind != "backward")
+        return tuple(graph for graph in self.graphs if graph.graph_break_reason and graph.kind != "backward")
 
     @property
     def coverage(self) -> float:
@@ -126,18 +126,18 @@ def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
         "kind",
         "operators",
         "delegated",
-        "waiting",
-        "stayed",
-        "refused",
-        "ended",
-        "line",
-        "varying",
+        "pending_regions",
+        "fallback_operators",
+        "refused_operators",
+        "graph_break_reason",
+        "graph_break_line",
+        "unfrozen_weights",
         "input_bytes",
         "output_bytes",
         "to_device_bytes",
         "to_host_bytes",
-        "crowded",
-        "copying",
+        "device_memory_full",
+        "separate_memory_devices",
     )
     return {name: plain(getattr(graph, name)) for name in names}
 
@@ -190,12 +190,14 @@ def _summary(report: CompiledFacts) -> Iterator[str]:
         return
     yield f"operators  {total}: {delegated} in sessions, {total - delegated} in PyTorch"
     qualifier = (
-        "known " if any(session.uncounted for graph_facts in report.graphs for session in graph_facts.sessions) else ""
+        "known "
+        if any(session.unknown_flops_nodes for graph_facts in report.graphs for session in graph_facts.sessions)
+        else ""
     )
     flops = f"{report.flops_coverage:.1%} of their {qualifier}FLOPs off the CPU"
     yield f"coverage   {report.coverage:.1%} of operators in sessions; {flops}"
     for graph in report.breaks:
-        yield f"break      {graph.ended} ({graph.line})"
+        yield f"break      {graph.graph_break_reason} ({graph.graph_break_line})"
 
 
 def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
@@ -209,21 +211,22 @@ def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
         yield f"  nodes    {accelerated} of {running} off the CPU"
         passing = f"{quantity(graph.input_bytes, 'B')} in and {quantity(graph.output_bytes, 'B')} out in each call"
         yield f"  passes   {passing}, {_transfer_text(graph)}"
-    if graph.crowded:
-        yield f"  memory   {' or '.join(graph.copying)} had no room for what stays there: it passes, and is tried again"
-    if graph.waiting:
-        yield f"  waiting  {count(graph.waiting, 'region')} not run yet"
-    if graph.varying:
-        yield f"  weights  {count(graph.varying, 'weight')} changed so often that they are inputs"
-    yield from _rows("stayed", graph.stayed)
-    yield from _rows("refused", graph.refused)
+    if graph.device_memory_full:
+        devices = " or ".join(graph.separate_memory_devices)
+        yield f"  memory   {devices} had no room for what stays there: it passes, and is tried again"
+    if graph.pending_regions:
+        yield f"  waiting  {count(graph.pending_regions, 'region')} not run yet"
+    if graph.unfrozen_weights:
+        yield f"  weights  {count(graph.unfrozen_weights, 'weight')} changed so often that they are inputs"
+    yield from _rows("stayed", graph.fallback_operators)
+    yield from _rows("refused", graph.refused_operators)
 
 
 def _transfer_text(graph: GraphFacts) -> str:
-    if not graph.copying:
+    if not graph.separate_memory_devices:
         return "nothing copied"
     to_device, back = quantity(graph.to_device_bytes, "B"), quantity(graph.to_host_bytes, "B")
-    return f"of which {to_device} are copied to {', '.join(graph.copying)} and {back} back"
+    return f"of which {to_device} are copied to {', '.join(graph.separate_memory_devices)} and {back} back"
 
 
 def _rows(title: str, rows: tuple[FallbackOperatorFacts, ...]) -> Iterator[str]:

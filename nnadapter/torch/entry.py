@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from nnadapter.torch.compiled_report import TorchReport
 
 
-def nnadapter(graph_module: Any, example_inputs: Any, **given: Any) -> Callable[..., Any]:
+def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callable[..., Any]:
     """Compile a graph that PyTorch captured; `torch.compile(model, backend="nnadapter")` calls it.
 
     Args:
         graph_module: the graph.
         example_inputs: what it is called with first.
-        **given: `options=` of torch.compile, a dictionary: `devices`, as `InferenceSession` takes them, and fields of
-            `nnadapter.Options`.
+        **keywords: `options=` of torch.compile, a dictionary: `devices`, as `InferenceSession` takes them, and fields
+            of `nnadapter.Options`.
 
     Returns:
         What PyTorch calls in place of the graph. What is wrong with the options is raised there, as the error that it
@@ -32,7 +32,7 @@ def nnadapter(graph_module: Any, example_inputs: Any, **given: Any) -> Callable[
             from nnadapter.torch.backend import compile_captured
         except ImportError as error:
             raise other_torch("torch.compile(backend='nnadapter')", error) from error
-        return compile_captured(graph_module, example_inputs, **given)
+        return compile_captured(graph_module, example_inputs, **keywords)
     except NNAdapterError as error:
         return partial(_raise, error)
 

@@ -88,20 +88,20 @@ class Samples:
 
     memory: Array
     """uint32[N]: all memory between the first and the last of the tensors, most of which is not theirs."""
-    places: Array
+    word_positions: Array
     """int64[M]: the words in it that are read."""
     bounds: tuple[int, ...]
     """Where the words of each tensor begin among these, and the end."""
-    words: bytes
+    sampled_words: bytes
     """What they were."""
 
     def hold(self) -> bool:
         """Whether they are what they were; the tensors must be alive and where they were."""
-        return self.memory.take(self.places).tobytes() == self.words
+        return self.memory.take(self.word_positions).tobytes() == self.sampled_words
 
     def changed(self) -> list[int]:
         """Which tensors have others."""
-        was, current = np.frombuffer(self.words, np.uint32), self.memory.take(self.places)
+        was, current = np.frombuffer(self.sampled_words, np.uint32), self.memory.take(self.word_positions)
         differ = np.flatnonzero(was != current)
         return sorted(set((np.searchsorted(self.bounds, differ, "right") - 1).tolist()))
 
@@ -170,7 +170,7 @@ _stepped = WeakIdKeyDictionary()
 class Weights:
     """The tensors that a session has as constants, as they were when it was made."""
 
-    places: tuple[int, ...]
+    input_positions: tuple[int, ...]
     """Which of the region's inputs they are."""
     versions: list[int]
     addresses: list[int]
@@ -182,12 +182,12 @@ class Weights:
     samples: Samples
     references: tuple[Any, ...]
     """Weak ones; they say when a tensor is gone."""
-    taken: Callable[[Sequence[Any]], Sequence[Any]]
+    select_weights: Callable[[Sequence[Any]], Sequence[Any]]
     """Takes them out of the inputs of a call."""
 
     def hold(self, inputs: Sequence[Any]) -> bool:
         """Whether all of them are what they were, by the inputs of a call with the same tensors."""
-        tensors = self.taken(inputs)
+        tensors = self.select_weights(inputs)
         return (
             [*map(_version, tensors)] == self.versions
             and [*map(_data_pointer, tensors)] == self.addresses
@@ -204,19 +204,19 @@ class Weights:
 
     def changed(self, inputs: Sequence[Any]) -> list[int]:
         """The places of those that are not what they were."""
-        tensors = self.taken(inputs)
+        tensors = self.select_weights(inputs)
         moved = {
             place
-            for place, tensor, was in zip(self.places, tensors, self.addresses, strict=True)
+            for place, tensor, was in zip(self.input_positions, tensors, self.addresses, strict=True)
             if _data_pointer(tensor) != was
         }
-        counted = zip(self.places, tensors, self.versions, self.steps, self.counts, strict=True)
+        counted = zip(self.input_positions, tensors, self.versions, self.steps, self.counts, strict=True)
         changed_places = {
             place
             for place, tensor, version, steps, count in counted
             if _version(tensor) != version or steps.count != count
         }
-        written = set() if moved else {self.places[index] for index in self.samples.changed()}
+        written = set() if moved else {self.input_positions[index] for index in self.samples.changed()}
         return sorted(moved | changed_places | written)
 
 
@@ -228,7 +228,7 @@ def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Calla
     all_steps = _all_steps.count
     steps = tuple(_stepped.setdefault(tensor, Steps()) for tensor in tensors)
     return Weights(
-        places=places,
+        input_positions=places,
         versions=[*map(_version, tensors)],
         addresses=[*map(_data_pointer, tensors)],
         steps=steps,
@@ -236,7 +236,7 @@ def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Calla
         all_steps=all_steps,
         samples=samples_of(tensors),
         references=tuple(weakref.ref(tensor, callback) for tensor in tensors),
-        taken=taker(places),
+        select_weights=taker(places),
     )
 
 
@@ -279,13 +279,13 @@ IsWeight = Callable[[int, Any], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class BoundSession:
     """A session, and what it is fed."""
 
     session: InferenceSession
     weights: Weights
     fed: Fed
-    staying: ResidentRunner | None
+    resident_runner: ResidentRunner | None
     """Runs it, where its device has memory of its own and something may stay there."""
 
 
@@ -330,9 +330,9 @@ class Program:
         self._changes: dict[int, int] = {}
         self._weighing: tuple[int, ...] | None = None  # the inputs that are weights, known at the first call
         self._taken = taker(())  # takes these out of the inputs
-        self._sets: dict[tuple[int, ...], Bound] = {}  # by the identities of the weights
+        self._sets: dict[tuple[int, ...], BoundSession] = {}  # by the identities of the weights
         self._begun = 0
-        self._plain: Bound | None = None  # without constants
+        self._plain: BoundSession | None = None  # without constants
         self._lock = new_lock()
 
     @property
@@ -354,13 +354,13 @@ class Program:
         return any(not tensors.isdisjoint(key) for key in list(self._sets))
 
     @property
-    def moved(self) -> TransferredBytes:
+    def transferred_bytes(self) -> TransferredBytes:
         """Bytes of a call: of the last one where a device has memory of its own, which counts, else by the graph."""
         bound = self._latest
         if bound is None:
             return TransferredBytes(0, 0, 0, 0)
-        if bound.staying is not None:
-            return bound.staying.moved
+        if bound.resident_runner is not None:
+            return bound.resident_runner.transferred_bytes
         fed = sum(bytes_of(self.region.inputs[place].meta["val"]) for _, place, _ in bound.fed)
         output_bytes = sum(bytes_of(node.meta["val"]) for node in self.region.outputs)
         return TransferredBytes(
@@ -373,14 +373,14 @@ class Program:
     def is_crowded(self) -> bool:
         """Whether a device had no room for what stays there, when it was last tried."""
         bound = self._latest
-        return bound is not None and bound.staying is not None and bound.staying.is_crowded
+        return bound is not None and bound.resident_runner is not None and bound.resident_runner.is_crowded
 
     @property
-    def _latest(self) -> Bound | None:
+    def _latest(self) -> BoundSession | None:
         return None if self.failure else next(reversed(list(self._sets.values())), self._plain)
 
     @property
-    def varying(self) -> int:
+    def unfrozen_weights(self) -> int:
         """How many weights changed so often that they are inputs."""
         return sum(changes > _REPACKED for changes in self._changes.values())
 
@@ -397,8 +397,8 @@ class Program:
         try:
             if bound is None or not bound.weights.hold(inputs):
                 bound = self._bind(inputs)
-            if bound.staying is not None:
-                results = bound.staying.run(inputs, self._results)
+            if bound.resident_runner is not None:
+                results = bound.resident_runner.run(inputs, self._results)
             else:
                 feeds = {name: convert(inputs[place]) for name, place, convert in bound.fed}
                 results = self._results(bound.session.run(self._outputs, feeds), inputs)
@@ -488,7 +488,7 @@ class Program:
     def _key(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         return tuple(map(id, self._taken(inputs)))
 
-    def _bind(self, inputs: Sequence[Any]) -> Bound:
+    def _bind(self, inputs: Sequence[Any]) -> BoundSession:
         with self._lock:
             if self._weighing is None:
                 self._weighing = tuple(place for place, value in enumerate(inputs) if self._is_weight(place, value))
@@ -526,23 +526,26 @@ class Program:
 
         return forget
 
-    def _open_session(self, inputs: Sequence[Any], key: tuple[int, ...], places: tuple[int, ...]) -> Bound:
+    def _open_session(self, inputs: Sequence[Any], key: tuple[int, ...], places: tuple[int, ...]) -> BoundSession:
         weights = note_weights(inputs, places, self._weight_finalizer(key))
         constants = [
-            initializer_of(self._names[place], self._converts[place](inputs[place])) for place in weights.places
+            initializer_of(self._names[place], self._converts[place](inputs[place]))
+            for place in weights.input_positions
         ]
         model = with_constants(self.model, constants) if constants else self.model
         session = InferenceSession(model, devices=self._settings.devices, options=self._settings.options)
         each = ((self._names[place], place, self._converts[place]) for place in range(len(inputs)))
-        constant = frozenset(weights.places)
+        constant = frozenset(weights.input_positions)
         fed = tuple(feed for feed in each if feed[1] not in constant)
-        return Bound(session=session, weights=weights, fed=fed, staying=self._resident_runner(session, fed, inputs))
+        return BoundSession(
+            session=session, weights=weights, fed=fed, resident_runner=self._resident_runner(session, fed, inputs)
+        )
 
     def _resident_runner(self, session: InferenceSession, fed: Fed, inputs: Sequence[Any]) -> ResidentRunner | None:
         roles = roles_of(self.region, self._uses)
         weighs = any(isinstance(inputs[place], (torch.nn.Parameter, Resident)) for _, place, _ in fed)
         follows = any(self.region.inputs[place].op == "call_function" for _, place, _ in fed)  # another region
-        if not (weighs or follows or roles.staying) or not (device := owning_device(session)):
+        if not (weighs or follows or roles.resident_results) or not (device := owning_device(session)):
             return None
         dtypes = [node.meta["val"].dtype for node in self.region.outputs]
         return ResidentRunner(session, device, fed, dict(zip(self._outputs, dtypes, strict=True)), roles)

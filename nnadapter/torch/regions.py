@@ -154,7 +154,7 @@ def region_of(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> Region:
     sizes = _Sizes(tensors)
     inputs = (
         *tensors,
-        *dict.fromkeys(size_input for node in read if is_size(node) for size_input in sizes.given(node)),
+        *dict.fromkeys(size_input for node in read if is_size(node) for size_input in sizes.required_inputs(node)),
     )
     graph = fx.Graph()
     copies = {node: _placeholder(graph, node) for node in inputs}
@@ -187,14 +187,14 @@ class _Sizes:
         dimensions = [(node, axis, size) for node in tensors for axis, size in enumerate(_shape(node))]
         self._places = {_expression(size): (node, axis) for node, axis, size in reversed(dimensions)}
 
-    def given(self, node: fx.Node) -> list[fx.Node]:
+    def required_inputs(self, node: fx.Node) -> list[fx.Node]:
         """The sizes that have to be inputs, so that `node` can be had."""
         if self._place(node) is not None:
             return []
         parts = node.all_input_nodes
         if not parts or not all(map(is_size, parts)):
             return [node]
-        return [size_input for part in parts for size_input in self.given(part)]
+        return [size_input for part in parts for size_input in self.required_inputs(part)]
 
     def copy(self, node: fx.Node, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> None:
         """Put what gives a size into the region's graph."""
@@ -227,12 +227,12 @@ def _expression(size: Any) -> Any:
 class Failures:
     """How many more programs of one region may fail before what fails is left whole."""
 
-    left: int
+    remaining: int
 
     def take(self) -> bool:
         """Count one; False if there are none left."""
-        self.left -= 1
-        return self.left >= 0
+        self.remaining -= 1
+        return self.remaining >= 0
 
 
 def failures_for(region: Region) -> Failures:
@@ -290,7 +290,7 @@ class Uses:
     """Those that operators read which stay in PyTorch; of the graph's inputs also those that are results."""
     returning: Collection[str] = ()
     """Those that may be fed to another graph: gradients."""
-    lying: Collection[str] = ()
+    device_tensor_results: Collection[str] = ()
     """Those that come as tensors on a device, though a person has them: what is fed lives there."""
     written: Mapping[str, str] = field(default_factory=dict)
     """Result, and the input that PyTorch writes it into."""
@@ -307,15 +307,15 @@ class Roles:
     """Nobody but graphs reads these."""
     returning: frozenset[int]
     """Others that may be fed back."""
-    lying: frozenset[int]
+    device_tensor_results: frozenset[int]
     """Those that come as tensors on a device, though a person has them."""
     written: Mapping[int, int]
     """Which input each of these is written into, by its place among the region's inputs."""
 
     @property
-    def staying(self) -> frozenset[int]:
+    def resident_results(self) -> frozenset[int]:
         """Those that may stay on a device."""
-        return self.hidden | self.returning | self.lying | self.written.keys()
+        return self.hidden | self.returning | self.device_tensor_results | self.written.keys()
 
 
 def computed_results(graph_module: fx.GraphModule, kind: str, shown: int | None) -> frozenset[fx.Node]:
@@ -366,7 +366,7 @@ def uses_of(
         read=_names_read(outside_nodes)
         | {returned_node.name for returned_node in passed if returned_node.op == "placeholder"},
         returning=given if kind == "backward" else (),
-        lying={results[place].name for place in lying if isinstance(results[place], fx.Node)},
+        device_tensor_results={results[place].name for place in lying if isinstance(results[place], fx.Node)},
         written={result.name: given.name for result, given in pairs if isinstance(result, fx.Node)},
     )
 
@@ -402,6 +402,7 @@ def roles_of(region: Region, uses: Uses) -> Roles:
     return Roles(
         hidden=frozenset(range(len(names))) - visible - read,
         returning=frozenset(place for place, name in enumerate(names) if name in uses.returning) - written.keys(),
-        lying=frozenset(place for place, name in enumerate(names) if name in uses.lying) - read,
+        device_tensor_results=frozenset(place for place, name in enumerate(names) if name in uses.device_tensor_results)
+        - read,
         written=written,
     )

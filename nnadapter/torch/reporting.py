@@ -11,7 +11,7 @@ from nnadapter.drivers.selection import CPU
 from nnadapter.errors import InvalidOptionError
 from nnadapter.inference.session import InferenceSession
 from nnadapter.running.residence import has_memory
-from nnadapter.torch.backend import Capture, Graph, Left, captures_of, given_of, lost
+from nnadapter.torch.backend import Capture, FallbackOperator, Graph, captures_of, failed_operators, original_callable
 from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport, gathered
 from nnadapter.torch.exporting import origins
 from nnadapter.torch.program import Program
@@ -26,7 +26,7 @@ def report_compiled(compiled: Any) -> TorchReport:
     """
     if not callable(compiled):
         raise InvalidOptionError(f"a report is of what torch.compile returned, got {type(compiled).__name__}")
-    target = given_of(compiled)
+    target = original_callable(compiled)
     tensors = (*target.parameters(), *target.buffers()) if isinstance(target, torch.nn.Module) else ()
     weights = frozenset(map(id, tensors))
     graphs = tuple(_graph(capture, graph, weights) for capture in captures_of(compiled) for graph in capture.graphs)
@@ -50,25 +50,25 @@ def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFact
     programs = [leaf for program in graph.programs for leaf in program.leaves]
     program_sessions = [(program, program.sessions(weights)) for program in programs]
     refused = [facts for program, sessions in program_sessions for facts in _refused(program, sessions)]
-    given_up = [fallback for program in programs for fallback in lost(program)]
-    moved = added(program.moved for program in programs)
+    given_up = [fallback for program in programs for fallback in failed_operators(program)]
+    moved = added(program.transferred_bytes for program in programs)
     return GraphFacts(
         kind=graph.kind,
         operators=graph.operators,
         delegated=graph.delegated - len(given_up),
         sessions=tuple(session.report() for _, sessions in program_sessions for session in sessions),
-        waiting=sum(not sessions and program.failure is None for program, sessions in program_sessions),
-        stayed=gathered([_fallback_facts(fallback) for fallback in (*graph.left, *given_up)]),
-        refused=gathered(refused),
-        ended=capture.ended,
-        line=capture.line,
-        varying=sum(program.varying for program in programs),
-        input_bytes=moved.taken,
-        output_bytes=moved.given,
+        pending_regions=sum(not sessions and program.failure is None for program, sessions in program_sessions),
+        fallback_operators=gathered([_fallback_facts(fallback) for fallback in (*graph.fallback_operators, *given_up)]),
+        refused_operators=gathered(refused),
+        graph_break_reason=capture.ended,
+        graph_break_line=capture.line,
+        unfrozen_weights=sum(program.unfrozen_weights for program in programs),
+        input_bytes=moved.input_bytes,
+        output_bytes=moved.output_bytes,
         to_device_bytes=moved.to_device,
         to_host_bytes=moved.to_host,
-        crowded=any(program.is_crowded for program in programs),
-        copying=_copying(session for _, sessions in program_sessions for session in sessions),
+        device_memory_full=any(program.is_crowded for program in programs),
+        separate_memory_devices=_copying(session for _, sessions in program_sessions for session in sessions),
     )
 
 
@@ -77,7 +77,7 @@ def _copying(sessions: Iterable[InferenceSession]) -> tuple[str, ...]:
     return tuple(name for name in names if name != CPU and has_memory(name))
 
 
-def _fallback_facts(fallback: Left) -> FallbackOperatorFacts:
+def _fallback_facts(fallback: FallbackOperator) -> FallbackOperatorFacts:
     return FallbackOperatorFacts(
         operator=fallback.operator,
         device="",

@@ -109,7 +109,7 @@ def crossing(session: InferenceSession) -> tuple[int, int] | None:
 
     Where no step is on such a device, nothing is copied, whatever the session is fed.
     """
-    steps = [step for step in session.report().borders.steps if step.kind == "transfer"]
+    steps = [step for step in session.report().boundaries.operations if step.kind == "transfer"]
     owning = {name.partition(":")[0] for name in session.devices if has_memory(name)}
     if any(step.nbytes is None for step in steps):
         return None
@@ -136,13 +136,13 @@ class Occurrence:
         self.was_fed = False
         """The copy was."""
 
-    def holds(self, tensor: torch.Tensor) -> bool:
+    def matches(self, tensor: torch.Tensor) -> bool:
         """Whether it is this tensor: the same piece of the same memory."""
         return self._key == _key(tensor) and self._memory() is tensor.untyped_storage()
 
 
 @dataclass(eq=False, slots=True)
-class Known:
+class CachedCopies:
     """What is known of a piece of memory that was fed."""
 
     memory: weakref.ref[Any]
@@ -158,7 +158,7 @@ class CopyCache:
     """What is known of tensors. Safe to use from several threads: who is late copies once more."""
 
     def __init__(self) -> None:
-        self._known: dict[_Key, Known] = {}
+        self._known: dict[_Key, CachedCopies] = {}
 
     def __len__(self) -> int:
         """Of how many tensors there is a copy."""
@@ -188,7 +188,7 @@ class CopyCache:
         if owner is None or not can_lie_on_devices(array) or array.dtype.itemsize not in _BITS:
             return None
         if entry is None:
-            entry = self._made(key, tensor, owner)
+            entry = self._add(key, tensor, owner)
         if entry.missed >= _MOST_MISSES:
             return None
         entry.copies = copies = Copies(np.array(array, order="C"))
@@ -205,18 +205,18 @@ class CopyCache:
         key = _key(tensor)
         entry = self._of(key, tensor)
         if entry is None:
-            entry = self._made(key, tensor, owner)
+            entry = self._add(key, tensor, owner)
         elif entry.owner() is not owner:
             entry.owner = self._referred(key, owner)
         entry.copies = copies
 
-    def _of(self, key: _Key, tensor: torch.Tensor) -> Known | None:
+    def _of(self, key: _Key, tensor: torch.Tensor) -> CachedCopies | None:
         entry = self._known.get(key)
         return entry if entry is not None and entry.memory() is tensor.untyped_storage() else None
 
-    def _made(self, key: _Key, tensor: torch.Tensor, owner: object) -> Known:
+    def _add(self, key: _Key, tensor: torch.Tensor, owner: object) -> CachedCopies:
         memory = tensor.untyped_storage()
-        entry = self._known[key] = Known(self._referred(key, memory), self._referred(key, owner))
+        entry = self._known[key] = CachedCopies(self._referred(key, memory), self._referred(key, owner))
         return entry
 
     def _referred(self, key: _Key, referent: object) -> weakref.ref[Any]:
@@ -226,7 +226,7 @@ class CopyCache:
         """Let go of all copies: who needs them makes them again."""
         self._known.clear()
 
-    def let_go(self, unused: Iterable[Copies]) -> None:
+    def release(self, unused: Iterable[Copies]) -> None:
         """Let go of these copies."""
         unused_ids = set(map(id, unused))
         for key, entry in list(self._known.items()) if unused_ids else ():
@@ -245,7 +245,7 @@ def _are_equal(tensor: torch.Tensor, array: Array) -> bool:
     return bool(torch.equal(tensor.detach().view(bits), torch.from_numpy(array.view(array_bits))))
 
 
-KNOWN = CopyCache()
+COPY_CACHE = CopyCache()
 """Those of the process: models share weights, and a step of an optimizer reads what a backward graph made."""
 
 
@@ -257,9 +257,9 @@ Fed = tuple[tuple[str, int, Callable[[Any], Any]], ...]
 class TransferredBytes(NamedTuple):
     """Bytes of one call."""
 
-    taken: int
+    input_bytes: int
     """Fed to the session, wherever it lay."""
-    given: int
+    output_bytes: int
     """What the session gave, wherever it lies."""
     to_device: int
     """Copied from the host to devices."""
@@ -305,7 +305,7 @@ class ResidentRunner:
         self._is_apart = False  # the last run computed from arrays into arrays, and noted no transfers
         self._session, self._device, self._fed, self._outputs = session, device, fed, tuple(outputs)
         self._dtypes = tuple(outputs.values())
-        self._roles, self._trials = roles, Trials(roles.staying)
+        self._roles, self._trials = roles, Trials(roles.resident_results)
         self._came: dict[str, Occurrence] = {}  # what came to each input last
         self._waiting: dict[
             int, tuple[Occurrence, ...]
@@ -317,7 +317,7 @@ class ResidentRunner:
         return self._trials.is_crowded
 
     @property
-    def moved(self) -> TransferredBytes:
+    def transferred_bytes(self) -> TransferredBytes:
         """By the last call."""
         crossed = crossing(self._session) if self._is_apart else None
         return self._moved._replace(to_device=crossed[0], to_host=crossed[1]) if crossed else self._moved
@@ -334,10 +334,10 @@ class ResidentRunner:
         try:
             values = self._run(feeds)
         except OutOfMemoryError:  # what stays takes room; without it, the driver sees to its memory
-            KNOWN.forget()
+            COPY_CACHE.forget()
             self._trials.crowd()
             values = self._run(feeds)
-        tensors = results([self._given(place, value, inputs) for place, value in enumerate(values)], inputs)
+        tensors = results([self._output_contents(place, value, inputs) for place, value in enumerate(values)], inputs)
         self._note(tensors, values, inputs)
         return tuple(
             self._lying(tensor, dtype) if type(tensor) is Copies else tensor
@@ -355,19 +355,19 @@ class ResidentRunner:
         if type(value) is Resident:
             if value.copies is not None:
                 return value.copies
-            value = value.held.on_host(value.dtype)
+            value = value.resident_state.on_host(value.dtype)
         array = convert(value)
         is_tensor = isinstance(value, torch.Tensor) and array.dtype.itemsize == value.itemsize
         if not is_tensor or name in self._trials.passing:
             return array
         if not isinstance(owner, (torch.nn.Parameter, Resident)):
-            owner = self._comes_again(name, value)
-        return KNOWN.fed(value, array, owner) or array
+            owner = self._previous_occurrence(name, value)
+        return COPY_CACHE.fed(value, array, owner) or array
 
-    def _comes_again(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
+    def _previous_occurrence(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
         """What holds a tensor that came to an input in the call before; copies of what came instead of it go."""
         occurrence = self._came.get(name)
-        if occurrence is not None and occurrence.holds(tensor):
+        if occurrence is not None and occurrence.matches(tensor):
             return occurrence
         self._came[name] = Occurrence(tensor)
         return None
@@ -402,10 +402,10 @@ class ResidentRunner:
             for name, value in feeds.items()
             if type(value) is Copies and name not in self._trials.passing and not value.is_on(self._device)
         }
-        KNOWN.let_go(unused.values())
+        COPY_CACHE.release(unused.values())
         self._trials.leave_out(places, unused)
 
-    def _given(self, place: int, value: Any, inputs: Sequence[Any]) -> Any:
+    def _output_contents(self, place: int, value: Any, inputs: Sequence[Any]) -> Any:
         """What tensors are made of: an array of the caller's own, or `Copies` of what nobody reads there."""
         if self._lies(place, inputs):
             return value if type(value) is Copies else Copies(value)
@@ -421,7 +421,7 @@ class ResidentRunner:
     def _lies(self, place: int, inputs: Sequence[Any]) -> bool:
         """Whether a result that a person has comes as a tensor on a device."""
         target = self._roles.written.get(place)
-        return place in self._roles.lying if target is None else type(inputs[target]) is Resident
+        return place in self._roles.device_tensor_results if target is None else type(inputs[target]) is Resident
 
     def _note(self, tensors: Sequence[Any], values: Sequence[Any], inputs: Sequence[Any]) -> None:
         """Note what lies on the device of results that a person reads, for who is fed them."""
@@ -430,7 +430,7 @@ class ResidentRunner:
                 continue
             if place in self._roles.written:
                 target = inputs[self._roles.written[place]]
-                KNOWN.note(target, value, target)
+                COPY_CACHE.note(target, value, target)
                 continue
             if place in self._trials.staying:
                 self._wait(place, tensors[place], value)
@@ -444,7 +444,7 @@ class ResidentRunner:
             self._waiting[place] = ()
             return
         self._waiting[place] = (*waiting, holder := Occurrence(tensor))
-        KNOWN.note(tensor, value, holder)
+        COPY_CACHE.note(tensor, value, holder)
 
     def _count(
         self, feeds: Mapping[str, Any], values: Sequence[Any], transfers: Sequence[Transfer], *, is_apart: bool

@@ -40,7 +40,7 @@ from nnadapter.running.residence import has_memory
 from nnadapter.torch.arrays import Array, to_array, to_tensor
 
 
-class Held:
+class ResidentStorage:
     """What a tensor holds; shared by those that PyTorch detached from it."""
 
     __slots__ = ("copies", "is_pinned", "plain", "read")
@@ -70,7 +70,7 @@ class Held:
         """Whether somebody may look at the memory of `plain`."""
         return self.plain is not None and (self.is_pinned or _users(self.plain) > _UNSHARED_COUNT)
 
-    def become(self, other: Held) -> bool:
+    def become(self, other: ResidentStorage) -> bool:
         """Hold what another one does; False where that would leave somebody with what it was."""
         if other.copies is None or self.is_seen:
             return False
@@ -91,7 +91,7 @@ _UNSHARED_COUNT = _users(torch.empty(1))
 class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no types here
     """A tensor on a device; safe to read from several threads."""
 
-    held: Held
+    resident_state: ResidentStorage
     __torch_function__ = torch._C._disabled_torch_function_impl  # sizes and data types are read as they are
 
     @classmethod
@@ -103,13 +103,13 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
             dtype: its data type, which arrays may have under another name.
             read: told how many bytes are copied to the host, when they are.
         """
-        return cls._holding(Held(copies, None, read), copies.shape, dtype)
+        return cls._holding(ResidentStorage(copies, None, read), copies.shape, dtype)
 
     @classmethod
-    def _holding(cls, state: Held, shape: Sequence[int], dtype: torch.dtype) -> Resident:
+    def _holding(cls, state: ResidentStorage, shape: Sequence[int], dtype: torch.dtype) -> Resident:
         resident: Resident = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device="cpu")
         torch._C._set_throw_on_mutable_data_ptr(resident)
-        resident.held = state
+        resident.resident_state = state
         return resident
 
     @property
@@ -131,20 +131,20 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     def __tensor_unflatten__(cls, parts: Mapping[str, torch.Tensor], _: None, shape: Any, strides: Any) -> Resident:
         """How Dynamo puts together what it computes forms with."""
         form = parts["form"]
-        resident = cls._holding(Held(None, form, untold), shape, form.dtype)
+        resident = cls._holding(ResidentStorage(None, form, untold), shape, form.dtype)
         resident._form = form
         return resident
 
     @property
     def copies(self) -> Copies | None:
         """Where it lies; None since somebody may have written to it."""
-        return self.held.copies
+        return self.resident_state.copies
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # Dynamo captures what runs in its graphs
     def plain(self) -> torch.Tensor:
         """The tensor on the host, which the caller may write to: from then on it is that one."""
-        plain = self.held.on_host(self.dtype)
-        self.held.copies = None
+        plain = self.resident_state.on_host(self.dtype)
+        self.resident_state.copies = None
         return plain
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -157,7 +157,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
 
     def data_ptr(self) -> int:
         """See `torch.Tensor.data_ptr`."""
-        plain, self.held.is_pinned = self.plain(), True
+        plain, self.resident_state.is_pinned = self.plain(), True
         address: int = plain.data_ptr()
         return address
 
@@ -165,7 +165,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         """See `torch.Tensor.untyped_storage`."""
         if TracingContext.try_get() is not None:  # who captures asks whose memory is whose, and reads none
             return torch.Tensor.untyped_storage(self)
-        plain, self.held.is_pinned = self.plain(), True
+        plain, self.resident_state.is_pinned = self.plain(), True
         return plain.untyped_storage()
 
     def __dlpack__(self, **kwargs: Any) -> Any:
@@ -186,7 +186,11 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
                 f"new data of a tensor on a device is {self.dtype}{list(self.shape)} as it is, got "
                 f"{tensor.dtype}{list(tensor.shape)} on {tensor.device}; make a new one by nna.torch.to_device"
             )
-        self.held = tensor.held if type(tensor) is Resident else Held(None, tensor.detach(), self.held.read)
+        self.resident_state = (
+            tensor.resident_state
+            if type(tensor) is Resident
+            else ResidentStorage(None, tensor.detach(), self.resident_state.read)
+        )
 
     def tolist(self) -> Any:
         """See `torch.Tensor.tolist`."""
@@ -208,7 +212,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _read(self) -> torch.Tensor:
         """The tensor on the host, not to be written to."""
-        return self.held.on_host(self.dtype)
+        return self.resident_state.on_host(self.dtype)
 
     def _as_itself(self, plain: torch.Tensor) -> torch.Tensor:
         """A plain tensor as what this is: a parameter, or one that requires gradients."""
@@ -253,8 +257,8 @@ def _on_host(function: Any, args: Sequence[Any], kwargs: Any) -> Any:
     kwargs = {name: tree_map_only(Resident, plain if name in named else read, value) for name, value in kwargs.items()}
     results = function(*args, **kwargs)
     for tensor in read_residents:
-        if tensor.held.is_seen:  # a result looks at it, whatever the schema says
-            tensor.held.copies = None
+        if tensor.resident_state.is_seen:  # a result looks at it, whatever the schema says
+            tensor.resident_state.copies = None
     return (
         tree_map_only(torch.Tensor, lambda result: residents_by_id.get(id(result), result), results)
         if residents_by_id
@@ -284,7 +288,7 @@ def _keeping(function: Any) -> tuple[Any, Any]:
 
 
 def _detached(tensor: Resident) -> Resident:
-    return Resident._holding(tensor.held, tensor.shape, tensor.dtype)
+    return Resident._holding(tensor.resident_state, tensor.shape, tensor.dtype)
 
 
 def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
@@ -292,7 +296,7 @@ def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
     if not type(target) is type(source) is Resident:
         return None
     is_one = target.shape == source.shape and target.dtype == source.dtype
-    return target if is_one and target.held.become(source.held) else None
+    return target if is_one and target.resident_state.become(source.resident_state) else None
 
 
 def _full_like(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | None:
@@ -303,7 +307,7 @@ def _full_like(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | No
         return None
     if kwargs.get("memory_format") not in (None, torch.preserve_format, torch.contiguous_format):
         return None
-    return Resident.of(Copies(np.full(copies.shape, value, copies.dtype)), tensor.dtype, tensor.held.read)
+    return Resident.of(Copies(np.full(copies.shape, value, copies.dtype)), tensor.dtype, tensor.resident_state.read)
 
 
 _LYING: dict[Any, Callable[..., Any]] = {

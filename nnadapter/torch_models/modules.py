@@ -54,7 +54,7 @@ def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
 def _on_host(module: Any) -> Any:
     """A module with its tensors in the host's memory, which the exporter reads: a copy, if some live on a device."""
     tensors = (*module.parameters(), *module.buffers())
-    return copy.deepcopy(module) if any(hasattr(tensor, "held") for tensor in tensors) else module
+    return copy.deepcopy(module) if any(hasattr(tensor, "resident_state") for tensor in tensors) else module
 
 
 def _captured(module: Any, example_inputs: object) -> Any:

@@ -313,7 +313,7 @@ def _strided_result(sequence: Tensor, state: Tensor, bidirectional: bool, batch_
     return result.transpose(0, 1) if batch_first else result
 
 
-WHOLE: Mapping[Any, tuple[Any, Any]] = {
+PRESERVED_OPERATORS: Mapping[Any, tuple[Any, Any]] = {
     torch.lstm: (torch.ops.nnadapter.lstm.default, aten.lstm.input),
     torch.gru: (torch.ops.nnadapter.gru.default, aten.gru.input),
 }
@@ -323,7 +323,7 @@ WHOLE: Mapping[Any, tuple[Any, Any]] = {
 def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
     """Put our operators in place of LSTM and GRU in a captured graph, where `registry` has ONNX forms for them."""
     for node in graph_module.graph.nodes:
-        custom_operator, theirs = WHOLE.get(node.target, (None, None))
+        custom_operator, theirs = PRESERVED_OPERATORS.get(node.target, (None, None))
         if custom_operator is not None and registry.is_registered(theirs) and _is_plain(node):
             node.target = custom_operator
     graph_module.recompile()
@@ -347,7 +347,7 @@ def written_in_steps(graph_module: fx.GraphModule) -> Iterator[None]:
 
 def register_recurrence(registry: Any) -> None:
     """Tell the exporter that our operators are those of ATen."""
-    for custom_operator, theirs in WHOLE.values():
+    for custom_operator, theirs in PRESERVED_OPERATORS.values():
         for form in registry.get_decomps(theirs):
             registry.register_op(custom_operator, form.onnx_function)
 

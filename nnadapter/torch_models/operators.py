@@ -15,7 +15,7 @@ import torch
 from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _registration
 
 from nnadapter.torch_models import onnx_forms
-from nnadapter.torch_models.decompositions import OWN
+from nnadapter.torch_models.decompositions import DECOMPOSITIONS
 from nnadapter.torch_models.decompositions.indexing import BY_SCALES, hangs_on_length, is_whole
 from nnadapter.torch_models.layouts import is_view
 from nnadapter.torch_models.requirements import quiet
@@ -94,7 +94,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
             for overload, written in table.items()
             if overload not in preserved_operators
         },
-        **OWN,
+        **DECOMPOSITIONS,
     }
 
 

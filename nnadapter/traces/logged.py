@@ -25,7 +25,7 @@ _ROOT = logging.getLogger("nnadapter")
 _LEVEL_OF_CATEGORY = {PLAN: logging.DEBUG, COMPILE: logging.INFO, FALLBACK: logging.WARNING}
 
 
-def is_wanted() -> bool:
+def is_enabled() -> bool:
     """Whether the environment or the program that we are part of asks for lines.
 
     Raises:
@@ -98,22 +98,22 @@ _HANDLER.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(m
 class LogTrace(Trace):
     """Tells plans, compilations and fallbacks."""
 
-    is_told = True
+    is_logging = True
 
-    def now(self) -> int:
-        """See `Trace.now`."""
+    def timestamp(self) -> int:
+        """See `Trace.timestamp`."""
         return time.perf_counter_ns()
 
-    def span(self, lane: str, category: str, name: str, **facts: Any) -> _Told:
+    def span(self, lane: str, category: str, name: str, **facts: Any) -> _LoggedSpan:
         """See `Trace.span`."""
-        return _Told(lane, category, name, facts)
+        return _LoggedSpan(lane, category, name, facts)
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
         """See `Trace.mark`."""
         _tell(category, f"{lane}: {name}", facts)
 
 
-class _Told:
+class _LoggedSpan:
     """A block of which is told what it took."""
 
     __slots__ = ("_category", "_facts", "_start", "_what")

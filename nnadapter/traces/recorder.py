@@ -189,7 +189,7 @@ class Recorder(Trace):
         limit: how many events of a run are kept.
     """
 
-    is_kept = is_told = True
+    is_recording = is_logging = True
 
     def __init__(self, path: Path, *, of_session_options: bool = False, limit: int = MOST_EVENTS) -> None:
         self._path, self._target = path, path.absolute()
@@ -209,8 +209,8 @@ class Recorder(Trace):
         self._unwritten = [path]
         """Empty from the moment on in which somebody writes it."""
 
-    def now(self) -> int:
-        """See `Trace.now`."""
+    def timestamp(self) -> int:
+        """See `Trace.timestamp`."""
         return time.perf_counter_ns()
 
     def span(self, lane: str, category: str, name: str, **facts: Any) -> AbstractContextManager[dict[str, Any]]:
@@ -238,8 +238,8 @@ class Recorder(Trace):
         """Take events that are kept elsewhere until the end."""
         self._sources.append(source)
 
-    def has_room(self, events: int) -> bool:
-        """See `Trace.has_room`."""
+    def reserve_events(self, events: int) -> bool:
+        """See `Trace.reserve_events`."""
         had_room = self._foreign <= _MOST_FOREIGN
         self._foreign += events
         has_room = self._foreign <= _MOST_FOREIGN
@@ -327,7 +327,7 @@ class _Span:
         self._start = 0
 
     def __enter__(self) -> dict[str, Any]:
-        self._start = self._recorder.now()
+        self._start = self._recorder.timestamp()
         return self._facts
 
     def __exit__(

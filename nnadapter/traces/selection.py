@@ -42,9 +42,9 @@ def _log_trace() -> Trace:
     """What tells a log, if anybody reads one: who does has imported `logging`, or says so in the environment."""
     if "logging" not in sys.modules and not os.environ.get("NNADAPTER_LOG"):
         return SILENT
-    from nnadapter.traces.logged import LogTrace, is_wanted
+    from nnadapter.traces.logged import LogTrace, is_enabled
 
-    return LogTrace() if is_wanted() else SILENT
+    return LogTrace() if is_enabled() else SILENT
 
 
 def _recorder(path: Path, *, of_session_options: bool = False) -> Recorder:

@@ -48,12 +48,12 @@ class Event(NamedTuple):
 class Trace:
     """Takes events and keeps none: the trace of a session that has none. See `Recorder`."""
 
-    is_kept = False
+    is_recording = False
     """Events are kept. What runs often asks for this once, beforehand, and is done without a trace where it is not."""
-    is_told = False
+    is_logging = False
     """Somebody reads what is rare: plans, compilations, fallbacks."""
 
-    def now(self) -> int:
+    def timestamp(self) -> int:
         """The time on the trace's clock, in nanoseconds."""
         return 0
 
@@ -71,9 +71,9 @@ class Trace:
     def add(
         self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any], end: int | None = None
     ) -> None:
-        """Take an event that began at `start`, by `now`, and ended at `end`, or ends now."""
+        """Take an event that began at `start`, by `timestamp`, and ended at `end`, or ends now."""
 
-    def has_room(self, events: int) -> bool:
+    def reserve_events(self, events: int) -> bool:
         """Whether so many events of an engine below are kept, or may be kept elsewhere; they count as kept, or lost."""
         return False
 
@@ -89,7 +89,7 @@ class Trace:
             source: the name of a device, or `HOST`.
             target: the name of a device, or `HOST`.
             nbytes: of the value.
-            start: by `now`.
+            start: by `timestamp`.
             **facts: such as the value's name.
         """
 

@@ -11,11 +11,11 @@ from typing import Any
 from nnadapter.reports.facts import NOTHING, plain, predicted_word, to_lines
 from nnadapter.reports.formatting import code, count, duration, folded, table, wrapped
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PlanTotals:
     """What the plans of all models are together."""
 
     seconds: float | None
@@ -26,7 +26,7 @@ class Standing:
     """Share of the nodes that run off the CPU, from 0 to 1."""
     flops: float
     """Share of the known FLOPs off the CPU, from 0 to 1; the share of nodes where none are known."""
-    uncounted: int = 0
+    unknown_flops_nodes: int = 0
     """Nodes whose FLOPs are not known."""
 
 
@@ -40,9 +40,9 @@ class FeatureFacts:
     """A code of `partition.Reason`."""
     op_type: str
     """Empty where the reason is about whole segments."""
-    what: str
+    qualifier: str
     """The data type, rank, attribute or version; empty where the op alone says it."""
-    where: str
+    missing_in: str
     """`device`, or `converter` where nnadapter cannot offer it to a device yet."""
     nodes: int
     """That are refused for lack of it, and may lack more."""
@@ -52,7 +52,7 @@ class FeatureFacts:
     """Negative where there would be more."""
     seconds_saved: float | None
     """Predicted; negative where the plans would be slower, None where they could not run or costs are not known."""
-    then: Standing
+    resulting_totals: PlanTotals
     """With this feature and no other one."""
     example_model: str
     example_node: str
@@ -70,7 +70,7 @@ class RoadStep:
     """By this step, those before it taken."""
     seconds_saved: float | None
     """By this step."""
-    then: Standing
+    resulting_totals: PlanTotals
     """With all steps up to this one."""
 
 
@@ -80,7 +80,7 @@ class ModelFacts:
 
     name: str
     input_shapes: Mapping[str, tuple[int, ...]]
-    now: Standing
+    current_totals: PlanTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +104,14 @@ class WhatIfFacts:
     """Device -> where its costs come from."""
     ranked_by: tuple[str, ...]
     """Fields by which features are ranked, the first one first."""
-    now: Standing
+    current_totals: PlanTotals
     features: tuple[FeatureFacts, ...]
     """Each by itself, best first."""
     road_map: tuple[RoadStep, ...]
     """The best first, then the best given that one, and so on: features combine, so sums of `features` mislead."""
     models: tuple[ModelFacts, ...]
     failed: tuple[FailedModel, ...] = ()
-    left_out: int = 0
+    untried_features: int = 0
     """Features that were not tried: the least frequent ones, where there are very many."""
     notes: tuple[str, ...] = ()
     """What a person should know of the numbers, a sentence each."""
@@ -136,7 +136,7 @@ class WhatIfFacts:
 
 def supporting(facts: WhatIfFacts, feature: FeatureFacts) -> str:
     """What one feature would be worth: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
-    gained = _change(facts.now, feature.then)
+    gained = _change(facts.current_totals, feature.resulting_totals)
     parts = (segments(feature.segments_saved), gained, time(facts, feature.seconds_saved))
     return f"supporting {feature.label}: {listed(parts)}"
 
@@ -167,7 +167,7 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
     return f"{facts.word} {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
 
 
-def predicted(facts: WhatIfFacts, standing: Standing) -> str:
+def predicted(facts: WhatIfFacts, standing: PlanTotals) -> str:
     """`predicted 12.0 ms`, or `guessed`; empty where no times are known."""
     if not facts.is_timed:
         return ""
@@ -176,22 +176,22 @@ def predicted(facts: WhatIfFacts, standing: Standing) -> str:
     return f"{facts.word} {duration(standing.seconds)}"
 
 
-def standing(facts: WhatIfFacts, then: Standing) -> str:
+def totals_text(facts: WhatIfFacts, then: PlanTotals) -> str:
     """`12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
     return listed(
         (count(then.segments, "segment"), f"{share(then.flops)} of {flops_name(then)}", predicted(facts, then))
     )
 
 
-def coverage(totals: Standing) -> str:
+def coverage(totals: PlanTotals) -> str:
     """`12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
     shares = f"{share(totals.flops)} of {flops_name(totals)} and {share(totals.nodes)} of nodes"
     return f"{count(totals.segments, 'segment')}, {shares} off the CPU"
 
 
-def flops_name(of: Standing) -> str:
+def flops_name(of: PlanTotals) -> str:
     """What FLOPs are shared out: all, or those that are known."""
-    return "known FLOPs" if of.uncounted else "FLOPs"
+    return "known FLOPs" if of.unknown_flops_nodes else "FLOPs"
 
 
 def cpu_words(facts: WhatIfFacts) -> str:
@@ -199,7 +199,7 @@ def cpu_words(facts: WhatIfFacts) -> str:
 
     Empty where it is not better, or where no times are known.
     """
-    cpu_seconds, current_seconds = facts.all_cpu_seconds, facts.now.seconds
+    cpu_seconds, current_seconds = facts.all_cpu_seconds, facts.current_totals.seconds
     if cpu_seconds is None or current_seconds is None or current_seconds - cpu_seconds < NOTHING:
         return ""
     text = (
@@ -207,7 +207,9 @@ def cpu_words(facts: WhatIfFacts) -> str:
     )
     if not facts.road_map:
         return text
-    faster_steps = (place for place, step in enumerate(facts.road_map, 1) if (step.then.seconds or inf) < cpu_seconds)
+    faster_steps = (
+        place for place, step in enumerate(facts.road_map, 1) if (step.resulting_totals.seconds or inf) < cpu_seconds
+    )
     first = next(faster_steps, None)
     return f"{text}; " + (
         "so it is after every step of the road map"
@@ -221,7 +223,7 @@ def share(part: float) -> str:
     return f"{100 * part:.1f} %"
 
 
-def _change(baseline: Standing, improved: Standing) -> str:
+def _change(baseline: PlanTotals, improved: PlanTotals) -> str:
     """Coverage, of nodes where that of FLOPs is about the same, with digits only where they tell something."""
     if share(baseline.flops) == share(improved.flops) and share(baseline.nodes) != share(improved.nodes):
         return f"{_shares(baseline.nodes, improved.nodes)} of nodes"
@@ -252,8 +254,8 @@ def _summary(facts: WhatIfFacts) -> Iterator[str]:
     sources = ", ".join(f"{name} {source}" for name, source in facts.sources.items())
     yield f"what if    {facts.device} took more, of {', '.join(facts.devices)} (policy {facts.policy})"
     yield f"models     {len(facts.models)}" + (f", and {len(facts.failed)} that failed" if facts.failed else "")
-    yield f"now        {coverage(facts.now)}"
-    times = predicted(facts, facts.now) or "no times, as costs are not known"
+    yield f"now        {coverage(facts.current_totals)}"
+    times = predicted(facts, facts.current_totals) or "no times, as costs are not known"
     yield from wrapped(f"{times}; costs: {sources}", " " * 11)
     yield from wrapped(cpu_words(facts), " " * 11)
 
@@ -267,7 +269,7 @@ def _features(facts: WhatIfFacts) -> Iterator[str]:
     for place, feature in enumerate(facts.features[:_SHOWN], 1):
         yield from wrapped(supporting(facts, feature), f"{place:>3}. ")
         where = f"{count(feature.nodes, 'node')} in {feature.models} of {count(len(facts.models), 'model')}"
-        by = ", no converter offers it" if feature.where == "converter" else ""
+        by = ", no converter offers it" if feature.missing_in == "converter" else ""
         example = (
             f"{feature.example_node} of {feature.example_model}" if len(facts.models) > 1 else feature.example_node
         )
@@ -283,7 +285,8 @@ def _road_map(facts: WhatIfFacts) -> Iterator[str]:
     yield "road map, each step on top of those before it"
     for place, step in enumerate(facts.road_map, 1):
         yield from wrapped(
-            f"{' and '.join(step.labels)}: {saving(facts, step)}; then {standing(facts, step.then)}", f"{place:>3}. "
+            f"{' and '.join(step.labels)}: {saving(facts, step)}; then {totals_text(facts, step.resulting_totals)}",
+            f"{place:>3}. ",
         )
     if not facts.road_map:
         yield "     none: no feature, and no two together, are worth anything"
@@ -295,7 +298,7 @@ def _models(facts: WhatIfFacts) -> Iterator[str]:
     yield ""
     yield "models"
     for model in facts.models[:_SHOWN]:
-        yield from wrapped(f"{model.name}: {standing(facts, model.now)}", "  ")
+        yield from wrapped(f"{model.name}: {totals_text(facts, model.current_totals)}", "  ")
     if len(facts.models) > _SHOWN:
         yield f"  ... and {len(facts.models) - _SHOWN} more; the JSON form has them all"
     for failed in facts.failed:
@@ -317,7 +320,7 @@ def to_markdown(facts: WhatIfFacts) -> str:
     parts = [
         f"### What if {code(facts.device)} took more",
         f"{count(len(facts.models), 'model')}, policy {facts.policy}: "
-        f"{listed((coverage(facts.now), predicted(facts, facts.now)))} "
+        f"{listed((coverage(facts.current_totals), predicted(facts, facts.current_totals)))} "
         f"({', '.join(f'{code(name)} {source}' for name, source in facts.sources.items())})",
     ]
     if cpu_words(facts):
@@ -338,15 +341,24 @@ def _feature_table(facts: WhatIfFacts) -> str:
             str(place),
             code(feature.label),
             segments(feature.segments_saved),
-            share(feature.then.flops),
+            share(feature.resulting_totals.flops),
             time(facts, feature.seconds_saved),
             f"{feature.nodes} in {count(feature.models, 'model')}",
-            feature.reason if feature.where == "device" else f"{feature.reason} ({feature.where})",
+            feature.reason if feature.missing_in == "device" else f"{feature.reason} ({feature.missing_in})",
             code(feature.example_detail),
         ]
         for place, feature in enumerate(facts.features[:_SHOWN], 1)
     ]
-    heads = ("", "supporting", "segments", f"{flops_name(facts.now)} then", "time", "nodes", "reason", "for example")
+    heads = (
+        "",
+        "supporting",
+        "segments",
+        f"{flops_name(facts.current_totals)} then",
+        "time",
+        "nodes",
+        "reason",
+        "for example",
+    )
     return _table(facts, heads, rows, len(facts.features))
 
 
@@ -357,7 +369,7 @@ def _road_map_table(facts: WhatIfFacts) -> str:
             " and ".join(code(label) for label in step.labels),
             segments(step.segments_saved),
             time(facts, step.seconds_saved),
-            standing(facts, step.then),
+            totals_text(facts, step.resulting_totals),
         ]
         for place, step in enumerate(facts.road_map, 1)
     ]
@@ -366,11 +378,16 @@ def _road_map_table(facts: WhatIfFacts) -> str:
 
 def _model_table(facts: WhatIfFacts) -> str:
     rows = [
-        [code(model.name), str(model.now.segments), share(model.now.flops), predicted(facts, model.now)]
+        [
+            code(model.name),
+            str(model.current_totals.segments),
+            share(model.current_totals.flops),
+            predicted(facts, model.current_totals),
+        ]
         for model in facts.models
     ]
     rows += [[code(failed.name), "", "", f"failed: {code(failed.error)}"] for failed in facts.failed]
-    return table(("model", "segments", f"{flops_name(facts.now)} off the CPU", "time"), rows)
+    return table(("model", "segments", f"{flops_name(facts.current_totals)} off the CPU", "time"), rows)
 
 
 def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.costs.cost_model import Fusion, Groups, Merged, cost_table, merged
+from nnadapter.costs.cost_model import FusedGraph, Fusion, Groups, cost_table, fuse_atoms
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.offering.atoms import commonly_fused_groups, joined, with_atoms
@@ -38,7 +38,7 @@ from partition.segments import cut, place_by_priority
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 
-class Where(StrEnum):
+class MissingSide(StrEnum):
     """Where something has to be added."""
 
     DEVICE = "device"
@@ -55,14 +55,14 @@ class Feature:
     """A code of `partition.Reason`."""
     op_type: str
     """With its domain where that is not ONNX's own; empty where the reason is about whole segments."""
-    what: str = ""
+    qualifier: str = ""
     """The data type, rank, attribute or version, in words; empty where the op alone says it."""
-    where: Where = Where.DEVICE
+    missing_in: MissingSide = MissingSide.DEVICE
 
     @property
     def label(self) -> str:
         """The feature in a few words: `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
-        return _LABELS.get(Reason(self.reason), "{op} {what}").format(op=self.op_type, what=self.what).strip()
+        return _LABELS.get(Reason(self.reason), "{op} {what}").format(op=self.op_type, what=self.qualifier).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
         atom_features = {}
         for node, refusal in node_refusals:
             where = by_converter and refusal == model.conversion.verdicts[node]
-            feature = _feature(model.specialized, node, refusal, Where.CONVERTER if where else Where.DEVICE)
+            feature = _feature(model.specialized, node, refusal, MissingSide.CONVERTER if where else MissingSide.DEVICE)
             atom_features[feature] = Example(node=graph.nodes[node].name, detail=refusal.detail)
         for feature, example in atom_features.items():
             examples.setdefault(feature, example)
@@ -129,7 +129,7 @@ def _forbidden(judgment: Judgment, device: str) -> Sequence[bool]:
     return tuple(not verdict for verdict in applied.restricted(device, (SUPPORTED,) * atoms))
 
 
-def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: Where) -> Feature:
+def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: MissingSide) -> Feature:
     if refusal.reason in _OF_SEGMENTS:
         return Feature(reason=refusal.reason.value, op_type="")
     node = specialized.graph.nodes[index]
@@ -137,8 +137,8 @@ def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: 
     return Feature(
         reason=refusal.reason.value,
         op_type=op_name(node.domain, node.op_type),
-        what="" if describe is None else describe(specialized, index, refusal),
-        where=where,
+        qualifier="" if describe is None else describe(specialized, index, refusal),
+        missing_in=where,
     )
 
 
@@ -280,16 +280,16 @@ class PlanOutcome:
 class Pricing:
     """What the atoms of one graph cost, as far as devices run several as one."""
 
-    whole: Merged
+    fused_graph: FusedGraph
     """What devices fuse, joined."""
     fused: Prices
-    """Of the atoms of `whole`; the device takes everything."""
+    """Of the atoms of `fused_graph`; the device takes everything."""
 
     @cached_property
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The atoms of the graph, in the order of what is fused, and where each of those begins."""
-        sizes = [len(part) for part in self.whole.parts]
-        atoms = np.fromiter((atom for part in self.whole.parts for atom in part), np.int64, sum(sizes))
+        sizes = [len(part) for part in self.fused_graph.parts]
+        atoms = np.fromiter((atom for part in self.fused_graph.parts for atom in part), np.int64, sum(sizes))
         return atoms, np.cumsum([0, *sizes])[:-1].astype(np.int64)
 
 
@@ -310,7 +310,7 @@ class Situation:
     missing: Missing
     by_costs: bool
     """Costs place atoms, not the order of devices."""
-    alone: Prices
+    unfused_prices: Prices
     """Of every atom by itself, columns as `partition` orders them; the device takes everything."""
     recognized: Groups
     """Atoms that would be one if the device took all of them, some of which it refuses."""
@@ -328,7 +328,7 @@ class Situation:
     """Seconds of everything on the CPU, whatever rules say; infinite where it refuses something."""
     planned: int
     """Segments of the plan as it is; more than trials see where segments were halved for their device's memory."""
-    _known: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
+    _outcomes: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
     _pricings: dict[Groups, Pricing] = field(default_factory=dict)
 
     @property
@@ -376,15 +376,15 @@ class Situation:
         """
         relevant_features = self.features.keys() & features
         key = frozenset(relevant_features)
-        if key not in self._known:
+        if key not in self._outcomes:
             new_outcome = self._tried(key)
             fewer = (
-                [cached_outcome for subset, cached_outcome in self._known.items() if subset < key]
+                [cached_outcome for subset, cached_outcome in self._outcomes.items() if subset < key]
                 if self.by_costs
                 else []
             )
-            self._known[key] = min((new_outcome, *fewer), key=lambda outcome: outcome.seconds)
-        return self._known[key]
+            self._outcomes[key] = min((new_outcome, *fewer), key=lambda outcome: outcome.seconds)
+        return self._outcomes[key]
 
     def _tried(self, features: frozenset[Feature]) -> PlanOutcome:
         supported_atoms = tuple(needs is not None and needs <= features for needs in self.missing.needs)
@@ -401,7 +401,8 @@ class Situation:
         away = np.array([label in self.accelerators for label in labels], dtype=bool)
         sizes = np.array([len(nodes) for nodes in self.graph.atoms], dtype=np.int64)
         return PlanOutcome(
-            seconds=price(self.graph, self.alone, labels, segments) - self._saved_by_fusion(pricing, labels, home),
+            seconds=price(self.graph, self.unfused_prices, labels, segments)
+            - self._saved_by_fusion(pricing, labels, home),
             segments=len(segments),
             nodes=int(sizes[away].sum()),
             flops=int(self.flops[away].sum()),
@@ -423,7 +424,7 @@ class Situation:
         return place_by_priority(self.graph, tuple(verdicts), verdicts)
 
     def _placed_by_costs(self, pricing: Pricing, supported_atoms: Sequence[bool]) -> Sequence[str]:
-        fused_graph, prices = pricing.whole, pricing.fused
+        fused_graph, prices = pricing.fused_graph, pricing.fused
         row = prices.devices.index(self.device)
         run = prices.run.copy()
         run[row, [not all(supported_atoms[atom] for atom in part) for part in fused_graph.parts]] = np.inf
@@ -432,9 +433,9 @@ class Situation:
 
     def _saved_by_fusion(self, pricing: Pricing, labels: Sequence[str], home: NDArray[np.int64]) -> float:
         """Seconds less than the atoms one by one: of what is fused, where it lies in one segment."""
-        row = {device: at for at, device in enumerate(self.alone.devices)}
+        row = {device: at for at, device in enumerate(self.unfused_prices.devices)}
         rows = np.fromiter((row[label] for label in labels), np.int64, len(labels))
-        atom_seconds = self.alone.run[rows, np.arange(len(labels))]
+        atom_seconds = self.unfused_prices.run[rows, np.arange(len(labels))]
         saved = 0.0
         atoms, starts = pricing.parts
         if len(starts):
@@ -453,7 +454,7 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
     graph, conversion, costs, verdicts = model.graph, model.conversion, setting.costs, judgment.support.verdicts
     fusions = fusions_of(judgment, setting)
     everything = {**verdicts, target.name: (SUPPORTED,) * len(graph.atoms)}
-    single = Merged(graph, graph, tuple((atom,) for atom in range(len(graph.atoms))))
+    single = FusedGraph(graph, graph, tuple((atom,) for atom in range(len(graph.atoms))))
     atom_costs = cost_table(single, conversion, everything, costs)
     missing = missing_features(judgment, target)
     is_ir = target.capability.form is ModelForm.IR
@@ -469,7 +470,7 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
         verdicts=verdicts,
         missing=missing,
         by_costs=setting.constraints.policy.weighs and Source.ASSUMED not in atom_costs.sources.values(),
-        alone=aligned(graph, atom_costs.prices),
+        unfused_prices=aligned(graph, atom_costs.prices),
         recognized=recognized,
         pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),
         flops=flops,
@@ -495,6 +496,6 @@ def _priced(
     nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in groups]
     together = joined(len(graph.nodes), [*fusion.groups, *nodes])
     fusions = {**fusions, device: replace(fusion, groups=tuple(group for group in together if len(group) > 1))}
-    fused_graph = merged(graph, fusions.values())
+    fused_graph = fuse_atoms(graph, fusions.values())
     table = cost_table(fused_graph, conversion, fused_graph.verdicts(verdicts), costs, fusions)
-    return Pricing(whole=fused_graph, fused=aligned(fused_graph.graph, table.prices))
+    return Pricing(fused_graph=fused_graph, fused=aligned(fused_graph.graph, table.prices))

@@ -22,7 +22,7 @@ from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import SessionDevice, Setting, open_setting
 from nnadapter.policies import POLICIES
 from nnadapter.running.choices import chosen_by
-from nnadapter.whatif.report import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing, WhatIf
+from nnadapter.whatif.report import FailedModel, FeatureFacts, ModelFacts, PlanTotals, RoadStep, WhatIf
 from nnadapter.whatif.situation import Feature, PlanOutcome, Situation, situation_of
 from nnadapter.whatif.sources import model_sources
 
@@ -90,12 +90,12 @@ class FeatureValue:
 class Ranking:
     """Features of some models, ranked."""
 
-    now: PlanOutcome
+    current_totals: PlanOutcome
     features: tuple[FeatureValue, ...]
     """One feature each, best first."""
     road_map: tuple[FeatureValue, ...]
     """Each step given those before it; its outcome is that of all up to it."""
-    left_out: int
+    untried_features: int
     """Features that were not tried."""
 
 
@@ -126,10 +126,10 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
         reverse=True,
     )
     return Ranking(
-        now=baseline,
+        current_totals=baseline,
         features=tuple(singles),
         road_map=tuple(islice(_road(situations, tried, order, regions), _MOST_STEPS)),
-        left_out=len(frequent) - len(tried),
+        untried_features=len(frequent) - len(tried),
     )
 
 
@@ -221,7 +221,7 @@ _BY_FLOPS = ("flops", "segments_saved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Whole:
+class _Workload:
     """All that runs, of which shares are told."""
 
     nodes: int
@@ -232,7 +232,7 @@ class _Whole:
     """Somebody knows what every device costs."""
 
     @classmethod
-    def of(cls, situations: Sequence[Situation]) -> _Whole:
+    def of(cls, situations: Sequence[Situation]) -> _Workload:
         return cls(
             timed=all(situation.is_timed for situation in situations),
             nodes=sum(len(situation.graph.nodes) for situation in situations),
@@ -240,14 +240,14 @@ class _Whole:
             uncounted=sum(situation.uncounted for situation in situations),
         )
 
-    def standing(self, outcome: PlanOutcome) -> Standing:
+    def totals(self, outcome: PlanOutcome) -> PlanTotals:
         nodes = outcome.nodes / self.nodes if self.nodes else 0.0
-        return Standing(
+        return PlanTotals(
             seconds=self.seconds(outcome.seconds),
             segments=outcome.segments,
             nodes=nodes,
             flops=outcome.flops / self.flops if self.flops else nodes,
-            uncounted=self.uncounted,
+            unknown_flops_nodes=self.uncounted,
         )
 
     def seconds(self, predicted_seconds: float) -> float | None:
@@ -269,7 +269,7 @@ def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: 
     """
     sources = {name: str(source) for situation in situations for name, source in situation.sources.items()}
     assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
-    workload = _Whole.of(situations)
+    workload = _Workload.of(situations)
     ranking = rank(situations, by_time if workload.timed else by_flops(workload.flops), regions=not workload.timed)
     return WhatIf(
         device=device,
@@ -277,18 +277,18 @@ def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: 
         policy=policy,
         sources=sources,
         ranked_by=_BY_TIME if workload.timed else _BY_FLOPS,
-        now=workload.standing(ranking.now),
+        current_totals=workload.totals(ranking.current_totals),
         features=tuple(_feature(situations, feature_value, workload) for feature_value in ranking.features),
         road_map=tuple(_step(feature_value, workload) for feature_value in ranking.road_map),
         models=tuple(_model(situation) for situation in situations),
         failed=tuple(failed),
-        left_out=ranking.left_out,
+        untried_features=ranking.untried_features,
         all_cpu_seconds=workload.seconds(sum(situation.on_cpu for situation in situations)),
-        notes=tuple(_notes(situations, device, policy, assumed, ranking.left_out)),
+        notes=tuple(_notes(situations, device, policy, assumed, ranking.untried_features)),
     )
 
 
-def _feature(situations: Sequence[Situation], feature_value: FeatureValue, workload: _Whole) -> FeatureFacts:
+def _feature(situations: Sequence[Situation], feature_value: FeatureValue, workload: _Workload) -> FeatureFacts:
     (feature,) = feature_value.features
     having = [situation for situation in situations if feature in situation.features]
     example = having[0].features[feature]
@@ -296,31 +296,31 @@ def _feature(situations: Sequence[Situation], feature_value: FeatureValue, workl
         label=feature.label,
         reason=feature.reason,
         op_type=feature.op_type,
-        what=feature.what,
-        where=feature.where.value,
+        qualifier=feature.qualifier,
+        missing_in=feature.missing_in.value,
         nodes=sum(situation.frequency[feature] for situation in having),
         models=len(having),
         segments_saved=feature_value.gain.segments,
         seconds_saved=workload.seconds(feature_value.gain.seconds),
-        then=workload.standing(feature_value.outcome),
+        resulting_totals=workload.totals(feature_value.outcome),
         example_model=having[0].name,
         example_node=example.node,
         example_detail=example.detail,
     )
 
 
-def _step(feature_value: FeatureValue, workload: _Whole) -> RoadStep:
+def _step(feature_value: FeatureValue, workload: _Workload) -> RoadStep:
     return RoadStep(
         labels=tuple(sorted(feature.label for feature in feature_value.features)),
         segments_saved=feature_value.gain.segments,
         seconds_saved=workload.seconds(feature_value.gain.seconds),
-        then=workload.standing(feature_value.outcome),
+        resulting_totals=workload.totals(feature_value.outcome),
     )
 
 
 def _model(situation: Situation) -> ModelFacts:
-    baseline = _Whole.of([situation]).standing(situation.with_features())
-    return ModelFacts(name=situation.name, input_shapes=situation.shapes, now=baseline)
+    baseline = _Workload.of([situation]).totals(situation.with_features())
+    return ModelFacts(name=situation.name, input_shapes=situation.shapes, current_totals=baseline)
 
 
 def _notes(
@@ -357,7 +357,7 @@ def _notes(
     )
 
 
-Seen = Callable[[str, NNAdapterError | None], None]
+ProgressCallback = Callable[[str, NNAdapterError | None], None]
 """Told of every model when it was looked at: its name, and the error if it failed."""
 
 
@@ -367,8 +367,8 @@ def what_if(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     options: Options | Mapping[str, Any] | None = None,
     *,
-    of: str | None = None,
-    seen: Seen | None = None,
+    device: str | None = None,
+    on_model: ProgressCallback | None = None,
 ) -> WhatIf:
     """Return what a device lacks for some models: which feature is worth how much, and which to add first.
 
@@ -381,8 +381,8 @@ def what_if(
         devices: as for `InferenceSession`.
         input_shapes: shapes of inputs by name; of several models, each takes those of its own inputs.
         options: how to decide. By policy `measured` it is what costs predict.
-        of: the device that would learn; the first one that is not the CPU if not given.
-        seen: called after each model, with its name and its error or None.
+        device: the device that would learn; the first one that is not the CPU if not given.
+        on_model: called after each model, with its name and its error or None.
 
     Raises:
         ModelFileError, InvalidModelError: no model can be read, or there is none.
@@ -398,7 +398,7 @@ def what_if(
     sources = model_sources(models)
     setting = open_setting(default_devices() if devices is None else devices, chosen)
     try:
-        target = _learner(setting, of)
+        target = _learner(setting, device)
         situations: list[Situation] = []
         failed: list[FailedModel] = []
         for name, source in sources:
@@ -410,8 +410,8 @@ def what_if(
             except NNAdapterError as caught:
                 error = caught
                 failed.append(FailedModel(name=name, error=str(error)))
-            if seen is not None:
-                seen(name, error)
+            if on_model is not None:
+                on_model(name, error)
             if error is not None and len(sources) == 1:
                 raise error
     finally:

@@ -180,7 +180,7 @@ class _Elimination:
     """[e] Position of the neighbor."""
     begin: int
     """Where the tables that the group makes begin among all."""
-    taken: Indices
+    consumed_table_starts: Indices
     """[t] Where the tables begin that are taken over."""
     taker: Indices
     """[t] Position of the vertex that does."""
@@ -197,9 +197,9 @@ class Elimination:
     steps: tuple[_Elimination, ...]
     size: int
     """Entries of all tables."""
-    left: Indices
+    remaining_vertices: Indices
     """[vertices left]"""
-    edges_left: Indices
+    remaining_edges: Indices
     """[edges] Positions of the edges between them."""
     over: tuple[tuple[Indices, Indices], ...]
     """For one and for two neighbors: where tables that nothing takes over begin [t], and their neighbors [t, n]."""
@@ -359,8 +359,8 @@ def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds
     table: Seconds = coefficients @ np.concatenate(
         [[1 - vertex_bit, vertex_bit], (1 - vertex_bit) * neighbor_bits, vertex_bit * (1 - neighbor_bits)]
     ).astype(np.float64)
-    if len(step.taken):
-        place = step.taken[:, None] + step.weights @ bits
+    if len(step.consumed_table_starts):
+        place = step.consumed_table_starts[:, None] + step.weights @ bits
         entry = (step.taker[:, None] << (size + 1)) + np.arange(2 << size)
         table += np.bincount(entry.ravel(), tables[place].ravel(), table.size).reshape(table.shape)
     return table
@@ -375,8 +375,8 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
     submodular.
     """
     name = np.full(plan.count, -1, np.int64)
-    name[plan.left] = np.arange(len(plan.left))
-    vertex = costs.vertex[:, plan.left].copy()
+    name[plan.remaining_vertices] = np.arange(len(plan.remaining_vertices))
+    vertex = costs.vertex[:, plan.remaining_vertices].copy()
     (lone, of_one), (pair, of_two) = plan.over
     lone_neighbor = name[of_one[:, 0]] if len(lone) else lone
     first, second = name[of_two[:, 0]], name[of_two[:, 1]]
@@ -390,9 +390,9 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
         (first, 1, both + low_down - low_up),
         (second, 1, low_up - low_down),
     ):
-        vertex[state] += np.bincount(vertices, seconds, len(plan.left))
+        vertex[state] += np.bincount(vertices, seconds, len(plan.remaining_vertices))
     edge = np.stack([np.maximum(up, 0.0) + low_down, np.maximum(down, 0.0) + low_up])
-    remaining_edges = plan.edges_left
+    remaining_edges = plan.remaining_edges
     ends = (
         np.concatenate([name[costs.first[remaining_edges]], first]),
         np.concatenate([name[costs.second[remaining_edges]], second]),
@@ -403,7 +403,7 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
 def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
     """Return the values of all vertices by those [vertices left] of the ones that are left."""
     vertex_values = np.zeros(plan.count, np.bool_)
-    vertex_values[plan.left] = remaining_values
+    vertex_values[plan.remaining_vertices] = remaining_values
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):
         neighbors = step.group.neighbors
         state = vertex_values[neighbors] @ (1 << np.arange(neighbors.shape[1]))

@@ -218,7 +218,7 @@ def _with_equal_repeats(graph: Graph, prices: Prices, best: Priced, blocks: Sequ
 
 
 def _no_way(prices: Prices) -> str:
-    stuck = np.flatnonzero(np.isinf(prices.into).any(axis=0) | np.isinf(prices.out).any(axis=0))
+    stuck = np.flatnonzero(np.isinf(prices.transfer_in).any(axis=0) | np.isinf(prices.transfer_out).any(axis=0))
     named = ", ".join(repr(prices.values[at]) for at in stuck[:_NAMED])
     more = f" and {len(stuck) - _NAMED} more" if len(stuck) > _NAMED else ""
     return (

@@ -323,9 +323,9 @@ class Surcharge:
 
     value: Seconds
     """[2] For every value that passes to a device from the other one."""
-    before: Indices
+    producers: Indices
     """[edges] Atoms that others read from."""
-    after: Indices
+    consumers: Indices
     """[edges] Those others."""
     edge: Seconds
     """[2, edges] Where the later atom is on this device and the earlier one is on the other."""
@@ -381,15 +381,15 @@ def _network(
     leaves = topology.output.copy()
     leaves[topology.read_value[~is_active]] = True
     leaves &= inner
-    _add(unary, topology.producer[leaves], prices.out[rows][:, leaves])
+    _add(unary, topology.producer[leaves], prices.transfer_out[rows][:, leaves])
     value, reader = topology.read_value[is_active], topology.reader[is_active]
-    through = prices.into[rows] + np.where(leaves, 0.0, prices.out[rows[::-1]])
-    price = np.where(inner, through + (surcharge.value[:, None] if surcharge else 0.0), prices.into[rows])
+    through = prices.transfer_in[rows] + np.where(leaves, 0.0, prices.transfer_out[rows[::-1]])
+    price = np.where(inner, through + (surcharge.value[:, None] if surcharge else 0.0), prices.transfer_in[rows])
     edges = _edges(topology, np.where(inner, topology.producer + 2, -1), value, reader + 2, price, unary)
     if surcharge is not None:
         unary += np.where(active, surcharge.atom, 0.0)
-        both_active = active[surcharge.before] & active[surcharge.after]
-        predecessor, successor = surcharge.before[both_active] + 2, surcharge.after[both_active] + 2
+        both_active = active[surcharge.producers] & active[surcharge.consumers]
+        predecessor, successor = surcharge.producers[both_active] + 2, surcharge.consumers[both_active] + 2
         edges += [
             (successor, predecessor, surcharge.edge[1, both_active]),
             (predecessor, successor, surcharge.edge[0, both_active]),

@@ -157,17 +157,18 @@ class Prices:
     """The label whose memory holds the model's inputs and outputs; it need not be one of `devices`."""
     run: Seconds
     """[devices, atoms] An atom; infinite where the device does not take it."""
-    into: Seconds
+    transfer_in: Seconds
     """[devices, values] To bring a value to a segment; infinite where it may not cross."""
-    out: Seconds
+    transfer_out: Seconds
     """[devices, values] To take a value from a segment; infinite where it may not cross."""
     launch: Seconds
     """[devices] A segment."""
     values: tuple[str, ...]
     """Names of the columns: every value that a node makes or reads, constants left out."""
-    again: Seconds | None = None
+    resident_read: Seconds | None = None
     """[devices, values] A value that is read where it was made or brought to before, by another segment of the device:
-    at either end, in the place of `into` and `out`. Infinite where it does not stay there; None where none does."""
+    at either end, in the place of `transfer_in` and `transfer_out`. Infinite where it does not stay there; None where
+    none does."""
 
     def __post_init__(self) -> None:
         """Check shapes and numbers.
@@ -182,9 +183,14 @@ class Prices:
                 raise GraphError(f"prices name the {kind} {twice!r} twice; name each once")
         rows, columns = len(self.devices), len(self.values)
         atoms = self.run.shape[-1] if self.run.ndim else 0
-        shapes = {"run": (rows, atoms), "into": (rows, columns), "out": (rows, columns), "launch": (rows,)}
-        if self.again is not None:
-            shapes["again"] = (rows, columns)
+        shapes = {
+            "run": (rows, atoms),
+            "transfer_in": (rows, columns),
+            "transfer_out": (rows, columns),
+            "launch": (rows,),
+        }
+        if self.resident_read is not None:
+            shapes["resident_read"] = (rows, columns)
         for field in fields(self):
             if field.name in shapes:
                 _check_array(field.name, getattr(self, field.name), shapes[field.name])
@@ -199,11 +205,11 @@ class Prices:
             tuple(self.devices[row] for row in chosen),
             self.host,
             self.run[chosen],
-            self.into[chosen],
-            self.out[chosen],
+            self.transfer_in[chosen],
+            self.transfer_out[chosen],
             self.launch[chosen],
             self.values,
-            None if self.again is None else self.again[chosen],
+            None if self.resident_read is None else self.resident_read[chosen],
         )
 
 
@@ -226,15 +232,15 @@ class SegmentPrice:
     """Its atoms."""
     launch: float
     """Starting it."""
-    into: float
+    transfer_in: float
     """Bringing its inputs."""
-    out: float
+    transfer_out: float
     """Taking its outputs."""
 
     @property
     def total(self) -> float:
         """All four."""
-        return self.run + self.launch + self.into + self.out
+        return self.run + self.launch + self.transfer_in + self.transfer_out
 
 
 def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None = None) -> float:
@@ -266,7 +272,7 @@ def price_segments(
     parts, devices = _totals(graph, prices, placement, segments)
     rows = zip(devices.tolist(), *parts.tolist(), strict=True)
     return tuple(
-        SegmentPrice(device=prices.devices[device], run=run, launch=launch, into=into, out=out)
+        SegmentPrice(device=prices.devices[device], run=run, launch=launch, transfer_in=into, transfer_out=out)
         for device, run, launch, into, out in rows
     )
 
@@ -296,8 +302,8 @@ def aligned(graph: Graph, prices: Prices) -> Prices:
     if missing is not None:
         raise GraphError(f"prices have no column for the value {missing!r}; every value that crosses needs one")
     order = np.fromiter((column[name] for name in topology.values), np.int64, len(topology.values))
-    into, out = prices.into[:, order], prices.out[:, order]
-    repeat_seconds = None if prices.again is None else prices.again[:, order]
+    into, out = prices.transfer_in[:, order], prices.transfer_out[:, order]
+    repeat_seconds = None if prices.resident_read is None else prices.resident_read[:, order]
     return Prices(prices.devices, prices.host, prices.run, into, out, prices.launch, topology.values, repeat_seconds)
 
 
@@ -338,18 +344,18 @@ def _sums(topology: Topology, prices: Prices, home: Indices, device: Indices) ->
     value, segment = np.divmod(np.unique(topology.read_value[crosses] * count + reading[crosses]), max(1, count))
     reader = device[segment]
     at_home = is_produced[value] & (device[maker[value]] == reader)
-    bring, take = prices.into[reader, value], prices.out
+    bring, take = prices.transfer_in[reader, value], prices.transfer_out
     leaves = topology.output.copy()
-    if prices.again is None:
+    if prices.resident_read is None:
         leaves[value] = True
     else:
-        repeat_seconds = prices.again[reader, value]
+        repeat_seconds = prices.resident_read[reader, value]
         is_present = np.isfinite(repeat_seconds) & (at_home | _followers(value * len(prices.devices) + reader))
         bring = np.where(is_present, repeat_seconds, bring)
         leaves[value[~(is_present & at_home)]] = True
         stay = np.setdiff1d(value, np.flatnonzero(leaves))
-        take = prices.out.copy()
-        take[:, stay] = prices.again[:, stay]
+        take = prices.transfer_out.copy()
+        take[:, stay] = prices.resident_read[:, stay]
         leaves[stay] = True
     leaving = np.flatnonzero(leaves & is_produced)
     run = np.bincount(home, prices.run[device[home], np.arange(topology.atoms)], count)
@@ -437,10 +443,10 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
         crosses = homes != maker[values][:, None]
         crosses[:, 1:] &= homes[:, 1:] != homes[:, :-1]
         on_second = np.take_along_axis(rows[readers], order, axis=1) == 1
-        into = _by_row(prices.into, values, on_second)
+        into = _by_row(prices.transfer_in, values, on_second)
         away = crosses
-        if prices.again is not None:
-            repeat_seconds = _by_row(prices.again, values, on_second)
+        if prices.resident_read is not None:
+            repeat_seconds = _by_row(prices.resident_read, values, on_second)
             made_on_second = (rows[topology.producer[values]] == 1)[:, None]
             at_home = is_produced[values][:, None, None] & (made_on_second == on_second)
             is_present = np.isfinite(repeat_seconds) & (at_home | _came_before(crosses, on_second))
@@ -451,10 +457,10 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
         seconds += np.where(crosses, into, 0.0).sum(axis=(0, 1))
     every = np.arange(len(is_produced))
     producer_row = rows[topology.producer] == 1
-    out = _by_row(prices.out, every, producer_row)
+    out = _by_row(prices.transfer_out, every, producer_row)
     seconds += np.where(leaves & is_produced[:, None], out, 0.0).sum(axis=0)
-    if prices.again is not None:
-        repeat_seconds = _by_row(prices.again, every, producer_row)
+    if prices.resident_read is not None:
+        repeat_seconds = _by_row(prices.resident_read, every, producer_row)
         seconds += np.where(stays & ~leaves & is_produced[:, None], repeat_seconds, 0.0).sum(axis=0)
     return seconds
 
@@ -492,18 +498,21 @@ def penalized(graph: Graph, prices: Prices) -> Prices:
         graph: the graph.
         prices: columns in the order of the graph's topology.
     """
-    forbidden = np.isinf(prices.into).any() or np.isinf(prices.out).any()
+    forbidden = np.isinf(prices.transfer_in).any() or np.isinf(prices.transfer_out).any()
     if not forbidden:
         return prices
     topology = topology_of(graph)
     readers = np.bincount(topology.read_value, minlength=len(topology.values))
-    run, into, out = (np.where(np.isinf(part), 0.0, part).max(axis=0) for part in (prices.run, prices.into, prices.out))
+    run, into, out = (
+        np.where(np.isinf(part), 0.0, part).max(axis=0)
+        for part in (prices.run, prices.transfer_in, prices.transfer_out)
+    )
     most = run.sum() + (into * readers + out).sum() + prices.launch.max() * topology.atoms
     above = 1.0 + 2.0 * float(most)
     return replace(
         prices,
-        into=np.where(np.isinf(prices.into), above, prices.into),
-        out=np.where(np.isinf(prices.out), above, prices.out),
+        transfer_in=np.where(np.isinf(prices.transfer_in), above, prices.transfer_in),
+        transfer_out=np.where(np.isinf(prices.transfer_out), above, prices.transfer_out),
     )
 
 

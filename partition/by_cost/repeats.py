@@ -200,20 +200,20 @@ class FoldedGraph:
     prices: Prices
     """Of the short graph; every repeat costs what it costs, whatever the number that it stands for: so runs, transfers
     and launches keep their proportion."""
-    home: Indices
+    representative_atom: Indices
     """[atoms of the long graph] The atom of the short graph that stands for it."""
     repeats: tuple[int, ...]
     """Per run, how many repeats it has, first and last ones included."""
 
     def spread(self, rows: Rows) -> Rows:
         """Return for every atom of the long graph the row of its device, from those of the short one."""
-        long_rows: Rows = rows[self.home]
+        long_rows: Rows = rows[self.representative_atom]
         return long_rows
 
     def gathered(self, rows: Rows) -> Rows:
         """Return for every atom of the short graph the row that most atoms have which it stands for."""
         counts = np.zeros((len(self.graph.atoms), int(rows.max(initial=0)) + 1), np.int64)
-        np.add.at(counts, (self.home, rows), 1)
+        np.add.at(counts, (self.representative_atom, rows), 1)
         short_rows: Rows = counts.argmax(axis=1).astype(np.int8)
         return short_rows
 
@@ -249,7 +249,7 @@ def fold(
         blocks: of the graph (`partition.by_cost.repeats.find_blocks`).
         representative_count: repeats that stand for all between the first and the last one.
     """
-    graph_facts = _Known.of(graph, prices)
+    graph_facts = _GraphFacts.of(graph, prices)
     spans = [span for run in blocks for span in _spans(graph_facts, run, representative_count)]
     if not spans:
         return None
@@ -263,7 +263,7 @@ def fold(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Known:
+class _GraphFacts:
     """What is asked of the graph for every run, worked out once."""
 
     graph: Graph
@@ -280,7 +280,7 @@ class _Known:
     """[values] 1 for what the graph gives back."""
 
     @classmethod
-    def of(cls, graph: Graph, prices: Prices) -> _Known:
+    def of(cls, graph: Graph, prices: Prices) -> _GraphFacts:
         """Work it out."""
         ends = np.array([(min(group), max(group)) for group in graph.atoms], np.int64).reshape(-1, 2)
         wide = ends[ends[:, 0] < ends[:, 1]]
@@ -295,7 +295,7 @@ class _Known:
         )
 
 
-def _spans(graph_facts: _Known, run: Blocks, representative_count: int) -> Iterator[_Span]:
+def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> Iterator[_Span]:
     """Repeats that may be left out, the few that stand for them included."""
     length = run.length
     if len(run.starts) < representative_count + 3:
@@ -313,7 +313,7 @@ def _spans(graph_facts: _Known, run: Blocks, representative_count: int) -> Itera
             yield _Span(start + (end - 1 - middle) * length, length, middle, end - first)
 
 
-def _repeat_start_with_fewest_cuts(graph_facts: _Known, run: Blocks) -> int | None:
+def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int | None:
     """Return where repeats best begin, counted from the run's first node; None if reads go further back than a repeat.
 
     Atoms that would be cut are counted per position; reads that would reach two repeats back rule a position out.
@@ -350,7 +350,7 @@ def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> 
         crossing[0] += weight
 
 
-def _equal_at_distance(graph_facts: _Known, start: int, length: int, count: int) -> Flags:
+def _equal_at_distance(graph_facts: _GraphFacts, start: int, length: int, count: int) -> Flags:
     """[count - 1] Whether each repeat has the atoms and the prices of the one before it."""
     nodes = np.arange(start, start + length * count)
     ends = graph_facts.ends[graph_facts.atom_of[nodes]]
@@ -362,7 +362,7 @@ def _equal_at_distance(graph_facts: _Known, start: int, length: int, count: int)
     return alike
 
 
-def _node_prices(graph_facts: _Known, start: int, count: int) -> Seconds:
+def _node_prices(graph_facts: _GraphFacts, start: int, count: int) -> Seconds:
     """[prices, count] What nodes cost on each device, what their values do, and how many of these are outputs."""
     graph, prices, column = graph_facts.graph, graph_facts.prices, graph_facts.column
     nodes = graph.nodes[start : start + count]
@@ -373,7 +373,9 @@ def _node_prices(graph_facts: _Known, start: int, count: int) -> Seconds:
         columns += [column[name] for name in node.reads if name in column and name not in graph.producer]
         node_indices += [at] * len(columns)
         values += columns
-    crossing = np.concatenate([prices.into[:, values], prices.out[:, values], graph_facts.output[None, values]])
+    crossing = np.concatenate(
+        [prices.transfer_in[:, values], prices.transfer_out[:, values], graph_facts.output[None, values]]
+    )
     summed = [np.bincount(np.array(node_indices, np.int64), row, count) for row in crossing]
     run = prices.run[:, graph_facts.atom_of[start : start + count]]
     return np.concatenate([run, np.stack(summed)])
@@ -420,10 +422,10 @@ def _prices(short: Graph, prices: Prices, home: Indices) -> Prices:
     return replace(
         prices,
         run=prices.run[:, first],
-        into=prices.into[:, chosen],
-        out=prices.out[:, chosen],
+        transfer_in=prices.transfer_in[:, chosen],
+        transfer_out=prices.transfer_out[:, chosen],
         values=values,
-        again=None if prices.again is None else prices.again[:, chosen],
+        resident_read=None if prices.resident_read is None else prices.resident_read[:, chosen],
     )
 
 
@@ -536,7 +538,7 @@ def _searched(
     graph: Graph, prices: Prices, folded: FoldedGraph, named: Sequence[Named], costs: Seconds
 ) -> Iterator[Named]:
     movable = np.flatnonzero(np.isfinite(folded.prices.run).all(axis=0))
-    graph_costs, work = PlacementCosts(graph, prices, folded.home), _SEARCH_WORK
+    graph_costs, work = PlacementCosts(graph, prices, folded.representative_atom), _SEARCH_WORK
     for origin, rows in cheapest(named, costs):
         better, work = improve(folded.graph, graph_costs, rows, movable, work)
         yield Origin(OriginKind.MOVED_ALIKE, base=origin), better

@@ -2,8 +2,8 @@
 
 Values that come back: made on a device and read there again, but by a later segment.
 
-Such a value leaves the device and is brought to it again, unless it stays there, which costs less (`Prices.again`). A
-cut sees two atoms on one device and nothing to pay; no cut
+Such a value leaves the device and is brought to it again, unless it stays there, which costs less
+(`Prices.resident_read`). A cut sees two atoms on one device and nothing to pay; no cut
 can, as paying for two atoms on *one* side makes cuts hard. So what returns cost a placement is charged to the atoms
 that make and read such values, half each, and the next cut pays the average of what was charged so far. That finds
 better placements, and no bound.
@@ -69,7 +69,7 @@ class PlacementCosts:
     graph: Graph
     prices: Prices
     """Columns in the order of the graph's topology."""
-    home: Indices | None = None
+    representative_atom: Indices | None = None
     """[atoms] Where placements are of a shorter graph: the atom there that stands for each one here."""
 
     @property
@@ -85,7 +85,7 @@ class PlacementCosts:
     def of(self, rows: Rows) -> Seconds:
         """Return the seconds [placements] of rows [atoms, placements]."""
         blocks = (rows[:, start : start + self.at_once] for start in range(0, rows.shape[1], self.at_once))
-        homes = (block if self.home is None else block[self.home] for block in blocks)
+        homes = (block if self.representative_atom is None else block[self.representative_atom] for block in blocks)
         return np.concatenate([price_many(self.graph, self.prices, home_rows) for home_rows in homes])
 
 
@@ -220,9 +220,9 @@ def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
     returns = is_produced & (rows[maker] == rows[reader]) & (home[maker] != home[reader])
     value, maker, reader = topology.read_value[returns], maker[returns], reader[returns]
     row = rows[reader]
-    into, out = prices.into[row, value], prices.out[row, value]
-    if prices.again is not None:
-        repeat_seconds = prices.again[row, value]
+    into, out = prices.transfer_in[row, value], prices.transfer_out[row, value]
+    if prices.resident_read is not None:
+        repeat_seconds = prices.resident_read[row, value]
         into, out = (np.where(np.isfinite(repeat_seconds), repeat_seconds, seconds) for seconds in (into, out))
     _, group, sharing = np.unique(value * len(segments) + home[reader], return_inverse=True, return_counts=True)
     leaving = np.where(leaves[value], 0.0, out / np.bincount(value)[value])
@@ -612,10 +612,10 @@ def _cheapest_set(
         prices,
         devices=("elsewhere", prices.devices[row]),
         run=np.stack([absence_prices, prices.run[row]]),
-        into=np.stack([none, prices.into[row]]),
-        out=np.stack([none, prices.out[row]]),
+        transfer_in=np.stack([none, prices.transfer_in[row]]),
+        transfer_out=np.stack([none, prices.transfer_out[row]]),
         launch=launch,
-        again=None,
+        resident_read=None,
     )
     surcharge = along_paths(paths, launch, topology.atoms)
     return two_way(topology, of_one, (0, 1), surcharge=surcharge, plans=plans)

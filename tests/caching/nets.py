@@ -44,4 +44,4 @@ def outcome(folder, model, device, feed=None, **options):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
     found = [segment.cache for segment in report.segments if segment.cache is not None]
     assert found, "no segment went by the cache"
-    return all(each.hit for each in found), "; ".join(each.why for each in found)
+    return all(each.hit for each in found), "; ".join(each.miss_reason for each in found)

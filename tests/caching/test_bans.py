@@ -90,4 +90,4 @@ def test_the_newest_come_first(tmp_path, clock):
     mine.add(relu(2), ["a"], "first", "compile")
     clock.now += DAY
     mine.add(relu(3), ["b"], "second", "accuracy")
-    assert [ban.why for ban in stored_bans(tmp_path)] == ["second", "first"]
+    assert [ban.reason for ban in stored_bans(tmp_path)] == ["second", "first"]

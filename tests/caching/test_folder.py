@@ -42,7 +42,7 @@ def checked(opened, number):
     """Whether an entry is there; what it holds is right then."""
     found = opened.find(key(number))
     if isinstance(found, Miss):
-        assert not found.is_defect, found.why
+        assert not found.is_defect, found.reason
         return False
     assert bytes(found.made) == contents(number)
     return True
@@ -277,7 +277,7 @@ def test_an_entry_that_is_a_pipe_is_a_miss(tmp_path):
     opened = folder(tmp_path)
     os.mkfifo(tmp_path / key(1).name)
     found = opened.find(key(1))
-    assert isinstance(found, Miss) and "0 bytes" in found.why
+    assert isinstance(found, Miss) and "0 bytes" in found.reason
     assert "a device or a pipe" in opened.keep(key(1), contents(1), 0.0)
 
 

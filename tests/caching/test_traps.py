@@ -256,7 +256,7 @@ def started(folder, *, package="1.0", version="1", hardware="chip", added=1):
 @pytest.mark.slow
 def test_another_driver_or_hardware_is_a_miss_that_names_it(tmp_path):
     assert started(tmp_path)[1].startswith("CacheFacts(hit=False")
-    assert started(tmp_path) == (1.0, "CacheFacts(hit=True, why='')\n")
+    assert started(tmp_path) == (1.0, "CacheFacts(hit=True, miss_reason='')\n")
     for change, words in (
         ({"package": "1.1"}, "driver (distribution 'adding 1.0' there, 'adding 1.1' here)"),
         ({"version": "2", "added": 2}, "driver (version '1' there, '2' here"),
@@ -266,7 +266,7 @@ def test_another_driver_or_hardware_is_a_miss_that_names_it(tmp_path):
         computed, said = started(tmp_path, **change)
         assert computed == change.get("added", 1)
         assert "hit=False" in said and words in said
-    assert started(tmp_path) == (1.0, "CacheFacts(hit=True, why='')\n")
+    assert started(tmp_path) == (1.0, "CacheFacts(hit=True, miss_reason='')\n")
 
 
 def test_a_file_that_is_replaced_under_a_running_session(tmp_path):
@@ -334,7 +334,7 @@ def test_plans_for_many_shapes_are_hits(tmp_path, device):
             for rows in (2, 3, 5, 7):
                 feed = {"x": numbers(rows, 4)}
                 np.testing.assert_allclose(session.run(None, feed), run_whole(model, feed), rtol=1e-5, atol=1e-5)
-            kept.append((session.report().segments[0].cache.hit, session.report().plans.made))
+            kept.append((session.report().segments[0].cache.hit, session.report().plans.compiled))
     assert [hit for hit, _ in kept] == [False, True] and kept[0][1] == kept[1][1]
 
 

@@ -57,8 +57,8 @@ def test_explain_says_hit_and_what_differs(call, kept):
     shown = call("cache explain chain.onnx -d fake_npu --option fake_npu.threads=1 --folder kept --json").stdout
     told = json.loads(shown)
     (segment,) = told["segments"]
-    assert not told["plan"]["hit"] and "differs in options (fake_npu.threads " in told["plan"]["why"]
-    assert not segment["hit"] and "differs in options (threads " in segment["why"]
+    assert not told["plan"]["hit"] and "differs in options (fake_npu.threads " in told["plan"]["miss_reason"]
+    assert not segment["hit"] and "differs in options (threads " in segment["miss_reason"]
     assert len(list(kept.iterdir())) == 2
 
 

@@ -33,8 +33,8 @@ def test_what_cannot_be_had_here_is_one_line_and_what_can_is_told_how(call):
     assert "ort:Js" in rest and rest.endswith("; `nnadapter devices` says why")
     for name, row in rows.items():
         own = [line for line in said if line[1:].startswith(f" {name} ")]
-        assert bool(own) == (row.available or row.possible) != (name in re.findall(r"[\w:]+", rest))
-    assert rows["missing"].possible
+        assert bool(own) == (row.available or row.installable) != (name in re.findall(r"[\w:]+", rest))
+    assert rows["missing"].installable
 
 
 def test_json(call, monkeypatch):

@@ -1,4 +1,4 @@
-"""`nnadapter export`, and `nnadapter report --segments`."""
+"""`nnadapter export`, and `nnadapter report --save-segments`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_weights_lie_beside_a_model_that_is_too_large(folder):
 
 def test_each_segment_runs_alone(call, folder):
     onnx.save(parse(CHAIN), "chain.onnx")
-    call("report chain.onnx -d fake_npu --option fake_npu.switched_off=Relu --fallback allow --segments parts")
+    call("report chain.onnx -d fake_npu --option fake_npu.switched_off=Relu --fallback allow --save-segments parts")
     paths = sorted(Path("parts").iterdir())
     assert [path.name for path in paths] == ["segment_0_fake_npu.onnx", "segment_1_cpu.onnx", "segment_2_fake_npu.onnx"]
     x = np.array([[-1, 0, 1, 2]], np.float32)
@@ -79,10 +79,13 @@ def test_each_segment_runs_alone(call, folder):
 
 def test_segments_are_of_one_plan(call, folder):
     onnx.save(parse(CHAIN), "chain.onnx")
-    assert "--segments is of one plan" in call("report chain.onnx --what-if --segments parts", exit_code=2).stderr
+    assert (
+        "--save-segments is of one plan"
+        in call("report chain.onnx --what-if --save-segments parts", exit_code=2).stderr
+    )
 
 
 def test_files_of_segments_stay_in_their_folder(call, folder):
     onnx.save(parse(CHAIN), "chain.onnx")
-    call("report chain.onnx -d trial:/../../x --fallback allow --segments parts")
+    call("report chain.onnx -d trial:/../../x --fallback allow --save-segments parts")
     assert {path.name for path in Path("parts").iterdir()} == {"segment_0_trial__.._.._x.onnx"}

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import nnadapter as nna
 from nnadapter.cli import main, partition_report
 from nnadapter.cli import output as progress_module
-from nnadapter.cli.command import told
+from nnadapter.cli.command import report_errors
 from tests.every import few_of
 from tests.models import HEAD
 
@@ -283,9 +283,9 @@ def test_the_version_costs_no_heavy_import():
 
 
 def test_other_errors_are_not_hidden():
-    with pytest.raises(ZeroDivisionError), told():
+    with pytest.raises(ZeroDivisionError), report_errors():
         raise ZeroDivisionError
-    with pytest.raises(click.ClickException, match="not enough memory"), told():
+    with pytest.raises(click.ClickException, match="not enough memory"), report_errors():
         raise MemoryError("8 TiB")
 
 
@@ -305,7 +305,7 @@ class Display:
 def test_progress_appears_late(monkeypatch, patience, expected):
     monkeypatch.setattr(progress_module, "PATIENCE_S", patience)
     display = Display()
-    with progress_module.late(display):
+    with progress_module.delayed_display(display):
         assert not expected or display.started.wait(60)
     assert display.calls == expected
 

@@ -164,9 +164,9 @@ def test_every_broken_gate_has_its_line(call):
     ("form", "said"),
     [
         ("text", "  fake_npu -> cpu: 1\n"),
-        ("json", '"before": "fake_npu"'),
+        ("json", '"old_place": "fake_npu"'),
         ("md", "### 1 node moved"),
-        ("html", '"before":"fake_npu"'),
+        ("html", '"old_place":"fake_npu"'),
     ],
 )
 def test_differences(call, form, said):

@@ -66,13 +66,16 @@ def test_costs(call, policy, tmp_path, monkeypatch):
     text = call(arguments).stdout
     said, *_ = (line.removeprefix("cost      ") for line in text.splitlines() if line.startswith("cost      "))
     if policy == "measured":  # a choice that a run contradicts is measured again, and takes another time then
-        said, cost["words"][0] = (re.sub(r"^[\d.]+ \S+", "", words) for words in (said, cost["words"][0]))
-    assert cost["words"][0].endswith(")") and cost["seconds"] > 0 and said == cost["words"][0]
+        said, cost["sentences"][0] = (re.sub(r"^[\d.]+ \S+", "", words) for words in (said, cost["sentences"][0]))
+    assert cost["sentences"][0].endswith(")") and cost["seconds"] > 0 and said == cost["sentences"][0]
     assert "the CPU alone is better" in text
     if policy == "priority":
         assert cost["simulated_seconds"]["fake_npu"] > 0 and "simulated fake_npu: " in text and not cost["chosen"]
     else:
-        assert (cost["chosen"], cost["weighed"]) == ("all on cpu", 2) and "chosen    all on cpu, of 2 plans" in text
+        assert (cost["chosen"], cost["candidate_count"]) == (
+            "all on cpu",
+            2,
+        ) and "chosen    all on cpu, of 2 plans" in text
 
 
 def test_costs_that_nobody_knows_are_not_told(call):

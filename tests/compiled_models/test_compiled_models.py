@@ -315,9 +315,9 @@ def test_openvino_tells_its_programs_by_their_headers():
     options = check_options("openvino:CPU", {})
     here, other = context(options), context({**options, "threads": 1})
     blob = here.compile(parse(CHAIN)).serialize()
-    assert here.check_blob(memoryview(blob)) is Compatibility.SAME
+    assert here.check_blob(memoryview(blob)) is Compatibility.IDENTICAL
     assert other.check_blob(memoryview(blob)) is Compatibility.RECOMPILE
-    assert here.check_blob(memoryview(b"something else")) is Compatibility.NO
+    assert here.check_blob(memoryview(b"something else")) is Compatibility.INCOMPATIBLE
     assert here.check_blob(memoryview(blob.replace(b'"seal"', b'"sael"'))) is Compatibility.RECOMPILE
 
 

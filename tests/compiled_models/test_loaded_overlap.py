@@ -76,7 +76,7 @@ def test_steps_in_a_row_are_waited_for_once_per_run(tmp_path):
             np.testing.assert_array_equal(session.run(None, feed)[0], expected[0])
             assert device.waits - before == count
         assert [step.device for step in session.provenance.steps] == ["fake_npu", "fake_npu"]
-        assert len(session.report().borders.waits) == 1
+        assert len(session.report().boundaries.host_waits) == 1
 
 
 def test_a_step_that_fails_runs_on_the_cpu_and_those_behind_it_again(tmp_path, single):
@@ -96,7 +96,7 @@ def test_branches_are_under_way_at_once(tmp_path):
     with nna.InferenceSession(tmp_path / "f") as session:
         for _ in range(2):
             np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
-        assert latency_driver.OVERLAPS["most"] == 2 and session.report().borders.alongside == (0,)
+        assert latency_driver.OVERLAPS["most"] == 2 and session.report().boundaries.threaded_segments == (0,)
 
 
 def test_where_a_device_is_left_out_steps_go_one_after_the_other(tmp_path):

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.converters.shape_arithmetic import MOST_ELEMENTS, evaluate, shape_of
-from nnadapter.ir import Array, Traced
+from nnadapter.ir import Array, SymbolicNumber
 from nnadapter.ir.guarded_shapes import SymbolicArray
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.offering.preparing import OPERATORS
 from nnadapter.onnx.construction import build
 from nnadapter.onnx.model import OnnxNode, read_model
@@ -83,7 +83,7 @@ def results(op_type: str, attributes: dict[str, object], inputs: list[Array]) ->
 @settings(max_examples=5, deadline=None)
 def test_rules(case: str, first: list[int], second: list[int]) -> None:
     op_type, attributes, others, dtype = CASES[case]
-    trace = Trace()
+    trace = SymbolicTrace()
     items = np.empty(3, object)
     items[:] = [trace.variable(size) for size in first]
     node = OnnxNode("n", op_type, "", 17, tuple("abcde"[: 1 + len(others)]), ("made",), attributes)
@@ -93,11 +93,11 @@ def test_rules(case: str, first: list[int], second: list[int]) -> None:
     known = trace.replay(second)
     assert known is not None
     expected = results(op_type, attributes, [np.array(second, dtype), *others])
-    np.testing.assert_array_equal(made.filled(known), expected, strict=True)
+    np.testing.assert_array_equal(made.specialize(known), expected, strict=True)
 
 
 def test_a_size_stays_itself_in_another_type_of_integers() -> None:
-    trace, items = Trace(), np.empty(1, object)
+    trace, items = SymbolicTrace(), np.empty(1, object)
     items[0] = trace.variable(5)
     node = OnnxNode("n", "Cast", "", 13, ("a",), ("made",), {"to": onnx.TensorProto.INT32})
     made = evaluate(node, [SymbolicArray(items, INT64)], constant(5, dtype=INT32))
@@ -106,7 +106,7 @@ def test_a_size_stays_itself_in_another_type_of_integers() -> None:
 
 @pytest.mark.parametrize("second", [[5, 7], [4, 7]])
 def test_choices_are_decided_on(second: list[int]) -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     items = np.empty(2, object)
     items[:] = [trace.variable(size) for size in (5, 9)]
     sizes = SymbolicArray(items, INT64)
@@ -122,7 +122,7 @@ def test_choices_are_decided_on(second: list[int]) -> None:
 @pytest.mark.parametrize("op_type", ["And", "Or", "Not"])
 @pytest.mark.parametrize("second", [[3, 9], [9, 3], [9, 9]])
 def test_truths_of_sizes(op_type: str, second: list[int]) -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     items = np.empty(2, object)
     items[:] = [trace.variable(size) for size in (3, 9)]
     limit, other = constant(5, 8), np.array([True, False])
@@ -137,7 +137,7 @@ def test_truths_of_sizes(op_type: str, second: list[int]) -> None:
     known = trace.replay(second)
     assert made is not None and known is not None
     expected = results(op_type, {}, [np.array(second) < limit, *others])
-    np.testing.assert_array_equal(made.filled(known), expected, strict=True)
+    np.testing.assert_array_equal(made.specialize(known), expected, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -152,25 +152,25 @@ def test_truths_of_sizes(op_type: str, second: list[int]) -> None:
 )
 def test_what_has_no_rule(op_type: str, attributes: dict[str, object], other: Array, dtype: np.dtype) -> None:
     items = np.empty(1, object)
-    items[:] = [Trace().variable(7)]
+    items[:] = [SymbolicTrace().variable(7)]
     node = OnnxNode("n", op_type, "", 17, ("a", "b"), ("made",), attributes)
     expected = results(op_type, attributes, [np.array([7], dtype), other])
     assert evaluate(node, [SymbolicArray(items, dtype), SymbolicArray.of(other)], expected) is None
 
 
 def test_a_bound_that_is_not_there() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     items = np.empty(1, object)
     items[:] = [trace.variable(7)]
     node = OnnxNode("n", "Clip", "", 13, ("a", "", "b"), ("made",))
     made = evaluate(node, [SymbolicArray(items, INT64), None, SymbolicArray.of(constant(9))], constant(7))
     known = trace.replay([12])
     assert made is not None and known is not None
-    assert made.filled(known).tolist() == [9]
+    assert made.specialize(known).tolist() == [9]
 
 
 def test_what_decides_the_form_of_a_result_is_answered() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(3)
     items, form = np.empty(4, object), np.empty(2, object)
     items[:], form[:] = [columns] * 4, [rows, 4 // rows]
@@ -184,12 +184,12 @@ def test_nothing_is_made_of_what_is_not_traced_or_is_a_table() -> None:
     node = OnnxNode("n", "Identity", "", 13, ("a",), ("made",))
     assert evaluate(node, [SymbolicArray.of(constant(1, 2))], constant(1, 2)) is None
     table = np.empty(MOST_ELEMENTS + 1, object)
-    table[:] = Trace().variable(1)
+    table[:] = SymbolicTrace().variable(1)
     assert evaluate(node, [SymbolicArray(table, INT64)], np.ones(MOST_ELEMENTS + 1, np.int64)) is None
 
 
 def test_what_python_refuses_is_not_made() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     items = np.empty(1, object)
     items[:] = [trace.variable(2) - 2]
     node = OnnxNode("n", "Div", "", 13, ("a", "b"), ("made",))
@@ -198,12 +198,12 @@ def test_what_python_refuses_is_not_made() -> None:
 
 
 def test_shapes_and_sizes() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     dimensions = (trace.variable(2), 3, trace.variable(4))
     some = shape_of(OnnxNode("n", "Shape", "", 15, ("x",), ("s",), {"start": 1}), dimensions)  # type: ignore[arg-type]
     total = shape_of(OnnxNode("n", "Size", "", 13, ("x",), ("s",)), dimensions)  # type: ignore[arg-type]
     known = trace.replay([5, 6])
     assert known is not None
-    assert some.filled(known).tolist() == [3, 6]
-    assert total.filled(known) == 90
-    assert isinstance(some.items[1], Traced)
+    assert some.specialize(known).tolist() == [3, 6]
+    assert total.specialize(known) == 90
+    assert isinstance(some.items[1], SymbolicNumber)

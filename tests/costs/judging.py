@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nnadapter import Options
-from nnadapter.costs import CostTable, Fusion, Merged, cost_table, device_costs, fused_groups, merged
+from nnadapter.costs import CostTable, FusedGraph, Fusion, cost_table, device_costs, fuse_atoms, fused_groups
 from nnadapter.drivers import ModelForm
 from nnadapter.offering.preparing import prepare
 from nnadapter.planning.judgment import Judgment
@@ -21,29 +21,29 @@ class Priced:
     setting: Setting
     judgment: Judgment
     fusions: dict[str, Fusion]
-    merged: Merged
+    fused_graph: FusedGraph
     costs: dict[str, Any]
     table: CostTable = field(init=False)
 
     def __post_init__(self):
-        self.verdicts = self.merged.verdicts(self.judgment.support.verdicts)
+        self.verdicts = self.fused_graph.verdicts(self.judgment.support.verdicts)
         conversion = self.judgment.model.conversion
-        self.table = cost_table(self.merged, conversion, self.verdicts, self.costs, self.fusions)
+        self.table = cost_table(self.fused_graph, conversion, self.verdicts, self.costs, self.fusions)
 
     def run(self, device, *op_types):
         """Seconds of the one atom with a node of each of these op types."""
-        nodes = self.merged.before.nodes
+        nodes = self.fused_graph.original.nodes
         (atom,) = [
             position
-            for position, atom in enumerate(self.merged.graph.atoms)
+            for position, atom in enumerate(self.fused_graph.graph.atoms)
             if {nodes[node].op_type for node in atom} >= set(op_types)
         ]
         return self.table.prices.run[self.table.devices.index(device), atom]
 
     def crossing(self, device, name):
         row, column = self.table.devices.index(device), self.table.prices.values.index(name)
-        assert self.table.prices.into[row, column] == self.table.prices.out[row, column]
-        return self.table.prices.into[row, column]
+        assert self.table.prices.transfer_in[row, column] == self.table.prices.transfer_out[row, column]
+        return self.table.prices.transfer_in[row, column]
 
 
 def priced(model, devices, shapes=None, costs=None, **fusing):
@@ -60,4 +60,4 @@ def priced(model, devices, shapes=None, costs=None, **fusing):
     said = {
         device.name: device_costs(device.name, device.capability, device.context, device.options) for device in asked
     }
-    return Priced(setting, judgment, fusions, merged(graph, fusions.values()), {**said, **(costs or {})})
+    return Priced(setting, judgment, fusions, fuse_atoms(graph, fusions.values()), {**said, **(costs or {})})

@@ -54,14 +54,16 @@ def test_the_lines_are_found_again(disturbed):
     # of a depthwise convolution FLOPs and bytes go together, so that FLOPs stand for both
     depthwise = found.lines[OperationClass.DEPTHWISE]
     assert depthwise.seconds_per_flop > COSTS["CONV_2D"][1] and depthwise.seconds_per_byte == 0
-    assert not found.left_out
+    assert not found.unmeasured_classes
 
 
 def test_what_a_device_refuses_or_fails_at_is_left_out_and_said():
     found = measure(off="CONV_2D", breaks_on="SOFTMAX")
-    left = {each.value: why for each, why in found.left_out.items()}
+    left = {each.value: why for each, why in found.unmeasured_classes.items()}
     convolutions = {"convolution", "narrow", "depthwise", "layout"}
-    assert left.keys() == {*convolutions, "normalization", "paired"} and found.left_out.keys().isdisjoint(found.lines)
+    assert left.keys() == {*convolutions, "normalization", "paired"} and found.unmeasured_classes.keys().isdisjoint(
+        found.lines
+    )
     assert (
         left["convolution"] == "switched_off: off today" and "RuntimeError: out of registers" in left["normalization"]
     )
@@ -70,7 +72,7 @@ def test_what_a_device_refuses_or_fails_at_is_left_out_and_said():
 
 def test_a_class_is_measured_without_the_one_it_leans_on():
     found = measure(off="ADD,MUL")
-    assert OperationClass.ELEMENTWISE in found.left_out
+    assert OperationClass.ELEMENTWISE in found.unmeasured_classes
     assert (found.launch_seconds, found.transfer_seconds) == (pytest.approx(LAUNCH + 2 * TENSOR, rel=0.1), 0.0)
 
 
@@ -122,7 +124,7 @@ def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypat
 
 
 def test_programs_that_take_too_long_are_left_out():
-    why = measure(slow="CONV_2D", times=200_000).left_out[OperationClass.CONVOLUTION]
+    why = measure(slow="CONV_2D", times=200_000).unmeasured_classes[OperationClass.CONVOLUTION]
     assert why == "one run takes longer than 0.5 seconds"
 
 
@@ -133,7 +135,7 @@ def test_real_devices_are_measured_by_the_real_clock(device, request):
         if device == "cpu"
         else calibrate(device, budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
     )
-    assert not found.left_out
+    assert not found.unmeasured_classes
     assert all(line.seconds + line.seconds_per_flop + line.seconds_per_byte >= 0 for line in found.lines.values())
 
 
@@ -188,8 +190,8 @@ def test_a_device_keeps_what_it_declares_of_the_border():
 def test_a_run_on_a_device_costs_what_the_session_takes_around_it():
     found = measure()
     on_device, on_host = calibrated(found), calibrated(replace(found, device="cpu"))
-    assert on_device.launch_alone == pytest.approx(found.alone_seconds + AROUND_A_DEVICE, abs=1e-9)
-    assert on_host.launch_alone == found.alone_seconds  # ONNX Runtime is called, and nothing else is done
+    assert on_device.sole_launch_seconds == pytest.approx(found.sole_launch_seconds + AROUND_A_DEVICE, abs=1e-9)
+    assert on_host.sole_launch_seconds == found.sole_launch_seconds  # ONNX Runtime is called, and nothing else is done
     for costs, around in ((on_device, AROUND_A_DEVICE), (on_host, AROUND_THE_HOST)):
         assert costs.profile.launch_seconds == pytest.approx(found.launch_seconds + around, abs=1e-9)
 

@@ -48,7 +48,7 @@ def test_what_is_kept_is_found(measured, cache):
     assert costs_of().source == "calibrated" and costs_of().lines == measured.lines
     assert costs_of(off="ADD").source == "calibrated", "what is refused does not change how long the rest takes"
     other = costs_of(turbo=True)
-    assert other.source == "assumed" and other.why == (
+    assert other.source == "assumed" and other.missing_cost_notes == (
         "there is a calibration of device 'metered' for turbo=False, and none for the options that it has here",
     )
 
@@ -90,7 +90,7 @@ def test_one_of_another_machine_is_not_used_and_said(measured, monkeypatch):
     found = find_calibration("metered", *table())
     assert found.calibration is None
     assert f"made on another machine ({measured.machine}; here riscv64 slow, 1 processors), and is not" in found.note
-    assert costs_of().source == "assumed" and found.note in costs_of().why
+    assert costs_of().source == "assumed" and found.note in costs_of().missing_cost_notes
 
 
 def test_a_device_in_a_process_of_its_own_has_a_calibration_of_its_own(measured):

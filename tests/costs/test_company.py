@@ -12,7 +12,7 @@ from nnadapter.costs.work import Line
 LINES = {
     probe.kind: Line(seconds=2e-6, seconds_per_flop=1e-11, seconds_per_byte=1e-11, error=0.0) for probe in probes()
 }
-LAUNCHES = Launches(segment=1e-5, alone=1e-6, tensor=0.0, byte=0.0)
+LAUNCHES = Launches(segment=1e-5, sole_segment=1e-6, tensor=0.0, byte=0.0)
 
 
 def timed(slower):
@@ -21,7 +21,7 @@ def timed(slower):
     for name, model in networks().items():
         by_kind = seconds_by_kind(LINES, model)
         seconds = sum(each * slower.get(kind.operation_class.value, 1.0) for kind, each in by_kind.items())
-        found[name] = ProgramTiming(model, None, [], [], [], [LAUNCHES.alone + seconds])
+        found[name] = ProgramTiming(model, None, [], [], [], [LAUNCHES.sole_segment + seconds])
     return found
 
 
@@ -29,7 +29,7 @@ def test_networks_that_take_what_lines_say_change_nothing():
     found = scale_to_networks(LINES, LAUNCHES, timed({}))
     for kind, line in found.lines.items():
         assert line.seconds == pytest.approx(LINES[kind].seconds, rel=1e-6)
-    assert found.launches.alone == pytest.approx(LAUNCHES.alone, rel=1e-6)
+    assert found.launches.sole_segment == pytest.approx(LAUNCHES.sole_segment, rel=1e-6)
 
 
 def test_what_takes_longer_in_networks_is_scaled_and_what_was_left_out_is_foretold():

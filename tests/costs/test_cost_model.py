@@ -40,7 +40,7 @@ def rooted(flops, nbytes):
 
 def test_what_is_fused_is_priced_by_its_own_border():
     found = priced(parse(BLOCK), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
-    assert [len(atom) for atom in found.merged.graph.atoms] == [3, 1]
+    assert [len(atom) for atom in found.fused_graph.graph.atoms] == [3, 1]
     # x, the filter, one bias, four vectors of statistics (one of them that bias again), and y
     nbytes = 4 * (3 * 8 * 8 + 108 + 4 + 3 * 4 + IMAGE)
     flops = sum(found.judgment.model.conversion.flops[node] for node in range(3))
@@ -115,7 +115,7 @@ SHARED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[
 
 def test_a_quantized_group_moves_bytes_not_floats():
     found = priced(parse(QUANTIZED), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
-    assert [len(atom) for atom in found.merged.graph.atoms] == [4]
+    assert [len(atom) for atom in found.fused_graph.graph.atoms] == [4]
     scale_and_zero = 4 + 1
     assert found.run("fake_npu", "MatMul") == pytest.approx(rooted(0, 4 + 16 + 4 + scale_and_zero))
 
@@ -150,7 +150,7 @@ def test_refused_atoms_are_infinite_and_the_host_crosses_for_nothing():
     assert found.run("cpu", "Softmax") < np.inf
     row = found.table.devices.index("cpu")
     prices = found.table.prices
-    assert not prices.into[row].any() and not prices.out[row].any() and prices.launch[row] == 0
+    assert not prices.transfer_in[row].any() and not prices.transfer_out[row].any() and prices.launch[row] == 0
     assert found.table.prices.values == ("x", "c", "n", "y", "z")
 
 

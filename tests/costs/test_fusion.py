@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.costs import Fusion, cost_table, merged
+from nnadapter.costs import Fusion, cost_table, fuse_atoms
 from nnadapter.costs.cost_model import fusion_of
 from nnadapter.drivers import NO_OPERATION, SUPPORTED, Reason, Unsupported
 from partition import Graph, Node
@@ -55,7 +55,7 @@ def runnable(graph, atoms):
 @given(cases())
 def test_groups_are_atoms_unless_they_make_a_circle(case):
     graph, groups = case
-    found = merged(graph, [Fusion(groups)])
+    found = fuse_atoms(graph, [Fusion(groups)])
     singles = [(node,) for node in range(len(graph.nodes)) if not any(node in group for group in groups)]
     if runnable(graph, [*groups, *singles]):
         assert {atom for atom in found.graph.atoms if len(atom) > 1} == set(groups)
@@ -70,21 +70,21 @@ def test_groups_are_atoms_unless_they_make_a_circle(case):
 
 def test_a_circle_is_left_and_the_rest_kept():
     graph = graph_of([(0, 1), (1, 2), (3, 4)], 5)
-    assert merged(graph, [Fusion(((0, 2),)), Fusion(((3, 4),))]).graph.atoms == ((0,), (3, 4), (1,), (2,))
+    assert fuse_atoms(graph, [Fusion(((0, 2),)), Fusion(((3, 4),))]).graph.atoms == ((0,), (3, 4), (1,), (2,))
 
 
 def test_groups_of_two_devices_that_overlap_are_one():
     graph = graph_of([(0, 1), (1, 2)], 3)
-    assert merged(graph, [Fusion(((0, 1),)), Fusion(((1, 2),))]).graph.atoms == ((0, 1, 2),)
+    assert fuse_atoms(graph, [Fusion(((0, 1),)), Fusion(((1, 2),))]).graph.atoms == ((0, 1, 2),)
 
 
 def test_verdicts_and_placements_are_carried_over():
     graph = graph_of([(0, 1), (1, 2)], 3)
-    found = merged(graph, [Fusion(((1, 2),))])
+    found = fuse_atoms(graph, [Fusion(((1, 2),))])
     no = Unsupported(Reason.SWITCHED_OFF, "off")
     assert found.verdicts({"a": [SUPPORTED, no, SUPPORTED]}) == {"a": (SUPPORTED, no)}
     assert found.spread(["cpu", "a"]) == ("cpu", "a", "a")
-    same = merged(graph, [])
+    same = fuse_atoms(graph, [])
     assert same.graph is graph and same.parts == ((0,), (1,), (2,))
 
 
@@ -104,7 +104,7 @@ def test_a_device_is_not_asked_about_very_large_graphs():
 def test_a_group_that_could_not_be_an_atom_is_priced_apart():
     found = priced(parse(CHAIN), "null")
     circle = {"null": Fusion(((0, 2),))}  # node 1 stands between
-    graph = merged(found.judgment.model.graph, circle.values())
+    graph = fuse_atoms(found.judgment.model.graph, circle.values())
     assert len(graph.graph.atoms) == 4
     table = cost_table(graph, found.judgment.model.conversion, found.judgment.support.verdicts, found.costs, circle)
     np.testing.assert_array_equal(table.prices.run, found.table.prices.run)

@@ -16,7 +16,7 @@ CONVOLUTION, LIGHT, MOVEMENT = OperationClass.CONVOLUTION, OperationClass.ELEMEN
 
 def behind(program, *outputs):
     works = work_of(program.finish(*outputs))
-    return [work.kind.behind for work in works if work.kind.operation_class is not OperationClass.LAYOUT]
+    return [work.kind.producer_class for work in works if work.kind.operation_class is not OperationClass.LAYOUT]
 
 
 def test_sums_behind_a_convolution_ride_with_it_and_so_does_what_is_behind_them():
@@ -52,7 +52,7 @@ def test_layouts_change_between_convolutions_and_what_is_none():
     classes = [CONVOLUTION, LIGHT, MOVEMENT, CONVOLUTION, OperationClass.REDUCTION]
     readings = [Reading(number + 1, number, True, number) for number in range(4)]
     changes = layout_changes(classes, producers_of(classes, readings), readings)
-    assert [(each.maker, each.reader) for each in changes] == [(1, 2), (2, 3)], "sums take a picture as it is"
+    assert [(each.producer, each.consumer) for each in changes] == [(1, 2), (2, 3)], "sums take a picture as it is"
     twice = [Reading(1, 0, True, 0), Reading(2, 0, True, 0)]
     assert len(layout_changes([CONVOLUTION, MOVEMENT, MOVEMENT], [None] * 3, twice)) == 1
 
@@ -62,11 +62,16 @@ def test_a_line_of_what_rides_counts_where_it_does():
         return Line(seconds=seconds, seconds_per_flop=0.0, seconds_per_byte=0.0, error=0.0)
 
     costs = DeviceCosts(
-        source=Source.CALIBRATED, profile=PROFILE, lines={LIGHT: line(3.0)}, riding={CONVOLUTION: {LIGHT: line(1.0)}}
+        source=Source.CALIBRATED,
+        profile=PROFILE,
+        lines={LIGHT: line(3.0)},
+        fused_lines={CONVOLUTION: {LIGHT: line(1.0)}},
     )
     light, convolution = CLASSES.index(LIGHT), CLASSES.index(CONVOLUTION)
     nothing = np.zeros(3)
     behind = np.array([-1, convolution, light])
-    work = UnitWork(flops=nothing, nbytes=nothing, classes=np.full(3, light), dtypes=np.zeros(3, int), behind=behind)
+    work = UnitWork(
+        flops=nothing, nbytes=nothing, classes=np.full(3, light), dtypes=np.zeros(3, int), producer_classes=behind
+    )
     np.testing.assert_array_equal(costs.seconds(work, ("float32",)), [3.0, 1.0, 3.0])
     assert str(Kind(LIGHT, CONVOLUTION)) == "elementwise behind convolution"

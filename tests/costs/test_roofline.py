@@ -38,7 +38,7 @@ def test_data_types_have_peaks_and_measured_classes_have_lines():
     classes = [CLASSES.index(each) for each in (OperationClass.MATRIX, OperationClass.MATRIX, OperationClass.REDUCTION)]
     work = UnitWork(
         flops=np.full(3, 8e9), nbytes=np.zeros(3), classes=np.array(classes), dtypes=np.array([0, 1, 1]),
-        behind=np.full(3, -1),
+        producer_classes=np.full(3, -1),
     )  # fmt: skip
     dtypes = ("float32", "int8")
     modeled = DeviceCosts(source=Source.MODELED, profile=PROFILE)
@@ -57,6 +57,6 @@ def test_channels_are_computed_in_whole_blocks():
 
 def test_near_sizes_that_were_timed_these_count():
     seen = MeasuredWork(flops=1e6, nbytes=1e4, padding=1.0, quotient=4.0, trust=1.0)
-    line = Line(seconds=0.0, seconds_per_flop=1.0, seconds_per_byte=0.0, error=0.0, seen=(seen,))
+    line = Line(seconds=0.0, seconds_per_flop=1.0, seconds_per_byte=0.0, error=0.0, measured_work=(seen,))
     here, near, far = line.of(np.array([1e6, 1.5e6, 1e9]), np.array([1e4, 1e4, 1e7])) / [1e6, 1.5e6, 1e9]
     assert 2.5 < here < 4.0 and 1.5 < near < here and far == pytest.approx(1.0)

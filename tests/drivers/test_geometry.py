@@ -86,7 +86,7 @@ def test_nearest(mode, nearest):
         attributes = {"shape": (1, 2, *after), "scales": scales, "coordinate_transformation_mode": mode}
         operation, expected = made("RESIZE_NEAREST", {**attributes, "nearest_mode": nearest}, x)
         for axis in geometry.resized_axes(operation):
-            x = np.take(x, geometry.nearest_places(operation, axis), axis)
+            x = np.take(x, geometry.nearest_indices(operation, axis), axis)
         np.testing.assert_array_equal(x, expected)
 
 
@@ -98,7 +98,7 @@ def test_linear(mode):
         attributes = {"shape": (1, 2, *after), "scales": scales, "coordinate_transformation_mode": mode}
         operation, expected = made("RESIZE_LINEAR", attributes, x)
         for axis in geometry.resized_axes(operation):
-            first, second, share = geometry.linear_places(operation, axis)
+            first, second, share = geometry.linear_indices(operation, axis)
             assert share.dtype == np.float32
             share = share.reshape(-1, *[1] * (x.ndim - 1 - axis))
             x = np.take(x, first, axis) * (1 - share) + np.take(x, second, axis) * share

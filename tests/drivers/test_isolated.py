@@ -117,9 +117,9 @@ def test_nothing_of_the_current_folder_is_imported(tmp_path, monkeypatch):
 def test_a_crash_is_an_error(opened):
     with pytest.raises(DeviceLostError, match="ended at 'compute', with exit code 3"):
         compute(opened, {"lie": "crashes"}, "TANH")
-    assert opened.lost
+    assert opened.loss_reason
     np.testing.assert_array_equal(compute(opened, {"lie": "none"})[0], [[0.5, 1.5]])
-    assert not opened.lost
+    assert not opened.loss_reason
 
 
 def test_a_hang_is_an_error():

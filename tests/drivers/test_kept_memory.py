@@ -37,32 +37,32 @@ class Bytes(Memory):
 
 def test_memory_is_freed_when_its_owner_is_gone():
     kept, owner, memory = OwnerBoundMemory(), Owner(), Bytes()
-    kept.keep("a", owner, memory)
-    kept.free_gone()
+    kept.add("a", owner, memory)
+    kept.free_orphans()
     assert not memory.freed
     del owner
-    kept.free_gone()
+    kept.free_orphans()
     assert memory.freed == 1 and kept.find("a", None) is None
 
 
 def test_a_driver_that_fails_to_free_is_told_of_once():
     kept, owners, memories = OwnerBoundMemory(), [Owner(), Owner()], [Bytes(RuntimeError("lost")), Bytes()]
     for number, (owner, memory) in enumerate(zip(owners, memories, strict=True)):
-        kept.keep(number, owner, memory)
+        kept.add(number, owner, memory)
     owners.clear()
     del owner
     with pytest.warns(DriverWarning, match=r"Bytes\.free raised RuntimeError: lost; report it to the vendor"):
-        kept.free_gone()
-    kept.free_gone()
+        kept.free_orphans()
+    kept.free_orphans()
     assert [memory.freed for memory in memories] == [1, 1]
     assert len(kept) == 0
 
 
 def test_memory_that_another_thread_was_first_with_is_freed_too():
     kept, owner, first = OwnerBoundMemory(), Owner(), Bytes()
-    assert kept.keep("a", owner, first) is first
+    assert kept.add("a", owner, first) is first
     with pytest.warns(DriverWarning, match="lost"):
-        assert kept.keep("a", owner, Bytes(RuntimeError("lost"))) is first
+        assert kept.add("a", owner, Bytes(RuntimeError("lost"))) is first
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ pytestmark = [needs_compiler, pytest.mark.usefixtures("acme")]
 
 def used():
     gc.collect()
-    RESIDENTS.free_gone()  # as the next operation does
+    RESIDENTS.free_orphans()  # as the next operation does
     return nna.Device.acquire("acme_c").memory_statistics().used_bytes
 
 

@@ -13,7 +13,7 @@ from nnadapter.exporting import export_model, exporters, to_onnx
 from nnadapter.ir import SCHEMAS, DataType, Layout, OperandType, Quantization, QuantizedType
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operations.custom import CustomCall
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.onnx.references import inlined, is_reference
 from tests.models import run_whole
 
@@ -134,7 +134,7 @@ def test_an_op_of_onnxruntimes_own_runs_as_a_custom_operation():
 
 
 def test_open_sizes_are_named_dimensions_and_no_attributes():
-    trace = Trace()
+    trace = SymbolicTrace()
     size = trace.variable(5)
     builder = nna.ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (size, 3)))

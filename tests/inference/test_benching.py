@@ -40,46 +40,48 @@ def test_all_take_as_many_turns():
         parse(SANDWICH), "fake_npu", {"x": numbers(3, 4)}, against=PEERS, rounds=7, stopwatch=steady(),
         advance=lambda: rounds.append(1),
     )  # fmt: skip
-    assert [len(each.turns) for each in (report.session, *report.peers)] == [7, 7, 7] and len(rounds) == 7
-    assert [report.over(peer) for peer in report.peers] == [Spread(1.0, 1.0, 1.0)] * 2
-    assert report.ran and report.nodes == {"fake_npu": 5, "cpu": 0}
-    assert not any(peer.differing or peer.failure for peer in report.peers)
+    assert [len(each.round_seconds) for each in (report.session, *report.baselines)] == [7, 7, 7] and len(rounds) == 7
+    assert [report.ratio_to(peer) for peer in report.baselines] == [Spread(1.0, 1.0, 1.0)] * 2
+    assert report.ran_on_devices and report.nodes == {"fake_npu": 5, "cpu": 0}
+    assert not any(peer.differing_outputs or peer.failure for peer in report.baselines)
 
 
 @pytest.mark.parametrize("engine", PEERS)
 def test_bfloat16_is_no_other_output(engine):
     model = parse(f"{HEAD} bits (bfloat16[4] x) => (bfloat16[4] y) {{ y = Identity(x) }}")
     feed = {"x": np.arange(4).astype(ml_dtypes.bfloat16)}
-    (peer,) = nna.bench(model, "cpu", feed, against=engine, rounds=1, stopwatch=steady()).peers
-    assert peer.turns and not peer.differing
+    (peer,) = nna.bench(model, "cpu", feed, against=engine, rounds=1, stopwatch=steady()).baselines
+    assert peer.round_seconds and not peer.differing_outputs
 
 
 def test_what_an_engine_gives_is_compared():
     report = nna.bench(parse(CHAIN), "null", rounds=1, stopwatch=steady())
-    (peer,) = report.peers
-    assert peer.differing and f"ort gives another {next(iter(peer.differing))!r}" in str(report)
+    (peer,) = report.baselines
+    assert peer.differing_outputs and f"ort gives another {next(iter(peer.differing_outputs))!r}" in str(report)
 
 
 @needs("openvino")
 def test_an_engine_that_does_not_run_the_model_is_a_line():
     determinant = parse(f"{HEAD} determinant (float[2, 2] x) => (float y) {{ y = Det(x) }}")
     report = nna.bench(determinant, "cpu", against=PEERS, rounds=1, stopwatch=steady())
-    ort, openvino = report.peers
-    assert ort.turns and not openvino.turns and report.over(openvino) is None
+    ort, openvino = report.baselines
+    assert ort.round_seconds and not openvino.round_seconds and report.ratio_to(openvino) is None
     assert openvino.failure.startswith("OpenVINO did not") and openvino.failure in str(report)
     assert report.to_dict()["peers"][1]["over"] is None
 
 
 def test_times_of_a_device_that_nothing_ran_on_are_not_its():
     broken = ("trial", {"fault": "compute"})
-    assert not nna.bench(parse(CHAIN), broken, options={"fallback": "allow"}, rounds=1, stopwatch=steady()).ran
+    assert not nna.bench(
+        parse(CHAIN), broken, options={"fallback": "allow"}, rounds=1, stopwatch=steady()
+    ).ran_on_devices
 
 
 def test_a_compiled_model_is_timed_alone(tmp_path):
     file = tmp_path / "chain.nna"
     nna.compile(parse(CHAIN), file, devices="fake_npu")
     report = nna.bench(file, None, random_feed(parse(CHAIN)), against=(), rounds=1, stopwatch=steady())
-    assert report.ran and len(report.session.turns) == 1
+    assert report.ran_on_devices and len(report.session.round_seconds) == 1
     with pytest.raises(InvalidOptionError, match="pass feed="):
         nna.bench(file, None, against=())
     with pytest.raises(InvalidOptionError, match="is not timed beside ort, which cannot run it"):
@@ -107,14 +109,14 @@ SECONDS = st.lists(st.floats(1e-6, 10), min_size=1, max_size=30)
 def test_a_ratio_is_that_of_the_rounds(seconds, factor):
     """What is `factor` times another in each round is said to be so, however much rounds differ."""
     report = _report(tuple(factor * each for each in seconds), tuple(seconds))
-    over = report.over(report.peers[0])
+    over = report.ratio_to(report.baselines[0])
     assert over is not None
     np.testing.assert_allclose([over.low, over.middle, over.high], factor, rtol=1e-9)
 
 
 @given(SECONDS)
 def test_a_spread_holds_its_middle(seconds):
-    spread = EngineTiming("session", "", turns=tuple(seconds)).spread
+    spread = EngineTiming("session", "", round_seconds=tuple(seconds)).spread
     assert spread is not None and spread.middle == median(seconds)
     assert min(seconds) <= spread.low <= spread.middle <= spread.high <= max(seconds)
 
@@ -133,6 +135,6 @@ def test_words(over, rounds, words):
 
 def _report(session, peer):
     return nna.BenchReport(
-        devices=("cpu",), nodes={}, failures=(), session=EngineTiming("session", "", turns=session),
-        peers=(EngineTiming("ort", "", turns=peer),), report=None,
+        devices=("cpu",), nodes={}, failures=(), session=EngineTiming("session", "", round_seconds=session),
+        baselines=(EngineTiming("ort", "", round_seconds=peer),), report=None,
     )  # fmt: skip

@@ -172,7 +172,9 @@ def test_a_report_tells_the_copies_of_the_last_run_and_not_those_of_one_before(o
         ) * 2:
             run()
             copies, told = session.provenance.transfers, session.report().transfers
-            counted = (0, 0) if told is None else (told.into + told.out, told.bytes_into + told.bytes_out)
+            counted = (
+                (0, 0) if told is None else (told.to_device + told.to_host, told.bytes_to_device + told.bytes_to_host)
+            )
             assert counted == (len(copies), sum(each.nbytes for each in copies))
 
 

@@ -62,7 +62,7 @@ def test_shapes_get_a_plan_each_and_the_oldest_goes():
         for rows in (1, 2, 1, 3, 1, 2):
             assert session.run(None, {"x": numbers(rows, 4)})[0].shape == (rows, 4)
         plans = session.report().plans
-    assert (plans.kept, plans.made, plans.used_again, plans.dropped) == (2, 4, 2, 2)
+    assert (plans.in_cache, plans.compiled, plans.reused, plans.evicted) == (2, 4, 2, 2)
 
 
 def test_plans_are_bounded_by_what_drivers_say_that_they_hold():
@@ -74,7 +74,7 @@ def test_plans_are_bounded_by_what_drivers_say_that_they_hold():
         for rows in (1, 2, 2):
             session.run(None, {"x": numbers(rows, 4)})
         plans = session.report().plans
-    assert (plans.kept, plans.made, plans.used_again, plans.dropped) == (1, 2, 1, 1)
+    assert (plans.in_cache, plans.compiled, plans.reused, plans.evicted) == (1, 2, 1, 1)
 
 
 def test_prepare_makes_plans_ahead():
@@ -430,7 +430,7 @@ def test_shapes_that_cannot_be_prepared(shapes, words):
     with nna.InferenceSession(parse(SANDWICH), devices="trial") as session:
         with pytest.raises(InvalidInputError, match=words):
             session.prepare(shapes)
-        assert session._engine.counts.made == 0
+        assert session._engine.counts.compiled == 0
 
 
 def free_pools():

@@ -10,13 +10,13 @@ from nnadapter.ir import (
     OperandType,
     Quantization,
     QuantizedType,
-    Traced,
+    SymbolicNumber,
     check_attributes,
     check_inputs,
     schema_of,
 )
 from nnadapter.ir.operand_checks import result_types
-from nnadapter.ir.symbolic_numbers import Trace, current
+from nnadapter.ir.symbolic_numbers import SymbolicTrace, size_hint
 from nnadapter.ir.verification import Inferences
 
 FLOATS = OperandType(DataType.FLOAT32, (2, 3))
@@ -98,13 +98,13 @@ def test_a_trace_is_asked_each_time():
     """Numbers of two traces may be equal, and each has to come from its own."""
     inferences = Inferences()
     for size in (4, 4, 5):
-        trace = Trace()
+        trace = SymbolicTrace()
         type_ = inferences.shared(OperandType(DataType.FLOAT32, (trace.variable(size), 3)))
         _, (result,) = inferences.of("RELU", [type_], {})
         (first, _) = result.dimensions
-        assert isinstance(first, Traced)
+        assert isinstance(first, SymbolicNumber)
         assert first.trace is trace
-        assert current(first) == size
+        assert size_hint(first) == size
 
 
 def test_an_identity_that_is_used_again_means_nothing():

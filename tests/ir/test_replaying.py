@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir import Traced, settled
+from nnadapter.ir import SymbolicNumber, substitute_sizes
 from nnadapter.ir.guarded_shapes import broken
-from nnadapter.ir.symbolic_numbers import Trace, greatest, least, plain, replay_of
+from nnadapter.ir.symbolic_numbers import SymbolicTrace, guard_value, replay_of, symbolic_max, symbolic_min
 
 STEPS = (
     operator.add,
@@ -18,12 +18,12 @@ STEPS = (
     operator.floordiv,
     operator.truediv,
     operator.mod,
-    least,
-    greatest,
+    symbolic_min,
+    symbolic_max,
     operator.eq,
     operator.ne,
     operator.lt,
-    lambda one, _: plain(one),
+    lambda one, _: guard_value(one),
     lambda one, _: bool(one),
 )
 """The last five decide."""
@@ -62,15 +62,15 @@ def test_a_replay_is_the_computation_itself_where_that_decides_the_same(
     here, there = outcome(program, first), outcome(program, second)
     if here is None:
         return
-    trace = Trace()
+    trace = SymbolicTrace()
     traced, _ = computed(program, [trace.variable(size) for size in first])
-    assert settled(tuple(traced), trace.replay(first) or ()) == tuple(here[0])
+    assert substitute_sizes(tuple(traced), trace.replay(first) or ()) == tuple(here[0])
     known = trace.replay(second)
     if there is None or told_apart(there[1]) != told_apart(here[1]):
         assert known is None
     else:
         assert known is not None
-        assert told_apart(settled(tuple(traced), known)) == told_apart(there[0])
+        assert told_apart(substitute_sizes(tuple(traced), known)) == told_apart(there[0])
 
 
 @given(program=PROGRAM, first=SIZES, second=SIZES)
@@ -79,46 +79,46 @@ def test_numbers_that_are_alike_are_equal_wherever_conditions_hold(
 ) -> None:
     if outcome(program, first) is None:
         return
-    trace = Trace()
+    trace = SymbolicTrace()
     traced, _ = computed(program, [trace.variable(size) for size in first])
     known = trace.replay(second)
-    numbers = [each.number for each in traced if isinstance(each, Traced)]
+    numbers = [each.number for each in traced if isinstance(each, SymbolicNumber)]
     for one in numbers if known is not None else ():
         for other in numbers:
-            if trace.alike(one) == trace.alike(other):
+            if trace.representative(one) == trace.representative(other):
                 assert told_apart([known[one]]) == told_apart([known[other]])
 
 
 def test_what_is_made_of_numbers_that_are_equal_by_a_condition_is_made_once() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     lengths = [trace.variable(3) for _ in range(24)]
     sums = [length + 1 for length in lengths]
     assert all(each == sums[0] for each in sums)
     products = [(each * 64, each) for each in sums]
-    assert len({trace.alike(product.number) for product, _ in products}) == 1
+    assert len({trace.representative(product.number) for product, _ in products}) == 1
     assert trace.replay([7] * 24) is not None
     assert trace.replay([7] * 23 + [8]) is None
 
 
 def test_what_sums_that_are_equal_are_made_of_is_equal_too() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     words, lengths = trace.variable(3), [trace.variable(5) for _ in range(24)]
-    longest = greatest(abs(lengths[0] + words), 0)
+    longest = symbolic_max(abs(lengths[0] + words), 0)
     assert all((0 + length) + words == longest for length in lengths)
-    assert len({trace.alike((length * 64).number) for length in lengths}) == 1
+    assert len({trace.representative((length * 64).number) for length in lengths}) == 1
     assert trace.replay([2, *[7] * 24]) is not None
     assert trace.replay([2, *[7] * 23, 8]) is None
 
 
 def test_what_is_equal_is_checked_once() -> None:
     """Of so many lengths there are 1,128 pairs."""
-    trace = Trace()
+    trace = SymbolicTrace()
     words, lengths = trace.variable(3), [trace.variable(5) for _ in range(48)]
     for one, other in pairwise([length + words for length in lengths]):
         assert one == other
         assert other == one
         assert lengths[0] + words == one
-    values = [trace.value(number) for number in range(trace.count)]
+    values = [trace.hint(number) for number in range(trace.count)]
     replay = replay_of(len(trace.variables), trace.steps, trace.answers, values)
     assert len(replay.checked(range(trace.count))) < 3 * len(lengths)
     assert trace.replay([3, *[6] * 48]) is not None
@@ -127,40 +127,40 @@ def test_what_is_equal_is_checked_once() -> None:
 
 
 def test_what_sums_are_made_of_is_equal_too_where_nothing_is_added_to_one() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     words, length, other = (trace.variable(size) for size in (3, 5, 5))
     assert (0 + length) + words == other + words
-    assert trace.alike((length * 64).number) == trace.alike((other * 64).number)
+    assert trace.representative((length * 64).number) == trace.representative((other * 64).number)
 
 
 def test_sums_that_are_equal_say_nothing_of_parts_that_differ() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     words, length, other = (trace.variable(size) for size in (3, 6, 5))
     assert (length + 1) + words == (other + 2) + words
     assert trace.replay([3, 9, 8]) is not None
     assert trace.replay([3, 9, 9]) is None
 
 
-@pytest.mark.parametrize("decide", [lambda number: number == 1, lambda number: plain(number) == 1])
+@pytest.mark.parametrize("decide", [lambda number: number == 1, lambda number: guard_value(number) == 1])
 def test_a_number_that_is_decided_to_be_one_is_a_constant(decide: Any) -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     batch, length = trace.variable(1), trace.variable(5)
     assert decide(batch)
-    assert trace.alike((batch * length).number) == trace.alike(length.number)
+    assert trace.representative((batch * length).number) == trace.representative(length.number)
     assert trace.replay([1, 9]) is not None
     assert trace.replay([2, 9]) is None
 
 
-@pytest.mark.parametrize("chosen", [least, greatest])
+@pytest.mark.parametrize("chosen", [symbolic_min, symbolic_max])
 def test_the_type_of_a_number_is_the_same_at_every_size(chosen: Any) -> None:
     """1 is equal to 1.0, so a condition on the number would not tell."""
-    trace = Trace()
+    trace = SymbolicTrace()
     number = chosen(trace.variable(1), 1.0)
-    assert told_apart([plain(number)]) == [(float, "1.0")]
+    assert told_apart([guard_value(number)]) == [(float, "1.0")]
     for size in range(3):
         known = trace.replay([size])
         assert known is None or told_apart([known[number.number]]) == told_apart([chosen(size, 1.0)])
-    assert trace.replay([2 if chosen is least else 0]) is not None
+    assert trace.replay([2 if chosen is symbolic_min else 0]) is not None
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_type_of_a_number_is_the_same_at_every_size(chosen: Any) -> None:
 )
 def test_what_leaves_an_integer_as_it_is_may_change_a_float(function: Any) -> None:
     """2.5 // 1 is 2.0, and -0.0 + 0 is 0.0."""
-    trace = Trace()
+    trace = SymbolicTrace()
     number = function(trace.variable(3) / 2)
     for size in range(6):
         known = trace.replay([size])
@@ -177,9 +177,9 @@ def test_what_leaves_an_integer_as_it_is_may_change_a_float(function: Any) -> No
 
 
 def test_what_was_decided_on_zero_does_not_hold_for_minus_zero() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     number = (trace.variable(1) - 1) * 0.0
-    assert told_apart([plain(number)]) == [(float, "0.0")]
+    assert told_apart([guard_value(number)]) == [(float, "0.0")]
     assert trace.replay([2]) is not None
     assert trace.replay([0]) is None
     assert broken(trace, [0], ["rows"]) == "(rows - 1) * 0.0 is -0.0, was 0.0"

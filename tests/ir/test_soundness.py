@@ -25,14 +25,14 @@ def chain(length: int = 4) -> Model:
 def test_what_a_builder_makes_is_sound(seed: int) -> None:
     model = make_case(Random(seed), 8).model
     assume(model.operations)
-    assert model.is_sound
+    assert model.is_verified
     verify(replace(model))
     operations = sorted({seed % len(model.operations), (seed // 7) % len(model.operations)})
     made = {operand for index in operations for operand in model.operations[index].outputs}
     read = {operand for index in operations for operand in model.operations[index].inputs if operand >= 0}
     inputs = sorted(index for index in read - made if model.operands[index].value is None)
     part = submodel(model, operations, inputs, sorted(made))
-    assert part.is_sound
+    assert part.is_verified
     verify(replace(part))
 
 
@@ -41,8 +41,8 @@ def test_all_of_a_model_is_the_model_itself() -> None:
     assert submodel(model, range(4), model.inputs, model.outputs) is model
     assert submodel(model, range(4), model.inputs, (*model.outputs, 1)) is not model
     assert submodel(model, range(3), model.inputs, (3,)) is not model
-    hinted = replace(model, varying=((0,),)).found_sound()
-    assert submodel(hinted, range(4), model.inputs, model.outputs).varying == ()
+    hinted = replace(model, covarying_number_groups=((0,),)).mark_verified()
+    assert submodel(hinted, range(4), model.inputs, model.outputs).covarying_number_groups == ()
     unchecked = replace(model)
     assert submodel(unchecked, range(4), model.inputs, model.outputs) is not unchecked
 
@@ -60,7 +60,7 @@ def test_all_of_a_model_is_the_model_itself() -> None:
 )
 def test_parts_that_lack_something_are_not_taken_for_sound(operations, inputs, outputs) -> None:
     part = submodel(chain(), operations, inputs, outputs)
-    assert not part.is_sound
+    assert not part.is_verified
     with pytest.raises(InvalidModelError):
         verify(part)
 
@@ -69,7 +69,7 @@ def test_a_changed_model_is_looked_at_again() -> None:
     model = chain()
     verify(model)
     changed = replace(model, inputs=(0, 0))
-    assert not changed.is_sound
+    assert not changed.is_verified
     with pytest.raises(InvalidModelError, match="none twice"):
         verify(changed)
 

@@ -1,6 +1,6 @@
 from nnadapter.ir import DataType, Model, ModelBuilder, OperandType, to_text
 from nnadapter.ir.structure import SymbolicModel, numbers, with_numbers
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 
 
 def flattened(height: object, width: object) -> Model:
@@ -27,21 +27,21 @@ def test_numbers_can_be_replaced() -> None:
 
 
 def test_a_traced_model_is_filled_and_says_what_varies() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     model = SymbolicModel(flattened(trace.variable(2), trace.variable(3)))
     known = trace.replay([4, 5])
     assert known is not None
-    filled, values = model.filled(known), numbers(flattened(4, 5))
+    filled, values = model.specialize(known), numbers(flattened(4, 5))
     assert to_text(filled) == to_text(flattened(4, 5))
     assert filled.structure == flattened(4, 5).structure
-    assert sorted({values[place] for place in places} for places in filled.varying) == [{4}, {5}, {20}]
+    assert sorted({values[place] for place in places} for places in filled.covarying_number_groups) == [{4}, {5}, {20}]
 
 
 def test_a_part_of_a_traced_model_is_cut_once() -> None:
-    trace = Trace()
+    trace = SymbolicTrace()
     model = SymbolicModel(flattened(trace.variable(2), trace.variable(3)))
     part = model.part([0], [0], [1])
     assert model.part([0], [0], [1]) is part
     known = trace.replay([4, 5])
     assert known is not None
-    assert [operand.type.dimensions for operand in part.filled(known).operands] == [(1, 4, 5), (1, 4, 5)]
+    assert [operand.type.dimensions for operand in part.specialize(known).operands] == [(1, 4, 5), (1, 4, 5)]

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir import Traced, settled
-from nnadapter.ir.symbolic_numbers import Trace, computed, current, greatest, least, plain
+from nnadapter.ir import SymbolicNumber, substitute_sizes
+from nnadapter.ir.symbolic_numbers import (
+    SymbolicTrace,
+    apply_function,
+    guard_value,
+    size_hint,
+    symbolic_max,
+    symbolic_min,
+)
 
 SIZES = st.lists(st.integers(1, 50), min_size=2, max_size=2)
 ARITHMETIC: list[Callable[[Any, Any], Any]] = [
@@ -21,13 +28,13 @@ ARITHMETIC: list[Callable[[Any, Any], Any]] = [
     operator.floordiv,
     operator.truediv,
     operator.mod,
-    least,
-    greatest,
+    symbolic_min,
+    symbolic_max,
 ]
 
 
-def traced(*values: int) -> tuple[Trace, list[Traced]]:
-    trace = Trace()
+def traced(*values: int) -> tuple[SymbolicTrace, list[SymbolicNumber]]:
+    trace = SymbolicTrace()
     return trace, [trace.variable(value) for value in values]
 
 
@@ -37,7 +44,7 @@ def test_numbers_are_settled_wherever_they_stand() -> None:
     assert known is not None
     attributes = {"shape": (height, 1), "pads": [width, [height]], "axis": 0, "more": MappingProxyType({"a": width})}
     expected = {"shape": (5, 1), "pads": [7, [5]], "axis": 0, "more": {"a": 7}}
-    assert settled((attributes, "none"), known) == (expected, "none")
+    assert substitute_sizes((attributes, "none"), known) == (expected, "none")
 
 
 @pytest.mark.slow
@@ -51,7 +58,7 @@ def test_a_replay_computes_what_the_computation_would(
     known = trace.replay(second)
     assert known is not None
     plain = [function(*second), function(second[0], 3), function(7, second[1]), function(*second) * 2 + second[0]]
-    assert [settled(result, known) for result in results] == plain
+    assert [substitute_sizes(result, known) for result in results] == plain
 
 
 @given(first=SIZES, second=SIZES)
@@ -93,7 +100,7 @@ def test_a_plain_use_settles_the_number(use: Callable[[Any], object]) -> None:
 
 def test_plain_values_of_tuples_settle_the_numbers_in_them() -> None:
     trace, (height, width) = traced(2, 3)
-    decided = plain(((1, height), width, "none"))
+    decided = guard_value(((1, height), width, "none"))
     assert decided == ((1, 2), 3, "none") and type(decided[0][1]) is type(decided[1]) is int
     assert trace.replay([2, 3]) is not None
     assert trace.replay([1, 3]) is None and trace.replay([2, 4]) is None
@@ -109,7 +116,7 @@ def test_truth_settles_no_more_than_truth() -> None:
 def test_steps_are_taken_once() -> None:
     _, (size,) = traced(5)
     assert (size * 2 + 1).number == (size * 2 + 1).number
-    assert computed(math.gcd, size, 4).number == computed(math.gcd, size, 4).number
+    assert apply_function(math.gcd, size, 4).number == apply_function(math.gcd, size, 4).number
 
 
 def test_what_cannot_be_computed_is_refused() -> None:
@@ -122,21 +129,21 @@ def test_numpy_numbers_leave_arithmetic_to_traced_ones() -> None:
     trace, (size,) = traced(5)
     with pytest.raises(TypeError):
         np.int64(2) * size
-    assert current((size * 2, 3)) == (10, 3)
+    assert size_hint((size * 2, 3)) == (10, 3)
     assert trace.replay([6]) is not None
 
 
 def test_what_was_decided_is_taken_back_and_decided_again():
-    trace = Trace()
+    trace = SymbolicTrace()
     rows, columns = trace.variable(5), trace.variable(7)
     assert rows > 3
     known = len(trace.answers)
     str(columns * 2)
     assert rows > 4 and trace.replay([6, 8]) is None
-    forgotten = trace.take_back(known)
+    forgotten = trace.rollback_guards(known)
     assert trace.replay([6, 8]) is not None and trace.replay([3, 7]) is None
     assert rows > 2 and trace.replay([6, 8]) is not None
-    trace.decide(forgotten)
+    trace.restore_guards(forgotten)
     assert trace.replay([6, 8]) is None and trace.replay([6, 7]) is not None and trace.replay([4, 7]) is None
 
 
@@ -147,4 +154,6 @@ def test_a_trace_is_the_same_in_another_process(first: list[int], second: list[i
     assert bool(height > 3) == (first[0] > 3)  # which is decided on
     there, copies = pickle.loads(pickle.dumps((trace, numbers)))
     assert all(copy.trace is there for copy in copies)
-    assert there.replay(second) == trace.replay(second) and list(map(current, copies)) == list(map(current, numbers))
+    assert there.replay(second) == trace.replay(second) and list(map(size_hint, copies)) == list(
+        map(size_hint, numbers)
+    )

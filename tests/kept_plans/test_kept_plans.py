@@ -21,7 +21,7 @@ from nnadapter.caching.folder import UnusableError, read_entry
 from nnadapter.errors import CacheWarning, FallbackWarning, InvalidInputError, ModelFileError
 from nnadapter.kept_plans.engine import KeptEngine
 from nnadapter.kept_plans.keeping_engine import KeepingEngine
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from tests.caching.nets import X, network
 from tests.keeping_driver import FAULTS
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
@@ -359,7 +359,7 @@ def test_what_a_person_is_told(path, folder):
 
 
 def test_figures_of_the_session_that_planned_are_not_told_of_one_that_found_the_plan(path, folder):
-    @remembered(4)
+    @memoize(4)
     def squared(number):
         return number * number
 

@@ -7,24 +7,24 @@ from nnadapter.errors import OutOfMemoryError
 
 def test_an_arena_is_lent_again() -> None:
     arenas = Arenas()
-    with arenas.lent(1000) as first:
+    with arenas.acquire(1000) as first:
         assert first.bytes.size >= 1000
         assert first.bytes.ctypes.data % ALIGNMENT == 0
-    with arenas.lent(10) as second:
+    with arenas.acquire(10) as second:
         assert second is first
 
 
 def test_an_arena_is_lent_to_one_at_a_time() -> None:
     arenas = Arenas()
-    with arenas.lent(1000) as first, arenas.lent(1000) as second:
+    with arenas.acquire(1000) as first, arenas.acquire(1000) as second:
         assert not np.shares_memory(first.bytes, second.bytes)
 
 
 def test_an_arena_that_was_given_back_is_lent_to_one_at_a_time_too() -> None:
     arenas = Arenas()
-    with arenas.lent(1000) as first:
+    with arenas.acquire(1000) as first:
         pass
-    with arenas.lent(1000) as again, arenas.lent(1000) as other:
+    with arenas.acquire(1000) as again, arenas.acquire(1000) as other:
         assert again is first
         assert not np.shares_memory(again.bytes, other.bytes)
         assert arenas.used_bytes == 0
@@ -32,16 +32,16 @@ def test_an_arena_that_was_given_back_is_lent_to_one_at_a_time_too() -> None:
 
 def test_a_larger_arena_takes_the_place_of_a_smaller_one() -> None:
     arenas = Arenas()
-    with arenas.lent(1000) as small:
+    with arenas.acquire(1000) as small:
         pass
-    with arenas.lent(small.bytes.size + 1) as large:
+    with arenas.acquire(small.bytes.size + 1) as large:
         assert large.bytes.size > small.bytes.size
-    with arenas.lent(1000) as again:
+    with arenas.acquire(1000) as again:
         assert again is large
 
 
 @pytest.mark.parametrize("nbytes", [1 << 52, 1 << 62, 1 << 70])
 def test_more_than_there_is_is_an_error_that_says_so(nbytes: int) -> None:
     arenas = Arenas()
-    with pytest.raises(OutOfMemoryError, match=r"bytes of working memory.*use smaller inputs"), arenas.lent(nbytes):
+    with pytest.raises(OutOfMemoryError, match=r"bytes of working memory.*use smaller inputs"), arenas.acquire(nbytes):
         pass

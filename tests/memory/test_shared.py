@@ -49,7 +49,7 @@ def test_a_block_that_nobody_holds_is_found_no_more() -> None:
 def test_what_one_writes_the_other_reads(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if system == "without memfd":
         monkeypatch.delattr(os, "memfd_create", raising=False)
-    with Arenas(shared=True).lent(1000) as arena:
+    with Arenas(shared=True).acquire(1000) as arena:
         place = place_of(arena.bytes)
         assert place is not None
         theirs = mapped(os.dup(place.block.descriptor), 1000, writable=False)

@@ -130,7 +130,7 @@ def test_many_shapes_share_what_was_prepared_and_converted():
     first, *others = [planner.judge({"x": (rows, 4)}).model for rows in (3, 9, 5, 7, 2)]
     assert len(first.graph.nodes) > 1
     for other in others:
-        assert other.specialized.own is first.specialized.own
+        assert other.specialized.model_nodes is first.specialized.model_nodes
         assert other.conversion.source is not None and other.conversion.source[0] is first.conversion.source[0]
 
 

@@ -107,7 +107,7 @@ def test_a_plan_serves_all_rows_behind_an_encoder():
             names = RANDOM.choice(["a", "b", "c"], (rows, 1)).astype(object)
             feeds = {"x": RANDOM.standard_normal((rows, 2)).astype(np.float32), "c": names}
             np.testing.assert_array_equal(session.run(None, feeds)[0], alone.run(None, feeds)[0])
-        assert session.report().plans.made == 2
+        assert session.report().plans.compiled == 2
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_plan_serves_all_lengths_behind_features_among_words(scattered):
             feeds = {"ids": ids.reshape(2, length), "pictures": RANDOM.random((pictures, 4), np.float32)}
             np.testing.assert_allclose(session.run(None, feeds)[0], alone.run(None, feeds)[0], rtol=1e-5, atol=1e-6)
         report = session.report()
-    assert report.plans.made == 2, report.plans
+    assert report.plans.compiled == 2, report.plans
     assert {node.op_type for node in report.nodes if node.device == "fake_npu"} >= {
         "Gather",
         "Tanh",
@@ -175,7 +175,9 @@ def test_a_resize_on_the_host_leaves_sizes_open(kind):
             feed = {"x": RANDOM.standard_normal((n, 2, h, w), np.float32)}
             np.testing.assert_allclose(session.run(None, feed)[0], whole.run(None, feed)[0], rtol=1e-5, atol=1e-6)
         report = session.report()
-    assert report.plans.made == 2 and report.plans.sizes == "one plan for all input shapes", report.plans
+    assert report.plans.compiled == 2 and report.plans.served_shapes_text == "one plan for all input shapes", (
+        report.plans
+    )
     assert [segment.device for segment in report.segments] == ["cpu", "fake_npu"]
 
 
@@ -197,5 +199,7 @@ def test_what_chance_makes_leaves_sizes_open(op_type):
             (made,) = session.run(None, {"x": RANDOM.standard_normal(shape, np.float32)})
             assert made.shape == (shape if op_type != "Multinomial" else (shape[0], 3)) and not np.isnan(made).any()
         report = session.report()
-    assert report.plans.made == 2 and report.plans.sizes == "one plan for all input shapes", report.plans
+    assert report.plans.compiled == 2 and report.plans.served_shapes_text == "one plan for all input shapes", (
+        report.plans
+    )
     assert [segment.device for segment in report.segments] == ["fake_npu", "cpu", "fake_npu"]

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.preparation.branch_decisions import decision_values, in_words
+from nnadapter.onnx.preparation.branch_decisions import decision_values, decisions_text
 from nnadapter.onnx.preparation.deciding_conditions import decided, decision_of
 from tests.models import HEAD, parse
 
@@ -92,7 +92,10 @@ def test_what_was_decided_is_not_asked_again_inside(holds, left):
         "int64 k",
     )
     chosen = decided(found, (holds,))
-    assert decision_of(chosen) is None and in_words(chosen.choice) == f"Equal(k, 2) is {str(holds).lower()}"
+    assert (
+        decision_of(chosen) is None
+        and decisions_text(chosen.branch_decisions) == f"Equal(k, 2) is {str(holds).lower()}"
+    )
     assert [node.op_type for node in chosen.nodes if node.op_type in ("If", "Exp", "Neg", "Sin", "Tanh")] == left
 
 
@@ -143,12 +146,12 @@ def test_the_model_that_is_chosen():
     other = decided(found, (False,))
     assert (
         decision_of(other) is None
-        and in_words(other.choice) == "c is false"
-        and decision_values(other.choice) == (False,)
+        and decisions_text(other.branch_decisions) == "c is false"
+        and decision_values(other.branch_decisions) == (False,)
     )
     further = decision_of(decided(found, (True,)))
     assert further is not None and further.texts == ("Equal(k, 2)",)
     chosen = decided(further, (False,))
-    assert in_words(chosen.choice) == "c is true and Equal(k, 2) is false"
+    assert decisions_text(chosen.branch_decisions) == "c is true and Equal(k, 2) is false"
     assert [node.op_type for node in chosen.nodes if node.op_type != "Equal"] == ["Neg"]
     assert chosen.nodes[-1].name.startswith(f"{found.prepared.nodes[1].name}/")

@@ -70,7 +70,7 @@ def test_results_are_the_same_and_one_plan_serves_all_lengths(device, width):
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
         report = session.report()
     assert [segment.device for segment in report.segments] == [device]
-    assert report.plans is None or report.plans.made == 2
+    assert report.plans is None or report.plans.compiled == 2
 
 
 def test_an_input_that_is_declared_to_be_empty_is_fed_all_the_same():

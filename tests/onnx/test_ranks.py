@@ -53,7 +53,7 @@ GRID = """<ir_version: 8, opset_import: ["" : 13]> g (float[n, 3, h, w] x) => (f
 def test_ranks_are_those_of_the_values():
     model = parse(GRID)
     prepared = prepare(model)
-    found = prepared.ranks_found
+    found = prepared.inferred_ranks
     assert {"row", "grid", "column", "other", "grid_1", "points"} <= found.keys()
     for name in found:
         model.graph.output.append(helper.make_empty_tensor_value_info(name))
@@ -66,7 +66,7 @@ def test_ranks_are_those_of_the_values():
 @pytest.mark.parametrize("text", ["y = Relu (x)", "s = Shape (x) y = Reshape (x, s)"])
 def test_nothing_is_found_where_inference_tells_all(text):
     model = parse(f"{HEAD} g (float[n, 3] x) => (float[n, 3] y) {{ {text} }}")
-    assert prepare(model).ranks_found == {}
+    assert prepare(model).inferred_ranks == {}
 
 
 def test_grids_of_anchors_are_one_plan_for_all_sizes():
@@ -78,4 +78,4 @@ def test_grids_of_anchors_are_one_plan_for_all_sizes():
             for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
         report = session.report()
-        assert report.plans.made == 2 and [segment.device for segment in report.segments] == ["openvino"]
+        assert report.plans.compiled == 2 and [segment.device for segment in report.segments] == ["openvino"]

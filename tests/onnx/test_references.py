@@ -18,7 +18,7 @@ from nnadapter.errors import ModelFileError
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx import references
 from nnadapter.onnx.files import BegunModel, load_model
-from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference, lightened, read_ahead
+from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference, read_ahead, with_references
 
 DEVICES = ["cpu", "fake_npu", "openvino", "null"]
 WEIGHTS = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
@@ -68,9 +68,9 @@ def test_the_same_results_wherever_weights_lie(tmp_path, beside, devices):
 
 def test_a_model_that_is_not_in_a_file_is_made_light_when_it_is_prepared():
     model = model_with()
-    light, arrays = lightened(model)
+    light, arrays = with_references(model)
     assert not is_reference(model.graph.initializer[0]) and is_reference(light.graph.initializer[0])
-    assert array_of(light.graph.initializer[0]) is arrays[0] and lightened(light) == (light, [])
+    assert array_of(light.graph.initializer[0]) is arrays[0] and with_references(light) == (light, [])
     assert inlined(light).SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
     prepared = prepare(model)
     assert is_reference(prepared.model.graph.initializer[0])
@@ -191,7 +191,7 @@ def test_a_folder_of_links_to_files_of_one_folder(tmp_path):
 
 def test_a_model_cannot_say_that_its_weights_are_elsewhere(tmp_path):
     WEIGHTS.tofile(tmp_path / "secret.bin")
-    kept, arrays = lightened(model_with())
+    kept, arrays = with_references(model_with())
     stamp = references.stamp_of((tmp_path / "secret.bin").stat())
     place = {"offset": 0, "length": WEIGHTS.nbytes, "stamp": stamp}
     folder = tmp_path / "model"

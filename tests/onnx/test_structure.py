@@ -37,7 +37,7 @@ def changed(old, new):
     before, after = structure(MODEL), structure(MODEL.replace(old, new))
     return tuple(
         "".join(letter for letter, one, other in zip("abcy", *hashes, strict=True) if one != other)
-        for hashes in ((before.alone, after.alone), (before.wired, after.wired))
+        for hashes in ((before.content_hashes, after.content_hashes), (before.ancestry_hashes, after.ancestry_hashes))
     )
 
 
@@ -62,7 +62,7 @@ def test_what_counts(old, new, expected):
 
 
 def test_what_a_hash_is_on_every_machine():
-    assert structure(MODEL).wired == GOLDEN
+    assert structure(MODEL).ancestry_hashes == GOLDEN
 
 
 GOLDEN = (
@@ -75,10 +75,10 @@ GOLDEN = (
 
 @pytest.mark.slow
 def test_another_process_makes_the_same():
-    code = "from tests.onnx.test_structure import *; print(structure(MODEL).wired)"
+    code = "from tests.onnx.test_structure import *; print(structure(MODEL).ancestry_hashes)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert found.stdout.strip() == str(structure(MODEL).wired)
+    assert found.stdout.strip() == str(structure(MODEL).ancestry_hashes)
 
 
 def blocks(count):
@@ -94,7 +94,7 @@ def blocks(count):
 
 def test_repeated_blocks_have_equal_hashes():
     prepared = prepare(parse(blocks(8)))
-    hashes = structure_of(prepared.graph, prepared.nodes).wired
+    hashes = structure_of(prepared.graph, prepared.nodes).ancestry_hashes
     per_block = [hashes[start : start + 4] for start in range(0, 32, 4)]
     assert per_block[5] == per_block[6] == per_block[7] and len(set(per_block[7])) == 4
     assert per_block[0] != per_block[1]
@@ -109,7 +109,11 @@ SPLIT = f"""{HEAD} g (float[4, 3] x) => (float[2, 3] y) {{
 
 def test_which_output_of_a_node_is_read_counts():
     one, other = structure(SPLIT), structure(SPLIT.replace("Neg(p)", "Neg(q)"))
-    assert one.alone == other.alone and one.wired[:-1] == other.wired[:-1] and one.wired[-1] != other.wired[-1]
+    assert (
+        one.content_hashes == other.content_hashes
+        and one.ancestry_hashes[:-1] == other.ancestry_hashes[:-1]
+        and one.ancestry_hashes[-1] != other.ancestry_hashes[-1]
+    )
 
 
 def branching(names, op_type="Exp", captured="x"):
@@ -126,7 +130,7 @@ def branching(names, op_type="Exp", captured="x"):
     inputs.append(helper.make_tensor_value_info("p", TensorProto.BOOL, []))
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])])
     prepared = prepare(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-    return structure_of(prepared.graph, prepared.nodes).wired
+    return structure_of(prepared.graph, prepared.nodes).ancestry_hashes
 
 
 def test_names_inside_of_sub_graphs_do_not_count():

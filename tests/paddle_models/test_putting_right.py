@@ -11,7 +11,7 @@ import pytest
 
 from nnadapter.paddle_models import comparison
 from nnadapter.paddle_models.comparison import _array_difference, compared
-from nnadapter.paddle_models.repair import mark, mended, without_rounding
+from nnadapter.paddle_models.repair import mark, repair_model, without_rounding
 from nnadapter.paddle_models.structures import draws_numbers, operations_of, rewrite, unsupported_in
 from tests.models import parse
 
@@ -126,7 +126,7 @@ def run(contents, x):
 
 def test_integers_are_made_of_what_was_marked():
     x = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
-    contents = mended(as_written().SerializeToString(), [], 2)
+    contents = repair_model(as_written().SerializeToString(), [], 2)
     np.testing.assert_allclose(run(contents, x), np.clip(np.rint(x / 1.5 * 127), -128, 127) * 1.5 / 127, rtol=1e-6)
     np.testing.assert_array_equal(run(without_rounding(contents), x), x)
 
@@ -144,9 +144,9 @@ def test_another_form_of_quantizing_nodes_is_refused(change, match):
     model = as_written()
     change(model)
     with pytest.raises(ValueError, match=match):
-        mended(model.SerializeToString(), [], 2)
+        repair_model(model.SerializeToString(), [], 2)
     with pytest.raises(ValueError, match="3 operations quantize, and 2 nodes do"):
-        mended(as_written().SerializeToString(), [], 3)
+        repair_model(as_written().SerializeToString(), [], 3)
 
 
 def test_outputs_get_their_names_and_what_nobody_reads_goes():
@@ -157,7 +157,7 @@ def test_outputs_get_their_names_and_what_nobody_reads_goes():
             then_branch = t () => (float c) { c = Add(x, w) }, else_branch = e () => (float d) { d = Neg(x) }
         >
     }"""
-    model = onnx.load_from_string(mended(parse(text).SerializeToString(), ["fc.tmp_0"]))
+    model = onnx.load_from_string(repair_model(parse(text).SerializeToString(), ["fc.tmp_0"]))
     assert [each.name for each in model.graph.output] == ["fc.tmp_0"]
     assert [node.op_type for node in model.graph.node] == ["If"]
     assert [each.name for each in model.graph.initializer] == ["w"]
@@ -170,7 +170,7 @@ def test_an_output_without_dimensions_has_none():
         y = Reshape(sum, one)
         z = Add(x, y)
     }"""
-    contents = mended(parse(text).SerializeToString(), [])
+    contents = repair_model(parse(text).SerializeToString(), [])
     session = onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"])
     y, z = session.run(None, {"x": np.array([1, 2], np.float32)})
     assert (y.shape, float(y), z.tolist()) == ((), 3.0, [4.0, 5.0])

@@ -24,7 +24,7 @@ def test_the_same_model_gets_the_same_placement(nodes, data):
     placement = [data.draw(st.sampled_from(DEVICES)) for _ in nodes]
     bound = known.bind(known.plan(placement))
     assert [bound.placement[atom] for atom in range(len(nodes))] == placement
-    assert bound.lost == ()
+    assert bound.unmatched_entries == ()
 
 
 @pytest.mark.slow
@@ -40,8 +40,8 @@ def test_what_was_not_touched_binds_after_edits(nodes, data):
         if output in device_of:
             assert bound.placement[atom] == device_of[output]
     gone = [name for name, output in zip(known.names, known.outputs, strict=True) if output not in changed.outputs]
-    assert {entry.name for entry in bound.lost} <= set(gone)
-    assert len(bound.placement) + len(bound.lost) == len(nodes)
+    assert {entry.name for entry in bound.unmatched_entries} <= set(gone)
+    assert len(bound.placement) + len(bound.unmatched_entries) == len(nodes)
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_renamed_nodes_and_values_bind_in_their_order(nodes, random):
     placement = [random.choice(DEVICES) for _ in nodes]
     bound = changed.bind(known.plan(placement))
     assert [bound.placement[atom] for atom in range(len(nodes))] == placement
-    assert bound.lost == ()
+    assert bound.unmatched_entries == ()
 
 
 def numbered(layers, before=()):
@@ -69,17 +69,18 @@ def test_a_node_in_front_of_layers_that_are_alike_takes_few_entries():
     known, changed = Known(model_of(numbered(6))), Known(model_of(numbered(6, before=["Sin"])))
     placement = [DEVICES[at // 4 % len(DEVICES)] for at in range(24)]
     bound = changed.bind(known.plan(placement))
-    assert bound.lost == () and [bound.placement.get(at) for at in range(25)] == [None, *placement]
+    assert bound.unmatched_entries == () and [bound.placement.get(at) for at in range(25)] == [None, *placement]
 
 
 def test_what_is_ambiguous_is_said_to_be_so():
     known, changed = Known(model_of(numbered(6))), Known(model_of(numbered(6, before=["Exp"])))
     bound = changed.bind(known.plan(["a"] * 24))
     exps = sum(entry.op_type == "Exp" for entry in known.plan(["a"] * 24).entries)
-    assert {entry.why for entry in bound.lost} <= {
-        f"it is ambiguous: {len(bound.lost) + 1} nodes are alike, and {len(bound.lost)} entries could mean them"
+    count = len(bound.unmatched_entries)
+    assert {entry.reason for entry in bound.unmatched_entries} <= {
+        f"it is ambiguous: {count + 1} nodes are alike, and {count} entries could mean them"
     }
-    assert 0 < len(bound.lost) <= exps
+    assert 0 < count <= exps
 
 
 NODES = [
@@ -92,7 +93,7 @@ PLAN = Known(model_of(NODES)).plan(["a", "b", "cpu"])
 
 def lost(nodes=NODES, devices=DEVICES, **refused):
     bound = Known(model_of(nodes)).bind(PLAN, devices, **refused)
-    return {entry.name: (entry.device, entry.why) for entry in bound.lost}
+    return {entry.name: (entry.device, entry.reason) for entry in bound.unmatched_entries}
 
 
 def test_why_entries_are_lost():
@@ -117,7 +118,7 @@ def test_a_node_that_is_folded_now_is_said():
     plan = PLAN.__class__(model="m", devices={"a": "1"}, policy="priority", entries=entries)
     hashes = structure_of(after.graph, after.nodes, after.constants)
     bound = bind_plan(plan, specialize(after, {"x": (2,)}), hashes, ["a"], {"a": [SUPPORTED]})
-    assert [(entry.name, entry.why) for entry in bound.lost] == [("n", "the node is folded now")]
+    assert [(entry.name, entry.reason) for entry in bound.unmatched_entries] == [("n", "the node is folded now")]
     assert bound.placement == {0: "a"}
 
 
@@ -157,6 +158,6 @@ def test_nodes_that_are_placed_as_one():
 
     assert bind(["a"] * 5).placement == {0: "a"}
     bound = bind(["a", "a", "a", "a", "b"])
-    assert bound.placement == {} and len(bound.lost) == 5
-    assert bound.lost[0].why == "it is placed as one with 'h' now, which the plan has on 'b'"
+    assert bound.placement == {} and len(bound.unmatched_entries) == 5
+    assert bound.unmatched_entries[0].reason == "it is placed as one with 'h' now, which the plan has on 'b'"
     assert [entry.device for entry in plan_entries(fused, hashes, ["b"])] == ["b"] * 5

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nnadapter.errors import InvalidOptionError, PlanFileError
 from nnadapter.planning.plan_files import PlanEntry, PlanFile, plan_text, read_plan, write_plan
 
-ENTRY = PlanEntry(name="/a", op_type="Relu", output="v", alone="01", wired="02", device="fake_npu")
+ENTRY = PlanEntry(name="/a", op_type="Relu", output="v", content_hash="01", ancestry_hash="02", device="fake_npu")
 PLAN = PlanFile(
     model="m",
     devices={"fake_npu": "1.0", "cpu": "1.31"},
@@ -44,8 +44,8 @@ entries = st.builds(
     name=texts,
     op_type=texts,
     output=st.text(max_size=5),
-    alone=texts,
-    wired=texts,
+    content_hash=texts,
+    ancestry_hash=texts,
     device=st.sampled_from(["a", "b"]),
 )
 plans = st.builds(

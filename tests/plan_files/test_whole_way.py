@@ -31,7 +31,7 @@ def planner():
 def under(judgment, rules):
     specialized, support = judgment.model.specialized, judgment.support
     graph, positions = specialized.graph, specialized.positions
-    applied = apply_rules(rules, specialized.own, graph, positions, DEVICES, support.verdicts)
+    applied = apply_rules(rules, specialized.model_nodes, graph, positions, DEVICES, support.verdicts)
     return replace(judgment, support=replace(support, verdicts=applied.verdicts)), applied
 
 
@@ -63,4 +63,4 @@ def test_a_plan_saved_and_read_for_other_shapes(planner, tmp_path):
     read = read_plan(tmp_path / "plan.json")
     bound = bind_plan(read, other.model.specialized, structure, DEVICES, other.support.verdicts)
     assert tuple(bound.placement[atom] for atom in range(len(other.model.graph.atoms))) == found.plan.placement
-    assert bound.lost == ()
+    assert bound.unmatched_entries == ()

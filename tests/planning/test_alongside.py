@@ -20,5 +20,7 @@ from tests.planning.test_overlap import plan_of
 def test_a_run_waits_where_something_is_read_elsewhere(predecessors, labels, handed, waits):
     plan = plan_of(predecessors, labels)
     found = waiting(plan, needs_of(plan, {}), frozenset(), frozenset(handed))
-    assert found.alongside == handed and not found.is_serial
-    assert found.waits == tuple(HostWait(device=device, segment=last, before=before) for device, last, before in waits)
+    assert found.threaded_segments == handed and not found.is_serial
+    assert found.host_waits == tuple(
+        HostWait(device=device, segment=last, waiting_segment=before) for device, last, before in waits
+    )

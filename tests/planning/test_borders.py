@@ -15,7 +15,7 @@ IMAGES = RETURNS.replace("float[4, 8]", "float[1, 4, 8, 8]")
 
 def steps_of(text, device="fake_npu", **options):
     report = nna.partition_report(parse_model(text), devices=(device, options))
-    return report, [(step.kind, step.value, step.segment, step.target.target) for step in report.borders.steps]
+    return report, [(step.kind, step.value, step.segment, step.target.target) for step in report.boundaries.operations]
 
 
 def test_what_returns_is_not_transferred_again():
@@ -26,7 +26,7 @@ def test_what_returns_is_not_transferred_again():
         ("transfer", "c", 2, "fake_npu"),
         ("transfer", "y", None, "cpu"),
     ]
-    assert [(each.value, each.device, each.segments, each.nbytes) for each in report.borders.stay] == [
+    assert [(each.value, each.device, each.segments, each.nbytes) for each in report.boundaries.device_resident] == [
         ("v", "fake_npu", (0, 2), 128)
     ]
 
@@ -34,12 +34,12 @@ def test_what_returns_is_not_transferred_again():
 def test_what_several_segments_read_is_transferred_once():
     report, steps = steps_of(SHARED, **SIMULATED)
     assert [step for step in steps if step[1] == "mask"] == [("transfer", "mask", 0, "fake_npu")]
-    assert ("mask", (0, 2, 4)) in [(each.value, each.segments) for each in report.borders.stay]
+    assert ("mask", (0, 2, 4)) in [(each.value, each.segments) for each in report.boundaries.device_resident]
 
 
 def test_devices_in_the_hosts_memory_have_no_steps():
     report, steps = steps_of(RETURNS, "null")
-    assert steps == [] and report.borders.stay == ()
+    assert steps == [] and report.boundaries.device_resident == ()
 
 
 def test_images_are_reordered_at_every_border_and_others_never():
@@ -51,7 +51,7 @@ def test_images_are_reordered_at_every_border_and_others_never():
         ("layout", "c", 2),
         ("layout", "y", 2),
     ]
-    (first,) = [step for step in report.borders.steps if step.kind == "layout" and step.value == "x"]
+    (first,) = [step for step in report.boundaries.operations if step.kind == "layout" and step.value == "x"]
     assert (first.source.layout, first.target.layout, first.source.device_id) == ("NCHW", "NHWC", "0")
 
 
@@ -59,12 +59,12 @@ def test_images_are_reordered_at_every_border_and_others_never():
 def test_steps_cost_what_the_plan_is_priced_by(text):
     report, _ = steps_of(text, **SIMULATED)
     priced = sum(segment.transfer_seconds for segment in report.segments)
-    assert sum(step.seconds for step in report.borders.steps) == pytest.approx(priced)
+    assert sum(step.seconds for step in report.boundaries.operations) == pytest.approx(priced)
 
 
 def test_what_is_not_known_has_no_price():
     report, _ = steps_of(RETURNS, switched_off=["Sin"])
-    assert {step.seconds for step in report.borders.steps} == {None}
+    assert {step.seconds for step in report.boundaries.operations} == {None}
 
 
 def test_a_report_says_what_the_last_run_copied():
@@ -73,19 +73,19 @@ def test_a_report_says_what_the_last_run_copied():
         session.run(None, {"x": X})
         report = session.report()
     ran = report.transfers
-    assert (ran.into, ran.bytes_into, ran.out, ran.bytes_out, ran.returned) == (2, 256, 2, 256, 0)
+    assert (ran.to_device, ran.bytes_to_device, ran.to_host, ran.bytes_to_host, ran.round_trips) == (2, 256, 2, 256, 0)
     text = " ".join(str(report).split())
     assert "4 transfers of 512 B, predicted" in text and "1 value stays (128 B): v on fake_npu" in text
     assert "0 went back to where they were made" in text
     assert "v on fake_npu" in report.to_markdown() and "v on fake_npu" in report.to_html()
     data = report.to_dict()
-    assert data["borders"]["steps"][0]["target"] == {
+    assert data["boundaries"]["operations"][0]["target"] == {
         "target": "fake_npu",
         "device_id": "0",
         "layout": "",
         "dtype": "float32",
     }
-    assert data["transfers"]["returned"] == 0
+    assert data["transfers"]["round_trips"] == 0
 
 
 def test_policies_know_what_stays():

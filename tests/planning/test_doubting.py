@@ -38,10 +38,10 @@ def keep(device, speed, off_by):
         )
         for each, line in found.lines.items()
     }
-    riding = {carrier: {each: lines[each] for each in behind} for carrier, behind in found.riding.items()}
+    riding = {carrier: {each: lines[each] for each in behind} for carrier, behind in found.fused_lines.items()}
     keep_calibration(replace(
-        found, device=device, driver_version=version(device), options=options(device), lines=lines, riding=riding,
-        networks={"one": MeasuredNetwork(seconds=1.0, predicted=1 + off_by)}, alone_seconds=0.0,
+        found, device=device, driver_version=version(device), options=options(device), lines=lines, fused_lines=riding,
+        networks={"one": MeasuredNetwork(seconds=1.0, predicted=1 + off_by)}, sole_launch_seconds=0.0,
         launch_seconds=0.0, transfer_seconds=0.0, transfer_seconds_per_byte=0.0,
     ))  # fmt: skip
 

@@ -89,5 +89,5 @@ def test_a_mask_that_is_spread_is_computed_at_each_length(device):
                     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5)
             past = expected[1]
         report = session.report()
-    assert report.plans.made == 3, report.plans.sizes
+    assert report.plans.compiled == 3, report.plans.served_shapes_text
     assert {segment.device for segment in report.segments} == {device}

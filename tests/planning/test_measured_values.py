@@ -52,7 +52,7 @@ def test_one_plan_serves_all_sizes_where_a_shape_alone_is_read(name):
             feed = {"x": numbers(*shape)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
         plans = session.report().plans
-        assert plans.made == 2 and plans.sizes == "one plan for all input shapes", plans
+        assert plans.compiled == 2 and plans.served_shapes_text == "one plan for all input shapes", plans
         assert {segment.device for segment in session.report().segments} == {"fake_npu"}
 
 

@@ -66,7 +66,7 @@ def test_branches_that_data_choose_have_the_sizes_that_both_have(first, second, 
     model = chosen(first, second, stated)
     for sizes in in_orders():
         feeds = [{"x": numbers(*each, 8, seed=seed) - seed % 2 / 2} for seed, each in enumerate(sizes)]
-        assert plans_of(model, feeds).kept <= 2
+        assert plans_of(model, feeds).in_cache <= 2
 
 
 @pytest.mark.parametrize(("first", "second"), UNLIKE.items())
@@ -94,7 +94,7 @@ def test_a_scan_makes_as_much_as_it_reads(device):
     model = onnx.parser.parse_model(SCANNED)
     for sizes in in_orders(1):
         feeds = [{"x": numbers(length, batch, 8), "s": numbers(batch, 8, seed=1)} for batch, length in sizes]
-        assert plans_of(model, feeds, device).kept <= 2
+        assert plans_of(model, feeds, device).in_cache <= 2
 
 
 ATTENDED = f"""{HEAD}
@@ -131,4 +131,4 @@ def test_a_total_length_that_is_an_input_makes_no_plan_for_each_token(device, se
         }
         for batch, new, past in steps
     ]
-    assert plans_of(model, feeds, device).kept <= 2
+    assert plans_of(model, feeds, device).in_cache <= 2

@@ -63,7 +63,7 @@ def test_a_language_model_is_compiled_three_times_for_all_lengths_of_its_cache()
             expected_steps = decoded(lambda feed: alone.run(None, feed), SMALL, prompt, 40)
             for got, expected in zip(steps, expected_steps, strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-        assert opened.report().plans.made <= 3
+        assert opened.report().plans.compiled <= 3
         assert opened.report().coverage.nodes == 1.0
 
 
@@ -72,7 +72,7 @@ def test_a_table_is_computed_where_it_is_read():
     with session(model) as opened:
         for past in (1, 2, 3, 30, 4, 9, 5):
             agree(opened, model, grown(2, 3, past))
-        assert opened.report().plans.made == 1
+        assert opened.report().plans.compiled == 1
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_pictures_of_any_size_are_one_plan():
     with session(model) as opened:
         for height, width in ((8, 8), (9, 12), (32, 17), (40, 64), (10, 11), (9, 12)):
             agree(opened, model, {"x": numbers(1, 3, height, width)})
-        assert opened.report().plans.made <= 3
+        assert opened.report().plans.compiled <= 3
 
 
 SHIFTED = f"""{HEAD} g (float[n, m] x) => (float[k, m] y)
@@ -115,7 +115,7 @@ def test_shapes_that_no_plan_for_many_takes_have_their_own_and_it_stays():
     with session(model) as opened:
         for rows, columns in ((3, 2), (4, 2), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (5, 7), (1, 7), (6, 8)):
             agree(opened, model, {"x": numbers(rows, columns)})
-        assert opened.report().plans.sizes.startswith("one plan for all input shapes")
+        assert opened.report().plans.served_shapes_text.startswith("one plan for all input shapes")
 
 
 def test_the_report_says_why_there_is_one_more():
@@ -123,7 +123,7 @@ def test_the_report_says_why_there_is_one_more():
     with session(model) as opened:
         for rows, length, past in ((2, 3, 4), (2, 3, 5), (2, 3, 6), (1, 3, 5)):
             agree(opened, model, grown(rows, length, past))
-        text = opened.report().plans.sizes
+        text = opened.report().plans.served_shapes_text
     assert text.startswith("2 plans for all input shapes; one more when ") and " is True, was False" in text
 
 
@@ -166,7 +166,7 @@ def test_a_trace_decides_on_no_size(tmp_path):
     with session(model, options=nna.Options(fallback="allow", trace=str(tmp_path / "trace.json"))) as opened:
         for past in (1, 2, 3, 30):
             agree(opened, model, grown(2, 3, past))
-        assert opened.report().plans.made == 1
+        assert opened.report().plans.compiled == 1
 
 
 def test_an_input_that_an_operation_leaves_out_is_no_size():
@@ -196,7 +196,7 @@ def test_a_segment_of_fixed_sizes_is_told_none():
     with session(model, switched_off=("SIN",)) as opened:
         for rows in (1, 2, 3, 5):
             agree(opened, model, {"x": numbers(rows, 4), "w": numbers(2, 3)})
-        assert opened.report().plans.made == 2
+        assert opened.report().plans.compiled == 2
 
 
 def test_a_cache_of_a_fixed_size_does_not_grow():
@@ -207,7 +207,7 @@ def test_a_cache_of_a_fixed_size_does_not_grow():
     with session(model) as opened:
         for seed in range(2):
             agree(opened, model, {"x": numbers(1, 2, seed=seed), "past": numbers(1, 3, seed=seed)})
-        assert opened.report().plans.made == 1 and not opened.report().plans.sizes
+        assert opened.report().plans.compiled == 1 and not opened.report().plans.served_shapes_text
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_slices_along_open_sizes_decide_nothing(body, constants):
     with session(model) as opened:
         for length in (9, 5, 7, 12, 30, 6, 21):
             agree(opened, model, {"x": numbers(3, length)})
-        assert opened.report().plans.made == 2
+        assert opened.report().plans.compiled == 2
 
 
 def test_plans_for_many_sizes_are_bounded():
@@ -247,7 +247,7 @@ def test_plans_for_many_sizes_are_bounded():
     with session(model, options=nna.Options(fallback="allow", max_plans=2)) as opened:
         for rows, others in ((1, 1), (1, 3), (3, 1), (3, 3), (4, 4), (1, 1), (1, 5), (5, 1)) * 2:
             agree(opened, model, {"x": numbers(rows, 4), "w": numbers(others, 4)})
-        assert opened.report().plans.kept <= 2
+        assert opened.report().plans.in_cache <= 2
 
 
 def test_sizes_beyond_a_table_are_the_callers_mistake():
@@ -270,7 +270,7 @@ def test_a_step_that_is_given_what_follows_from_sizes_runs_on_the_cpu_where_it_f
         for rows in (5, 6, 7, 8):
             feed = {"x": numbers(rows, 4)}
             np.testing.assert_allclose(opened.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-6)
-        said = {incident.instead for incident in opened.report().incidents}
+        said = {incident.fallback_action for incident in opened.report().incidents}
         assert said == {"it runs on the CPU instead"}
 
 
@@ -283,7 +283,7 @@ def test_the_words_of_a_refusal_decide_nothing_where_the_host_makes_what_was_ref
     with session(model, "opentable") as opened:
         for rows in (5, 6, 7, 8):
             agree(opened, model, {"x": numbers(rows, 4)})
-        assert opened.report().plans.made == 2, opened.report().plans.sizes
+        assert opened.report().plans.compiled == 2, opened.report().plans.served_shapes_text
 
 
 EXPERTS = """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
@@ -305,4 +305,4 @@ def test_what_is_behind_experts_that_nobody_converts_has_open_sizes():
             agree(opened, model, {"x": numbers(rows, 4, seed=rows), **weights})
             placed = {node.op_type: node.device for node in opened.report().nodes}
             assert placed == {"Neg": "fake_npu", "MatMul": "fake_npu", "MoE": "cpu", "Mul": "fake_npu"}
-        assert opened.report().plans.made <= 3
+        assert opened.report().plans.compiled <= 3

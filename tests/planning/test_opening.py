@@ -63,7 +63,7 @@ def grown(rows, length, past):
 
 
 def sizes(opened):
-    return opened.report().plans.sizes
+    return opened.report().plans.served_shapes_text
 
 
 @pytest.mark.parametrize("refused", [(), ("Sin",), ("Mul", "Reshape"), ("Concat",)])
@@ -74,7 +74,7 @@ def test_one_plan_serves_every_shape_of_a_model_with_a_cache(refused, seed):
         for _ in range(12):
             agree(opened, SIZES, grown(source.randint(1, 3), source.randint(1, 5), source.randint(1, 9)))
         assert sizes(opened) == "one plan for all input shapes"
-        assert opened.report().plans.made == 1
+        assert opened.report().plans.compiled == 1
         placed = {node.op_type: node.device for node in opened.report().nodes if node.state == "runs"}
         assert {name for name, device in placed.items() if device == "cpu"} == set(refused)
 
@@ -100,7 +100,7 @@ def test_the_first_shapes_keep_their_plan_if_they_came_again(order, kept):
         for rows in order:
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
         plans = opened.report().plans
-        assert (plans.kept, plans.made) == (kept, 2)
+        assert (plans.in_cache, plans.compiled) == (kept, 2)
         assert sizes(opened) == "one plan for all input shapes" + " but the first" * (kept == 2)
     assert open_sizes_driver.COMPILED == [["Relu", "Sin", "Neg"], ["open", "Relu", "Sin", "Neg"]]
 
@@ -109,7 +109,7 @@ def test_one_plan_alone_is_the_one_for_all():
     with session(CHAIN, options=nna.Options(fallback="allow", max_plans=1)) as opened:
         for rows in (3, 3, 5, 3, 3, 5):
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
-        assert opened.report().plans.made == 2
+        assert opened.report().plans.compiled == 2
 
 
 def test_a_report_tells_of_the_last_run_at_its_sizes():
@@ -126,21 +126,21 @@ def test_shapes_can_be_prepared():
         opened.prepare({"x": (3, 4)})
         opened.prepare({"x": (5, 4)})
         agree(opened, CHAIN, {"x": numbers(7, 4)})
-        assert (opened.report().plans.kept, opened.report().plans.made) == (2, 2)
+        assert (opened.report().plans.in_cache, opened.report().plans.compiled) == (2, 2)
 
 
 def test_a_cache_at_its_start_needs_no_plan_of_its_own():
     with session(SIZES) as opened:
         for length, past in ((3, 0), (1, 3), (1, 4), (2, 0), (1, 2), (5, 0)):
             agree(opened, SIZES, grown(1, length, past))
-        assert opened.report().plans.made == 1
+        assert opened.report().plans.compiled == 1
 
 
 def test_other_empty_tensors_have_plans_of_their_own():
     with session(SIZES) as opened:
         for rows in (1, 2, 0, 3, 0):
             agree(opened, SIZES, grown(rows, 2, 3))
-        assert opened.report().plans.made == 2
+        assert opened.report().plans.compiled == 2
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_where_there_is_none_every_shape_has_a_plan_and_the_report_says_why(name
         for rows in (1, 2, 3, 2):
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
         assert why in sizes(opened) and sizes(opened).startswith("a plan for every set of input shapes: ")
-        assert opened.report().plans.made == 3
+        assert opened.report().plans.compiled == 3
 
 
 SLICED = f"""{HEAD} g (float[n, 4] x) => (float[m, 4] y)
@@ -284,7 +284,7 @@ def test_what_costs_say_holds_for_sizes_like_those(policy):
             logits, *cache = opened.run(None, feed)
             for got, expected in zip((logits, *cache), run_whole(model, feed), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
-            counts.append(opened.report().plans.made)
+            counts.append(opened.report().plans.compiled)
             feed = {"ids": np.array([[int(logits[0, -1].argmax())]])}
             feed |= {f"past.{name}": value for name, value in zip(names, cache, strict=True)}
         assert counts[-1] <= 4 and counts[20] == counts[25]
@@ -376,7 +376,7 @@ def test_a_segment_gives_what_another_needs_the_size_of(refused):
     with session(text, refused=(refused,)) as opened:
         for rows in (1, 2, 3, 5, 2):
             agree(opened, text, {"x": numbers(rows, 4)})
-        assert opened.report().plans.made == 2 and sizes(opened) == "one plan for all input shapes"
+        assert opened.report().plans.compiled == 2 and sizes(opened) == "one plan for all input shapes"
 
 
 LONGER = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y)
@@ -388,7 +388,7 @@ def test_what_a_device_refuses_with_open_sizes_goes_elsewhere():
         for rows in (1, 2, 3, 5, 1, 2):
             agree(opened, LONGER, {"x": numbers(rows, 4)})
         report = opened.report()
-    assert (report.plans.made, report.plans.sizes) == (2, "one plan for all input shapes")
+    assert (report.plans.compiled, report.plans.served_shapes_text) == (2, "one plan for all input shapes")
     assert [node.device for node in report.nodes] == [*["opensizes"] * 2, "cpu", *["opensizes"] * 3]
     assert [each.detail for node in report.nodes for each in node.refusals] == ["with open sizes, the options say so"]
     assert [*map(len, open_sizes_driver.COMPILED)] == [6, 3, 4]  # whole at the first sizes, then in two parts
@@ -399,7 +399,7 @@ def test_a_device_that_would_lose_too_much_has_a_plan_for_every_set_of_shapes():
         for rows in (1, 2, 3):
             agree(opened, LONGER, {"x": numbers(rows, 4)})
         report = opened.report()
-    assert report.plans.made == 3 and "does not take segment 0 with open sizes" in report.plans.sizes
+    assert report.plans.compiled == 3 and "does not take segment 0 with open sizes" in report.plans.served_shapes_text
     assert {node.device for node in report.nodes} == {"opensizes"}
 
 
@@ -407,7 +407,7 @@ def test_fallback_that_is_forbidden_keeps_the_whole_model_on_its_device():
     with session(LONGER, options=nna.Options(fallback="forbid"), refused_open=("Sin",)) as opened:
         for rows in (1, 2, 3):
             agree(opened, LONGER, {"x": numbers(rows, 4)})
-        assert opened.report().plans.made == 3
+        assert opened.report().plans.compiled == 3
 
 
 def test_a_node_that_nobody_else_takes_stays():
@@ -416,7 +416,7 @@ def test_a_node_that_nobody_else_takes_stays():
         for rows in (1, 2, 3):
             feed = {"x": numbers(rows, 4)}
             np.testing.assert_allclose(opened.run(None, feed)[0], run_whole(parse(LONGER), feed)[0], rtol=1e-5)
-        assert opened.report().plans.made == 3
+        assert opened.report().plans.compiled == 3
 
 
 @pytest.mark.parametrize(("cuts", "made"), [(4, 2), (5, 3)])
@@ -428,7 +428,7 @@ def test_a_model_that_would_be_in_many_pieces_has_a_plan_for_every_set_of_shapes
     with session(text, refused_open=("Sin",)) as opened:
         for rows in (1, 2, 3):
             agree(opened, text, {"x": numbers(rows, 4)})
-        assert opened.report().plans.made == made
+        assert opened.report().plans.compiled == made
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -441,7 +441,7 @@ def test_what_a_person_pins_stays(pinned):
     with nna.InferenceSession(model, devices=[("opensizes", {"refused_open": ("Sin",)})], options=options) as opened:
         for rows in (1, 2, 3):
             opened.run(None, {"x": numbers(rows, 4)})
-        assert opened.report().plans.made == (3 if pinned else 2)
+        assert opened.report().plans.compiled == (3 if pinned else 2)
 
 
 def test_shapes_that_are_refused_one_after_the_other_end_the_search():
@@ -456,10 +456,10 @@ def test_shapes_that_are_refused_one_after_the_other_end_the_search():
         assert sizes(opened).startswith("a plan for every set of input shapes: 'rest' has no elements")
         agree(opened, text, {"x": numbers(3, 7)})
         agree(opened, text, {"x": numbers(3, 8)})
-        assert opened.report().plans.made == 8
+        assert opened.report().plans.compiled == 8
         for length in (9, 10, 11):  # the eighth is tried again
             agree(opened, text, {"x": numbers(3, length)})
-        assert opened.report().plans.made == 9 and sizes(opened).startswith("one plan for all input shapes")
+        assert opened.report().plans.compiled == 9 and sizes(opened).startswith("one plan for all input shapes")
 
 
 def test_shapes_that_the_model_is_not_for_do_not_end_the_search():
@@ -471,7 +471,7 @@ def test_shapes_that_the_model_is_not_for_do_not_end_the_search():
                 opened.run(None, {"x": numbers(2, length)})
         for length in range(4, 80, 4):
             agree(opened, text, {"x": numbers(2, length)})
-        assert opened.report().plans.made <= 9 and sizes(opened).startswith("one plan for all input shapes")
+        assert opened.report().plans.compiled <= 9 and sizes(opened).startswith("one plan for all input shapes")
 
 
 def test_the_order_of_shapes_changes_nothing():
@@ -534,4 +534,4 @@ def test_what_no_device_takes_at_any_size_needs_no_plan_for_each(devices):
             feed = {"x": numbers(rows, 4, seed=rows), "twice": np.array([rows % 2 == 1])}
             np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
         plans = session.report().plans
-    assert plans.made <= 2 and "for all input shapes" in plans.sizes
+    assert plans.compiled <= 2 and "for all input shapes" in plans.served_shapes_text

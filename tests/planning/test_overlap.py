@@ -24,40 +24,46 @@ def overlap_of(plan, streaming, reads):
 
 def test_steps_in_a_row_are_enqueued_and_waited_for_once():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {2}], "aaaa"), {"a"}, {})
-    assert overlap.enqueued == {0, 1, 2, 3}
-    assert overlap.waits == (HostWait(device="a", segment=3, before=None),)
+    assert overlap.enqueued_segments == {0, 1, 2, 3}
+    assert overlap.host_waits == (HostWait(device="a", segment=3, waiting_segment=None),)
 
 
 def test_a_step_elsewhere_waits_for_what_it_reads():
     """Segment 1 goes on while segment 2 runs, and is waited for before segment 3."""
     overlap = overlap_of(plan_of([{}, {0}, {0}, {1, 2}], "aacc"), {"a"}, {})
-    assert overlap.enqueued == {0, 1}
-    assert overlap.waits == (HostWait(device="a", segment=0, before=2), HostWait(device="a", segment=1, before=3))
+    assert overlap.enqueued_segments == {0, 1}
+    assert overlap.host_waits == (
+        HostWait(device="a", segment=0, waiting_segment=2),
+        HostWait(device="a", segment=1, waiting_segment=3),
+    )
     assert overlap.awaited == {2: (0,), 3: (1,)}
 
 
 def test_what_one_wait_did_needs_no_other():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {0}], "aacc"), {"a"}, {})
-    assert overlap.waits == (HostWait(device="a", segment=1, before=2),)
+    assert overlap.host_waits == (HostWait(device="a", segment=1, waiting_segment=2),)
 
 
 def test_a_step_between_two_of_others_is_waited_for_at_once():
-    assert not overlap_of(plan_of([{}, {0}, {0, 1}], "aca"), {"a"}, {}).enqueued
+    assert not overlap_of(plan_of([{}, {0}, {0, 1}], "aca"), {"a"}, {}).enqueued_segments
 
 
 def test_devices_without_streams_wait_as_ever():
-    assert not overlap_of(plan_of([{}, {0}, {1}], "aaa"), set(), {}).enqueued
+    assert not overlap_of(plan_of([{}, {0}, {1}], "aaa"), set(), {}).enqueued_segments
 
 
 def test_two_devices_with_streams_wait_for_each_other_by_the_host():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {2}], "aabb"), {"a", "b"}, {})
-    assert overlap.enqueued == {0, 1, 2, 3}
-    assert overlap.waits == (HostWait(device="a", segment=1, before=2), HostWait(device="b", segment=3, before=None))
+    assert overlap.enqueued_segments == {0, 1, 2, 3}
+    assert overlap.host_waits == (
+        HostWait(device="a", segment=1, waiting_segment=2),
+        HostWait(device="b", segment=3, waiting_segment=None),
+    )
 
 
 def test_what_a_program_reads_beside_its_inputs_is_waited_for():
     overlap = overlap_of(plan_of([{}, {0}, {}], "aac"), {"a"}, {2: ("v1",)})
-    assert overlap.waits == (HostWait(device="a", segment=1, before=2),)
+    assert overlap.host_waits == (HostWait(device="a", segment=1, waiting_segment=2),)
 
 
 @given(edges(), st.data())
@@ -67,17 +73,17 @@ def test_nothing_is_read_before_it_is_done(predecessors, data):
     labels = data.draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))
     plan = plan_of(predecessors, labels)
     overlap = overlap_of(plan, {"a", "b"}, {})
-    waits = list(overlap.waits)
-    assert [wait.before for wait in waits] == sorted(
-        (wait.before for wait in waits), key=lambda at: count if at is None else at
+    waits = list(overlap.host_waits)
+    assert [wait.waiting_segment for wait in waits] == sorted(
+        (wait.waiting_segment for wait in waits), key=lambda at: count if at is None else at
     )
     done: dict[str, int] = {}
     for step in [*plan.steps, None]:
-        while waits and waits[0].before == (None if step is None else step.segment):
+        while waits and waits[0].waiting_segment == (None if step is None else step.segment):
             wait = waits.pop(0)
-            assert wait.segment in overlap.enqueued and wait.segment > done.get(wait.device, -1)
+            assert wait.segment in overlap.enqueued_segments and wait.segment > done.get(wait.device, -1)
             done[wait.device] = wait.segment
         read = range(count) if step is None else predecessors[step.segment]
-        for before in set(read) & overlap.enqueued:
-            behind = step is not None and step.segment in overlap.enqueued and labels[before] == step.device
+        for before in set(read) & overlap.enqueued_segments:
+            behind = step is not None and step.segment in overlap.enqueued_segments and labels[before] == step.device
             assert behind or done.get(labels[before], -1) >= before

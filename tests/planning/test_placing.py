@@ -222,7 +222,7 @@ def test_a_plan_is_saved_bound_and_used(tmp_path):
     assert [entry.device for entry in read_plan(path).entries] == ["fake_npu", "cpu", "fake_npu"]
     report = nna.partition_report(model_of(SMALL), "fake_npu", options={"plan": path})
     assert devices_of(report) == devices_of(saved)
-    assert report.plan_file.bound == 3 and not report.plan_file.lost
+    assert report.plan_file.matched_nodes == 3 and not report.plan_file.unmatched_entries
     feed = {"x": numbers(2, 4)}
     with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options={"plan": path}) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model_of(SMALL), feed)[0], rtol=1e-5)
@@ -235,7 +235,7 @@ def test_a_plan_still_binds_after_an_edit_and_says_what_does_not(tmp_path):
     edited = model_of(SMALL.replace("b = Sin (a) y = Neg (b)", "b = Sin (a) c = Cos (b) y = Exp (c)"))
     report = nna.partition_report(edited, "fake_npu", options={"plan": path})
     assert devices_of(report) == {"Relu": "fake_npu", "Sin": "cpu", "Cos": "fake_npu", "Exp": "fake_npu"}
-    assert [each.name for each in report.plan_file.lost] == ["Neg_2"]
+    assert [each.name for each in report.plan_file.unmatched_entries] == ["Neg_2"]
     assert "Neg_2" in str(report)
 
 
@@ -265,7 +265,7 @@ def test_measured_is_remembered(tmp_path):
             report = session.report()
         assert how in report.cost.note
         assert report.cost.sources == {"fake_npu": "measured", "cpu": "measured"}
-        measured = [each.measured_seconds for each in report.cost.candidates if each.weighed]
+        measured = [each.measured_seconds for each in report.cost.candidates if each.eligible]
         assert report.cost.seconds == measured[0]
     known = nna.partition_report(model_of(SMALL), "fake_npu", options=given)
     assert devices_of(known) == devices_of(report) and known.cost.seconds == report.cost.seconds
@@ -330,7 +330,7 @@ def test_a_plan_parts_what_a_device_would_fuse(tmp_path, policy, device):
     )
     found = nna.partition_report(model, SIMULATED, options={"plan": path, "policy": policy, "fallback": "allow"})
     assert devices_of(found) == {"Conv": {"cpu": "fake_npu", "fake_npu": "cpu"}[device], "Relu": device}
-    assert not found.plan_file.lost
+    assert not found.plan_file.unmatched_entries
 
 
 @pytest.mark.parametrize("fault", ["compile", "compute"])
@@ -414,10 +414,10 @@ def test_what_limits_took_from_a_plan_is_told(policy, tmp_path):
     nna.partition_report(model_of(LARGE), off, save_plan=path)
     limits = nna.Rules(limits=nna.Limits(max_segments=1))
     report = nna.partition_report(model_of(LARGE), off, options={"policy": policy, "plan": path, "rules": limits})
-    (lost,) = report.plan_file.lost
-    assert report.plan_file.bound == 2 and lost.device == "fake_npu"
+    (lost,) = report.plan_file.unmatched_entries
+    assert report.plan_file.matched_nodes == 2 and lost.device == "fake_npu"
     assert {node.name: node.device for node in report.nodes}[lost.name] == "cpu"
-    assert lost.why.startswith("it is on 'cpu', as 'fake_npu' does not get it: rule: max_segments in Rules")
+    assert lost.reason.startswith("it is on 'cpu', as 'fake_npu' does not get it: rule: max_segments in Rules")
 
 
 def test_a_bound_of_everything_is_called_so():

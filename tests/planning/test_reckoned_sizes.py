@@ -107,7 +107,7 @@ def test_pictures_made_larger_by_indices_have_one_plan(places, device):
     reals = "limit = Cast <to = 1> (larger)\n    real = Range (low, limit, unit)"
     text = ENLARGED if places == "whole" else ENLARGED.replace(_WHOLE, reals)
     plans = plans_at(parse(text), device)
-    assert plans.made == 2 and plans.sizes.startswith("one plan for all"), plans.sizes
+    assert plans.compiled == 2 and plans.served_shapes_text.startswith("one plan for all"), plans.served_shapes_text
 
 
 @pytest.mark.slow
@@ -116,14 +116,16 @@ def test_pictures_made_larger_by_indices_have_one_plan(places, device):
 def test_positions_are_reckoned_at_each_size(name, device):
     reckoned = f"places = Range (none, w, one) before = Sub (places, three) {POSITIONS[name]}"
     plans = plans_at(parse(_HEAD + reckoned + _ADDED), device)
-    assert plans.made == 2 and plans.sizes.startswith("one plan for all"), plans.sizes
+    assert plans.compiled == 2 and plans.served_shapes_text.startswith("one plan for all"), plans.served_shapes_text
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SIZED)
 def test_sizes_are_reckoned_at_each_size(name, device):
     plans = plans_at(parse(_HEAD + SIZED[name] + _SPREAD), device, alone=device == "fake_npu")
-    assert device != "fake_npu" or (plans.made <= 3 and "have plans of their own" not in plans.sizes), plans.sizes
+    assert device != "fake_npu" or (
+        plans.compiled <= 3 and "have plans of their own" not in plans.served_shapes_text
+    ), plans.served_shapes_text
 
 
 @pytest.mark.parametrize("reckoned", ["size = Max (n, two)", "size = Clip (n, two, three)"])
@@ -132,14 +134,14 @@ def test_sizes_of_what_is_measured_alone_are_reckoned(reckoned):
         "n = Gather (shape, none)", "kept = Relu (x) measured = Shape (kept) n = Gather (measured, none)"
     )
     plans = plans_at(parse(text + reckoned + _SPREAD), "fake_npu")
-    assert plans.made <= 3 and "have plans of their own" not in plans.sizes, plans.sizes
+    assert plans.compiled <= 3 and "have plans of their own" not in plans.served_shapes_text, plans.served_shapes_text
 
 
 @pytest.mark.parametrize("bound", ["Max (n, two)", "Min (n, three)", "Clip (n, two, three)"])
 def test_sizes_that_are_bounded_have_one_plan_on_openvino(bound):
     pytest.importorskip("openvino")
     plans = plans_at(parse(_HEAD + f"size = {bound}" + _SPREAD), "openvino")
-    assert plans.made <= 3 and "have plans of their own" not in plans.sizes, plans.sizes
+    assert plans.compiled <= 3 and "have plans of their own" not in plans.served_shapes_text, plans.served_shapes_text
 
 
 @pytest.mark.parametrize("bound", ["Clip (less, low, none)", "Max (less, low)", "Min (less, none)"])

@@ -60,6 +60,9 @@ def test_a_driver_in_c_with_bounds(bounded_acme):
         for rows in (3, 5, 2, 8, 9, 12, 9, 4):
             agree(opened, model, {"x": numbers(rows, 4)})
             assert {step.device for step in opened.provenance.steps} == {bounded_acme}
-            made.append(opened.report().plans.made)
-        assert opened.report().plans.sizes == "2 plans for all input shapes; one more when x[0] > 8 is True, was False"
+            made.append(opened.report().plans.compiled)
+        assert (
+            opened.report().plans.served_shapes_text
+            == "2 plans for all input shapes; one more when x[0] > 8 is True, was False"
+        )
     assert made == [1, 2, 2, 2, 3, 4, 4, 4]

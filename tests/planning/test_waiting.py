@@ -37,7 +37,7 @@ def test_what_waits_for_the_segment_that_reads_it_gets_a_segment_at_the_end(laye
             feed = {"x": numbers(rows, 4), "index": np.arange(rows) // 2}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
         plans = session.report().plans
-        assert plans.made == 2 and plans.sizes == "one plan for all input shapes", plans
+        assert plans.compiled == 2 and plans.served_shapes_text == "one plan for all input shapes", plans
 
 
 GRAPH = graph_of([(), (), (), (1, 2)], outputs=("v0", "v3"))

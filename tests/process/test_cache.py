@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.process.cache import Cache, cache_counts, counts_of, remembered
+from nnadapter.process.cache import Cache, cache_counts, counts_of, memoize
 
 
 @given(limit=st.integers(1, 5), keys=st.lists(st.integers(0, 8)))
@@ -15,16 +15,16 @@ def test_the_values_used_last_are_kept(limit, keys):
     cache = Cache("test of order", limit)
     used = []
     for key in keys:
-        assert cache.made(key, lambda key=key: -key - 1) == -key - 1
+        assert cache.get_or_make(key, lambda key=key: -key - 1) == -key - 1
         used = [*(other for other in used if other != key), key][-limit:]
         assert cache.values() == tuple(-each - 1 for each in used) and len(cache) == len(used)
 
 
 def test_uses_are_counted_by_name():
     first, second = Cache("test of counts", 1), Cache("test of counts", 1)
-    assert first.made("a", lambda: 1) == first.made("a", lambda: 2) == 1
-    second.made("b", lambda: 3)
-    second.made("c", lambda: 4)
+    assert first.get_or_make("a", lambda: 1) == first.get_or_make("a", lambda: 2) == 1
+    second.get_or_make("b", lambda: 3)
+    second.get_or_make("c", lambda: 4)
     counts = counts_of("test of counts")
     assert (counts.hits, counts.misses, counts.failures, counts.dropped) == (1, 3, 0, 1)
     assert counts in cache_counts() and counts is not next(each for each in cache_counts() if each == counts)
@@ -37,7 +37,7 @@ def test_threads_get_one_value():
 
     def use():
         barrier.wait()
-        found.append(cache.made("key", object))
+        found.append(cache.get_or_make("key", object))
 
     threads = [threading.Thread(target=use) for _ in range(8)]
     for thread in threads:
@@ -47,7 +47,7 @@ def test_threads_get_one_value():
     assert len(set(map(id, found))) == 1
 
 
-@remembered(2)
+@memoize(2)
 def square(number):
     return number * number
 

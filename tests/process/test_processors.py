@@ -29,7 +29,10 @@ from nnadapter.process.processors import (
     [(0.0, 2, 2, False), (0.2, 2, 2, False), (1.0, 2, 2, True), (30.0, 64, 2, False), (63.0, 64, 2, True)],
 )
 def test_it_is_crowded_where_others_leave_less_than_may_be_used(others, processors, may_use, crowded):
-    before, after = Load(passed=1.0, own=5.0, whole=100.0), Load(passed=3.0, own=7.5, whole=102.5 + 2 * others)
+    before, after = (
+        Load(wall_seconds=1.0, own_seconds=5.0, total_seconds=100.0),
+        Load(wall_seconds=3.0, own_seconds=7.5, total_seconds=102.5 + 2 * others),
+    )
     assert is_crowded(before, after, processors, may_use) == crowded
     assert processors_unused_by_others(before, after, processors, may_use) == pytest.approx(
         min(processors - others, may_use)
@@ -44,7 +47,7 @@ def test_where_the_system_does_not_say_it_is_not_crowded():
 
 def test_this_machine():
     first, second = Load(), Load()
-    assert second.passed >= first.passed and second.own >= first.own
+    assert second.wall_seconds >= first.wall_seconds and second.own_seconds >= first.own_seconds
     assert 1 <= usable() <= (os.cpu_count() or 1) and machine_name()
 
 
@@ -53,7 +56,7 @@ def test_processors_compute_in_all_columns_but_those_of_idleness_and_of_guests(t
     file = tmp_path / "stat"
     file.write_text("cpu  1000 200 30 400000 50000 6 7 8 900 90\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
     monkeypatch.setattr(processors, "_STAT", file)
-    assert Load().whole == (1000 + 200 + 30 + 6 + 7 + 8) / os.sysconf("SC_CLK_TCK")
+    assert Load().total_seconds == (1000 + 200 + 30 + 6 + 7 + 8) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_machine_is_told_by_the_name_of_its_processor(tmp_path, monkeypatch):

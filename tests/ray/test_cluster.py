@@ -64,7 +64,7 @@ def test_a_job_compiles_once_and_its_summary_adds_up(nodes):
     data = dataset().materialize()
     made = nna.ray.map_batches(
         data, MODEL, devices=("faulty:fake_npu", {"script": FAULTS}), options={"fallback": "allow"},
-        columns={"x": "data"}, keep=["id"], batch_size=32, concurrency=2, num_cpus=0.5,
+        columns={"x": "data"}, passthrough_columns=["id"], batch_size=32, concurrency=2, num_cpus=0.5,
     )  # fmt: skip
     held(made, len(ROWS))
     report = nna.ray.report(made)
@@ -204,5 +204,5 @@ def _many_callers(client):
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(100)))
     server = json.loads(client.ask("GET", "/v2/models/m/report")[1])["server"]
-    assert server["requests_that_shared_a_run"] > 0
+    assert server["batched_requests"] > 0
     assert server["statuses"].keys() <= {"200", "400", "404", "413", "415", "504"}

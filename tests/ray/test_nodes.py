@@ -44,7 +44,7 @@ def test_every_row_counts_once_where_a_node_is_killed(nodes):
     data = ray.data.range(len(ROWS)).map_batches(lambda batch: {"id": batch["id"], "data": ROWS[batch["id"]]})
     result = nna.ray.map_batches(
         data.repartition(40), MODEL, devices=("faulty:fake_npu", {"script": FAULTS}), options={"fallback": "allow"},
-        columns={"x": "data"}, keep=["id"], batch_size=64, concurrency=2, num_cpus=1,
+        columns={"x": "data"}, passthrough_columns=["id"], batch_size=64, concurrency=2, num_cpus=1,
     )  # fmt: skip
 
     def kill():

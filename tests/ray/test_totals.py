@@ -10,7 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 
 from nnadapter.ray.actors import Sums
-from nnadapter.ray.job import BatchKey, BatchRecord, Job, JobSnapshot, Kind, Made, SessionRecord, Totals, local_kind
+from nnadapter.ray.job import (
+    BatchKey,
+    BatchRecord,
+    CompileResult,
+    Job,
+    JobSnapshot,
+    Kind,
+    SessionRecord,
+    Totals,
+    local_kind,
+)
 from nnadapter.ray.job_report import JobReport, job_facts
 from nnadapter.ray.request import Request
 
@@ -51,10 +61,10 @@ def test_who_asks_is_not_told_every_task():
         made = Job([b""], None)
         for task in ("0", "1", "0"):
             await made.add(record(task, 0))
-        return await made.tell(), await made.add(record("1", 0)), await made.tell()
+        return await made.snapshot(), await made.add(record("1", 0)), await made.snapshot()
 
     before, _, after = asyncio.run(job())
-    assert before.totals.seen == after.totals.seen == {}
+    assert before.totals.counted_batches == after.totals.counted_batches == {}
     assert (before.totals.repeated_batches, after.totals.repeated_batches, after.totals.batches) == (1, 2, 2)
 
 
@@ -82,16 +92,25 @@ def test_runs_are_put_into_words_by_devices_and_shapes():
 
 
 def report():
-    kind = Kind(name="kind-1", devices=(("fake_npu", {}),), missing={"qnn": "no <b>SDK</b>"}, words={"system": "Linux"})
+    kind = Kind(
+        name="kind-1", devices=(("fake_npu", {}),), missing={"qnn": "no <b>SDK</b>"}, description={"system": "Linux"}
+    )
     plan = json.dumps({"segments": [{"device": "fake_npu"}, {"device": "cpu"}]})
-    made = Made(
-        contents=None, path="", seconds=2.0, nbytes=1 << 20, was_there=False, notes=("a <note>",), cached=1, report=plan
+    made = CompileResult(
+        contents=None,
+        path="",
+        seconds=2.0,
+        nbytes=1 << 20,
+        reused_file=False,
+        notes=("a <note>",),
+        cached=1,
+        report=plan,
     )
     session = SessionRecord("a1", "node-1", "host", "kind-1", ("fake_npu", "cpu"), 0.25)
     told = JobSnapshot(totals(), 2, {"kind-1": kind}, {"kind-1": made}, {"kind-1": 1}, (session,))
     request = Request(
-        name="<model>.onnx", digest="", signature=None, is_compiled=False, path="", wanted={"fake_npu": {}, "qnn": {}},
-        options=None, shapes=(), allows_cpu=True, threads=1, folder="",
+        name="<model>.onnx", digest="", signature=None, is_compiled=False, path="",
+        device_requests={"fake_npu": {}, "qnn": {}}, options=None, shapes=(), allows_cpu=True, threads=1, folder="",
     )  # fmt: skip
     return JobReport(**job_facts(request, told))
 
@@ -100,7 +119,7 @@ def test_the_report_says_it_as_data_text_and_page(tmp_path):
     made = report()
     data = json.loads(made.to_json())
     assert (data["rows"], data["compiles"], data["fallback_rows"]) == (154, 1, 64)
-    assert data["kinds"][0]["segments"] == {"fake_npu": 1, "cpu": 1} and data["schema_version"] == 1
+    assert data["kinds"][0]["segments"] == {"fake_npu": 1, "cpu": 1} and data["schema_version"] == 2
     text = str(made)
     for said in (
         "154 rows in 4 runs",

@@ -117,6 +117,7 @@ def priced(report, seconds=0.004, all_cpu=0.003):
             RuleFacts(text='ban device="npu" name="gone/*"', source="ban 1 in rules.toml", note="no node is called so"),
         ),
         plan_file=PlanFileFacts(
-            path="plan.json", bound=11, lost=(UnmatchedEntry(name="gone", device="npu", why="no node has this name"),)
+            path="plan.json", matched_nodes=11,
+            unmatched_entries=(UnmatchedEntry(name="gone", device="npu", reason="no node has this name"),)
         ),
     )  # fmt: skip

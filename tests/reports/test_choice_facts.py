@@ -29,10 +29,10 @@ def of(text, device="fake_npu", shapes=None, **values):
 
 def test_a_session_tells_of_the_choice_of_its_last_plan():
     with nna.InferenceSession(parse(RATE), devices="fake_npu", options=ALLOW) as session:
-        assert session.report().choice_text == SLOW
+        assert session.report().branch_decisions_text == SLOW
         for feed, expected in zip(FEEDS[RATE], (SLOW, FAST, OTHER, FAST, OTHER), strict=True):
             session.run(None, feed)
-            assert session.report().choice_text == expected
+            assert session.report().branch_decisions_text == expected
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_a_session_tells_of_the_choice_of_its_last_plan():
 )
 def test_values_of_inputs_say_which_plan_is_reported(values, expected):
     found = of(RATE, **values)
-    assert found.choice_text == expected and found.coverage.nodes == 1
+    assert found.branch_decisions_text == expected and found.coverage.nodes == 1
     assert any("--input rate=VALUE" in note for note in found.notes) is (not values)
 
 
 def test_sizes_choose_what_is_reported():
-    assert of(SIZES).choice_text == "Greater(Gather(Shape(x), 0), 2) is false"
-    assert of(SIZES, shapes={"x": (3, 3)}).choice_text == "Greater(Gather(Shape(x), 0), 2) is true"
+    assert of(SIZES).branch_decisions_text == "Greater(Gather(Shape(x), 0), 2) is false"
+    assert of(SIZES, shapes={"x": (3, 3)}).branch_decisions_text == "Greater(Gather(Shape(x), 0), 2) is true"
 
 
 def test_every_rendering_tells_of_it():
@@ -55,17 +55,17 @@ def test_every_rendering_tells_of_it():
     assert "chosen     where c is false" in str(found)
     assert "| chosen | where `c is false` |" in found.to_markdown()
     assert '"choice":"c is false"' in found.to_html().replace(": ", ":")
-    assert json.loads(found.to_json())["choice"] == [{"condition": "c", "holds": False, "nodes": ["If_1"]}]
-    assert report_from(found.to_dict()).choice == found.choice
+    assert json.loads(found.to_json())["branch_decisions"] == [{"condition": "c", "value": False, "nodes": ["If_1"]}]
+    assert report_from(found.to_dict()).branch_decisions == found.branch_decisions
     (differs,) = compare_reports(found, of(FLAG, c=True)).conditions
-    assert (differs.name, differs.before, differs.after) == ("choice", "c is false", "c is true")
+    assert (differs.name, differs.old_value, differs.new_value) == ("choice", "c is false", "c is true")
 
 
 def test_where_nothing_is_gained_the_model_is_told_as_it_was_given():
     found = of(FLAG, ("fake_npu", {"switched_off": "Add,Neg"}))
-    assert not found.choice and "If" in {node.op_type for node in found.nodes}
+    assert not found.branch_decisions and "If" in {node.op_type for node in found.nodes}
     assert any("runs as it was given" in note for note in found.notes)
-    assert not of(FLAG, "cpu").choice and not of(FLAG, "cpu").notes[1:]
+    assert not of(FLAG, "cpu").branch_decisions and not of(FLAG, "cpu").notes[1:]
 
 
 @pytest.mark.parametrize("values", [{"nothing": 1}, {"rate": "fast"}, {"rate": [1, 2]}])
@@ -79,9 +79,9 @@ def test_a_file_tells_of_the_choice_of_its_last_plan(tmp_path):
     with nna.InferenceSession(tmp_path / "f") as session:
         for value in (True, False):
             session.run(None, {"x": rows(2), "c": np.array([value])})
-            assert session.report().choice_text == f"c is {'true' if value else 'false'}"
+            assert session.report().branch_decisions_text == f"c is {'true' if value else 'false'}"
             found = nna.partition_report(tmp_path / "f", input_values={"c": value})
-            assert found.choice_text == session.report().choice_text
+            assert found.branch_decisions_text == session.report().branch_decisions_text
     with pytest.raises(InvalidInputError, match="has no input"):
         nna.partition_report(tmp_path / "f", input_values={"d": True})
 
@@ -91,12 +91,12 @@ def test_a_file_tells_of_the_plan_that_serves_any_choice_where_one_has_none(tmp_
     shapes = {"x": (4, 3), "c": (1,)}
     nna.compile(parse(text), tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, options=ALLOW)
     for value, told in ((True, "c is true"), (False, "")):
-        assert nna.partition_report(tmp_path / "f", input_values={"c": value}).choice_text == told
+        assert nna.partition_report(tmp_path / "f", input_values={"c": value}).branch_decisions_text == told
 
 
 def test_a_choice_that_a_file_has_no_plan_for_is_an_error(tmp_path):
     nna.compile(parse(FLAG), tmp_path / "f", devices=["fake_npu"])
     changed(tmp_path / "f", lambda message: message.plans.__delitem__(1))
-    assert nna.partition_report(tmp_path / "f", input_values={"c": True}).choice_text == "c is true"
+    assert nna.partition_report(tmp_path / "f", input_values={"c": True}).branch_decisions_text == "c is true"
     with pytest.raises(InvalidInputError, match="no plan where c is false"):
         nna.partition_report(tmp_path / "f", input_values={"c": False})

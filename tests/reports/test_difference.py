@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -26,11 +27,11 @@ def real(**options):
 
 def test_a_node_that_moved():
     found = compare_reports(real(), real(switched_off="Sin"))
-    (moved,) = found.moved
-    assert (moved.op_type, moved.before, moved.after) == ("Sin", "fake_npu", "cpu")
+    (moved,) = found.moved_nodes
+    assert (moved.op_type, moved.old_place, moved.new_place) == ("Sin", "fake_npu", "cpu")
     (change,) = found.refusals
-    assert (change.op_type, change.reason, change.before, change.after) == ("Sin", "switched_off", 0, 1)
-    figures = {figure.name: (figure.before, figure.after) for figure in found.figures}
+    assert (change.op_type, change.reason, change.old_count, change.new_count) == ("Sin", "switched_off", 0, 1)
+    figures = {figure.name: (figure.old_value, figure.new_value) for figure in found.figures}
     assert figures["segments"] == (1, 3) and figures["nodes off the CPU"] == (1, 0.8)
 
 
@@ -78,12 +79,12 @@ def test_reports_say_how_they_were_made(tmp_path):
     assert (report.model, report.fallback) == ("m.onnx", "warn")
     assert report.device_options["fake_npu"]["switched_off"] == "Sin"
     (condition,) = compare_reports(real(), real(switched_off="Sin")).conditions
-    assert (condition.name, condition.after) == ("options of fake_npu", "switched_off=Sin")
+    assert (condition.name, condition.new_value) == ("options of fake_npu", "switched_off=Sin")
 
 
 def test_nothing_changed():
     found = compare_reports(real(), real())
-    assert not (found.moved or found.appeared or found.vanished or found.refusals)
+    assert not (found.moved_nodes or found.added_nodes or found.removed_nodes or found.refusals)
     assert "no node moved" in str(found) and found.to_markdown().startswith("### Nothing changed\n")
 
 
@@ -94,13 +95,13 @@ def test_nothing_changed():
 def test_nodes_are_matched_by_name_and_turn(before, after):
     old, new = made_report(names=before), made_report(names=after, every=2)
     found = compare_reports(old, new)
-    assert Counter(found.appeared) == Counter(after) - Counter(before)
-    assert Counter(found.vanished) == Counter(before) - Counter(after)
+    assert Counter(found.added_nodes) == Counter(after) - Counter(before)
+    assert Counter(found.removed_nodes) == Counter(before) - Counter(after)
     places = [
         {name: [node.device for node in report.nodes if node.name == name] for name in "abcde"} for report in (old, new)
     ]
     expected = sum(was != now for name in "abcde" for was, now in zip(places[0][name], places[1][name], strict=False))
-    assert len(found.moved) == expected
+    assert len(found.moved_nodes) == expected
 
 
 def test_text_and_markdown_say_the_same():
@@ -155,7 +156,7 @@ def damaged(change):
         ("[" * 100_000, "nested too deeply"),
         ("[]", "it is no report: "),
         ('{"nodes": []}', "it has no key 'schema_version'"),
-        (damaged(lambda data: data.update(schema_version=2)), "key 'schema_version': expected 1, got 2"),
+        (damaged(lambda data: data.update(schema_version=3)), "key 'schema_version': expected 2, got 3"),
         (damaged(lambda data: data.pop("nodes")), "key 'nodes': it is missing"),
         (damaged(lambda data: data["nodes"][3].update(name=7)), "nodes 4, key 'name': expected a text, got 7"),
         (
@@ -183,6 +184,33 @@ def test_what_is_no_report_is_one_clear_error(tmp_path, text, said):
     with pytest.raises(InvalidOptionError) as raised:
         read_report(path)
     assert said in str(raised.value) and "old.json" in str(raised.value) and len(str(raised.value)) < 400
+
+
+def test_a_report_of_version_1_is_read():
+    report = read_report(Path(__file__).with_name("version_1.json"))
+    written = report.to_dict()
+    assert report_from(written) == report and written["schema_version"] == 2
+    assert written["plans"] == {
+        "in_cache": 2,
+        "compiled": 3,
+        "reused": 9,
+        "evicted": 1,
+        "memory_bytes": 128,
+        "served_shapes_text": "2 plans for all input shapes",
+    }
+    assert report.branch_decisions_text == "flag is true" and report.branch_decisions[0].value is True
+    assert (report.transfers.to_device, report.transfers.bytes_to_device, report.transfers.round_trips) == (1, 16, 1)
+    assert (report.transfers.to_host, report.transfers.bytes_to_host) == (2, 32)
+    boundaries = report.boundaries
+    assert [operation.kind for operation in boundaries.operations] == ["cast"]
+    assert [value.value for value in boundaries.device_resident] == ["w"]
+    assert [wait.waiting_segment for wait in boundaries.host_waits] == [1]
+    assert (boundaries.enqueued_segments, boundaries.threaded_segments) == ((0,), (1,))
+    assert report.incidents[0].fallback_action == "it was repeated, and went well"
+    assert report.segments[0].cache.miss_reason == "another driver" and report.segments[0].unknown_flops_nodes == 1
+    assert report.plan_file.matched_nodes == 11
+    assert report.plan_file.unmatched_entries[0].reason == "no node has this name"
+    assert all(candidate.eligible for candidate in report.cost.candidates)
 
 
 @pytest.fixture

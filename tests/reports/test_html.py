@@ -91,7 +91,7 @@ def test_a_comparison_brings_both_plans():
     old, new = made_report(30, every=2), made_report(30)
     data = embedded(new.to_html("m", compare_reports(old, new)))
     assert len(data["before"]["segments"]) == len(old.segments) != len(data["segments"])
-    assert len(data["difference"]["moved"]) == 15
+    assert len(data["difference"]["moved_nodes"]) == 15
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def test_a_run_that_is_far_from_its_prediction_is_said(factor, words):
     report = calibrated(priced(made_report(4)))
     segments = tuple(dataclasses.replace(each, seconds=factor * each.predicted_seconds) for each in report.segments)
     report = dataclasses.replace(report, segments=segments)
-    for text in (str(report), report.to_markdown(), "\n".join(run_costs(report).words)):
+    for text in (str(report), report.to_markdown(), "\n".join(run_costs(report).sentences)):
         assert (words or "the last run took") in " ".join(text.split()) or not words
         assert words or "the last run took" not in text
 
@@ -171,8 +171,8 @@ def test_of_several_runs_the_best_counts():
     report = calibrated(priced(made_report(4)))
     segments = tuple(dataclasses.replace(each, seconds=3 * each.predicted_seconds) for each in report.segments)
     report = dataclasses.replace(report, segments=segments)
-    assert not any("run took" in words for words in run_costs(report, 0.007).words)
-    assert "the best run took 9.00 ms, 2.2 times the 4.00 ms predicted" in run_costs(report, 0.009).words
+    assert not any("run took" in words for words in run_costs(report, 0.007).sentences)
+    assert "the best run took 9.00 ms, 2.2 times the 4.00 ms predicted" in run_costs(report, 0.009).sentences
 
 
 def test_the_cpu_is_not_better_where_it_is_not():

@@ -14,10 +14,10 @@ from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse
 KEYS = {
     "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans caches "
     "weights cost cost_note rules plan_file model fallback device_options isolated search refusal_costs versions "
-    "choice machine borders transfers incidents incident_counts",
+    "branch_decisions machine boundaries transfers incidents incident_counts",
     "coverage": "nodes flops bytes",
-    "segments": "index device nodes inputs outputs flops weight_bytes facts seconds uncounted failures "
-    "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds bound_to "
+    "segments": "index device nodes inputs outputs flops weight_bytes facts seconds unknown_flops_nodes failures "
+    "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds program_of "
     "cache",
     "nodes": "name op_type domain state device segment runs_as flops nbytes refusals bodies predicted_seconds",
 }
@@ -76,4 +76,10 @@ def test_a_session_adds_times_and_counts():
         data = session.report().to_dict()
     assert data["segments"][0]["seconds"] > 0
     assert data["plans"].pop("memory_bytes") > 0
-    assert data["plans"] == {"kept": 1, "made": 1, "used_again": 1, "dropped": 0, "sizes": ""}
+    assert data["plans"] == {
+        "in_cache": 1,
+        "compiled": 1,
+        "reused": 1,
+        "evicted": 0,
+        "served_shapes_text": "",
+    }

@@ -45,7 +45,7 @@ def test_flops_that_are_not_known_are_said_to_be_left_out():
     """Relu has a formula; how much it computes, the run tells."""
     made = nna.partition_report(parse(HEAD + DECIDED), devices="fake_npu")
     text = str(made)
-    assert made.uncounted == 4 and [each.uncounted for each in made.segments] == [0, 4]
+    assert made.unknown_flops_nodes == 4 and [each.unknown_flops_nodes for each in made.segments] == [0, 4]
     assert "20.0% of nodes, 100.0% of known FLOPs" in text and "or the run alone tells their sizes" in " ".join(
         text.split()
     )
@@ -64,7 +64,7 @@ def test_where_no_flops_are_known_no_share_is_told():
         }> (n, c, r)
     }"""
     made = nna.partition_report(parse(HEAD + looped), devices="fake_npu")
-    assert made.uncounted and "% of nodes, FLOPs not known, " in str(made)
+    assert made.unknown_flops_nodes and "% of nodes, FLOPs not known, " in str(made)
     assert "FLOPs not known" in made.to_markdown() and "FLOPs not known" in " ".join(verdict(made).more)
 
 
@@ -133,8 +133,8 @@ def test_a_long_report_says_what_it_leaves_out():
 
 
 def test_entries_of_a_plan_that_are_lost_for_one_reason_share_a_line():
-    lost = tuple(UnmatchedEntry(name=f"node/{at}", device="npu", why=f"why {at // 79}") for at in range(79 * 30))
-    plan = PlanFileFacts(path="plan.json", bound=0, lost=lost)
+    lost = tuple(UnmatchedEntry(name=f"node/{at}", device="npu", reason=f"why {at // 79}") for at in range(79 * 30))
+    plan = PlanFileFacts(path="plan.json", matched_nodes=0, unmatched_entries=lost)
     found = dataclasses.replace(report(SANDWICH), plan_file=plan)
     lines = [line for line in str(found).splitlines() if "node/" in line]
     assert lines[0] == "  node/0, node/1, node/2 and 76 more on npu: why 0" and len(lines) == 20

@@ -115,7 +115,7 @@ def test_what_is_folded_is_said():
         bans=(nna.Ban(device="null", name="four"), nna.Ban(device="cpu", op_type="Erf")),
     )
     graph, positions = specialized.graph, specialized.positions
-    result = apply_rules(rules, specialized.own, graph, positions, ("cpu",), {"cpu": (SUPPORTED,) * 2})
+    result = apply_rules(rules, specialized.model_nodes, graph, positions, ("cpu",), {"cpu": (SUPPORTED,) * 2})
     assert [effect.nodes for effect in result.effects] == [1, 0, 0, 0]
     assert [effect.note for effect in result.effects] == [
         "1 more are folded before the run or nobody uses them",

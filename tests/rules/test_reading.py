@@ -45,8 +45,10 @@ def test_files(tmp_path, contents):
     for given in (path, str(path)):
         rules = read_rules(given)
         assert rules == expected(str(path)) and rules.source == str(path)
-        assert [rules.place(rule) for rule in rules] == [f"{each} in {path}" for each in ("pin 1", "pin 2", "ban 1")]
-        assert rules.limit_place("max_segments") == f"max_segments in {path}"
+        assert [rules.entry_location(rule) for rule in rules] == [
+            f"{each} in {path}" for each in ("pin 1", "pin 2", "ban 1")
+        ]
+        assert rules.limit_location("max_segments") == f"max_segments in {path}"
 
 
 def test_texts_and_rules():

@@ -11,7 +11,7 @@ def test_the_python_form():
     assert rules.pins[0].device == "cpu" and rules.bans == () and rules.limits.max_segments == 4
     assert rules == nna.Rules(pins=[nna.Pin(device="cpu:0", op_type="Erf")], limits=nna.Limits(max_segments=4))
     assert str(rules.pins[0]) == "pin to 'cpu' of op_type 'Erf'"
-    assert rules.place(rules.pins[0]) == "pin 1 in Rules"
+    assert rules.entry_location(rules.pins[0]) == "pin 1 in Rules"
 
 
 def test_one_tensor_and_a_list_of_one_are_the_same():

@@ -54,8 +54,8 @@ def test_two_branches_are_under_way_at_once(text):
         assert latency_driver.OVERLAPS["most"] == 2
         segments = [step.segment for step in session.provenance.steps]
         assert segments == sorted(segments) and not session.provenance.fell_back
-        borders = session.report().borders
-        assert borders.alongside == (0,) and [wait.segment for wait in borders.waits] == [0]
+        borders = session.report().boundaries
+        assert borders.threaded_segments == (0,) and [wait.segment for wait in borders.host_waits] == [0]
         assert "1 segment is run beside others: 0" in str(session.report())
 
 

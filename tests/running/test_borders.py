@@ -164,7 +164,7 @@ def test_memory_between_steps_counts_once_with_the_plans_and_against_no_limit():
         if place not in returned:
             inside[place] = max(nbytes, inside.get(place, 0))
     held = max(place + nbytes for place, nbytes in inside.items()) - min(inside)
-    assert held >= 8 << 20 and (counts.made, counts.dropped) == (2, 0)
+    assert held >= 8 << 20 and (counts.compiled, counts.evicted) == (2, 0)
     assert held <= counts.memory_bytes <= held + (1 << 20)
 
 

@@ -61,18 +61,18 @@ def run(model, lie="none"):
 def test_equal_layers_are_compiled_once(compiled, templates):
     report = run(layers())
     mine = [segment for segment in report.segments if segment.device == "lying"]
-    assert [segment.bound_to for segment in mine] == [None] + [mine[0].index] * (LAYERS - 1)
+    assert [segment.program_of for segment in mine] == [None] + [mine[0].index] * (LAYERS - 1)
     assert (compiled(), len(templates)) == (1, 1)
     assert f"bound to the program of segment {mine[0].index}" in str(report)
     assert f"{LAYERS - 1} segments bound to another one's program" in report.to_markdown()
-    assert report.to_dict()["segments"][mine[1].index]["bound_to"] == mine[0].index
+    assert report.to_dict()["segments"][mine[1].index]["program_of"] == mine[0].index
 
 
 def test_other_sizes_are_compiled(compiled):
     report = run(layers(widths=(3, 4, 3, 4, 3)))
     mine = [segment for segment in report.segments if segment.device == "lying"]
     first, second = mine[:2]
-    assert [segment.bound_to for segment in mine] == [None, None, first.index, second.index]
+    assert [segment.program_of for segment in mine] == [None, None, first.index, second.index]
     assert compiled() == 2
 
 
@@ -90,7 +90,7 @@ def test_contents_that_decide_something_are_compiled(compiled):
     with nna.InferenceSession(model, devices=("lying", {"switched_off": "SINH"})) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], expected[0], rtol=1e-5, atol=1e-6)
         mine = [segment for segment in session.report().segments if segment.device == "lying"]
-    assert [segment.bound_to for segment in mine] == [None, mine[0].index, None, mine[2].index]
+    assert [segment.program_of for segment in mine] == [None, mine[0].index, None, mine[2].index]
     assert compiled() == 2
 
 
@@ -102,7 +102,7 @@ def nna_tensor(name, array):
 
 def test_a_driver_that_cannot_bind_compiles_each(compiled):
     report = run(layers(), lie="binds_nothing")
-    assert all(segment.bound_to is None for segment in report.segments)
+    assert all(segment.program_of is None for segment in report.segments)
     assert compiled() == LAYERS
 
 

@@ -98,5 +98,5 @@ def test_programs_that_segments_have_together_serve_many_threads_and_are_closed_
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))
-        assert opened.report().plans.kept <= limit
+        assert opened.report().plans.in_cache <= limit
     assert counts["closed"] == counts["compile"]

@@ -160,9 +160,9 @@ def test_plans_are_made_for_branches_and_not_for_values():
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
         for rate in (8000, 16000, *range(1000)):
             session.run(None, {"x": rows(2), "rate": np.array(rate)})
-        assert session.report().plans.made == 3
+        assert session.report().plans.compiled == 3
         check(session, model, {"x": rows(2), "rate": np.array(8000)})
-        assert session.report().plans.made == 3
+        assert session.report().plans.compiled == 3
 
 
 MOST_CHOICES = 8
@@ -186,7 +186,7 @@ def test_what_is_beyond_the_bound_runs_as_the_model_that_was_given():
                 feed = {"x0": rows(2), **{flag: truth(bool(bits >> at & 1)) for at, flag in enumerate(flags)}}
                 devices = check(session, model, feed)
                 assert devices == ({"fake_npu"} if bits < MOST_CHOICES else {"cpu"}), turn
-        assert session.report().plans.made == MOST_CHOICES + 1
+        assert session.report().plans.compiled == MOST_CHOICES + 1
 
 
 def test_the_cpu_alone_runs_the_model_that_was_given():
@@ -204,8 +204,8 @@ def test_a_choice_that_gives_devices_nothing_is_none():
             for feed in FEEDS[FLAG]:
                 assert "cpu" in check(session, model, {**feed, "x": rows(count)})
         assert "If" in op_types(session)
-        assert not any("is true" in text for text in (session.report().plans.sizes,))
-        assert session._engine.left == {(True,): None, (False,): None}  # at any shapes
+        assert not any("is true" in text for text in (session.report().plans.served_shapes_text,))
+        assert session._engine.original_model_shapes == {(True,): None, (False,): None}  # at any shapes
 
 
 TABLES = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <int64 zero = {{0}}, int64 most = {{4}}> {{
@@ -237,7 +237,7 @@ def test_branches_of_constants_are_chosen_too(device):
             for got, expected in zip(session.run(None, {"x": x}), run_whole(model, {"x": x}), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-5)
             assert [step.device for step in session.provenance.steps] == [device]
-        assert session.report().plans.made <= 4
+        assert session.report().plans.compiled <= 4
 
 
 def test_rules_of_an_if_are_those_of_its_branches():
@@ -292,10 +292,10 @@ def test_choices_are_prepared_ahead():
     model = parse(FLAG)
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
         session.prepare({"x": (2, 3), "c": (1,)})
-        assert session.report().plans.made == 2
+        assert session.report().plans.compiled == 2
         for feed in FEEDS[FLAG]:
             check(session, model, feed)
-        assert session.report().plans.made == 2
+        assert session.report().plans.compiled == 2
 
 
 @pytest.mark.parametrize("options", [{"verify": "once"}, {"shadow": 2}, {"isolate": True}, {"max_plans": 1}], ids=str)
@@ -320,7 +320,7 @@ def test_each_choice_is_measured():
     with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
         for _ in range(2):
             check(session, model, FEEDS[FLAG][0])
-        assert session.report().plans.made == 1
+        assert session.report().plans.compiled == 1
 
 
 def test_branches_hold_weights_once():

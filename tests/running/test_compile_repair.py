@@ -12,7 +12,7 @@ import nnadapter as nna
 from nnadapter.caching import bans
 from nnadapter.cli.command import main
 from nnadapter.drivers import DeviceTensor, Memory
-from nnadapter.drivers.tensor_copies import kept
+from nnadapter.drivers.tensor_copies import bind_to_owner
 from nnadapter.errors import (
     CompilationError,
     DeviceLostError,
@@ -92,7 +92,9 @@ def test_what_may_go_well_the_next_time_is_compiled_once_more():
     COMPILES.append(TransientError("busy"))
     report = made({}, fallback="forbid")
     assert elsewhere(report) == [] and COMPILES == []
-    assert [(each.kind, each.instead[:15]) for each in report.incidents] == [("TransientError", "it was repeated")]
+    assert [(each.kind, each.fallback_action[:15]) for each in report.incidents] == [
+        ("TransientError", "it was repeated")
+    ]
     COMPILES.extend([TransientError("busy"), KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
         made({})
@@ -123,7 +125,7 @@ def test_without_room_the_plans_that_nobody_uses_make_some():
         COMPILES.extend([OutOfMemoryError("full")] * 2)
         closed = COUNTS.get("closed", 0)
         assert devices_at(session, 4) == ["trial"] and not COMPILES
-        assert COUNTS["closed"] - closed == 2 and session.report().plans.kept == 2
+        assert COUNTS["closed"] - closed == 2 and session.report().plans.in_cache == 2
         assert devices_at(session, 1) == ["trial"] and not session.report().incidents
         COMPILES.extend([OutOfMemoryError("full")] * 5)
         with pytest.raises(OutOfMemoryError, match="full"):
@@ -143,7 +145,7 @@ def test_a_warning_says_where_the_nodes_of_a_failed_segment_are(options, failure
     COMPILES.extend(failures)
     with pytest.warns(FallbackWarning, match=words):
         report = made(options, fallback="warn")
-    assert all(words in each.instead for each in report.incidents[:1])
+    assert all(words in each.fallback_action for each in report.incidents[:1])
 
 
 class _Memory(Memory):
@@ -161,7 +163,7 @@ class _Memory(Memory):
 
 def test_memory_of_values_that_are_gone_is_free_before_a_device_compiles():
     memory = _Memory()
-    kept(DeviceTensor(memory, np.dtype(np.float32), (1,)))
+    bind_to_owner(DeviceTensor(memory, np.dtype(np.float32), (1,)))
     assert not memory.freed
     with nna.InferenceSession(parse(LONG), devices="trial"):
         assert memory.freed

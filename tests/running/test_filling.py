@@ -107,7 +107,7 @@ def test_a_device_is_asked_once_about_a_size_that_it_refuses(counts):
     with session(model, "trial", largest=40, only=("NEG", "ADD")) as opened:
         for rows in (1, 2, 20, 3, 20, 2, 20):
             agree(opened, model, {"x": numbers(rows, 4)})
-        made = opened.report().plans.made
+        made = opened.report().plans.compiled
     assert counts["compile"] == 3 and made == 4
 
 
@@ -145,7 +145,7 @@ def test_programs_are_closed_when_no_plan_has_them(counts, limit):
         for _ in range(40):
             agree(opened, model, {"x": numbers(chosen.randint(1, 5), 4), "w": numbers(chosen.randint(1, 5), 4)})
             plans = opened.report().plans
-            assert plans.kept <= limit
+            assert plans.in_cache <= limit
             assert counts["compile"] - counts.get("closed", 0) <= 4 * limit
         held = 1000 * (counts["compile"] - counts.get("closed", 0))
         assert plans.memory_bytes >= held  # and what the CPU has
@@ -184,7 +184,11 @@ def test_a_cache_that_grows_for_long_makes_few_classes_and_leaves_what_comes_bac
                 agree(opened, model, back)
                 assert counts["compile"] == before
         plans = opened.report().plans
-    assert plans.kept <= 8 and "class" in plans.sizes and "one more when" not in plans.sizes.partition("then")[2]
+    assert (
+        plans.in_cache <= 8
+        and "class" in plans.served_shapes_text
+        and "one more when" not in plans.served_shapes_text.partition("then")[2]
+    )
     assert counts["compile"] == counts["closed"] <= 204
 
 

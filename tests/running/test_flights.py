@@ -51,7 +51,7 @@ def device():
 
 def used(name="residing"):
     gc.collect()
-    TENSORS.free_gone()
+    TENSORS.free_orphans()
     return registry.open_device(name).memory_statistics().used_bytes
 
 
@@ -67,9 +67,9 @@ def test_a_run_waits_once_for_steps_in_a_row():
             assert device().waits - before == count
             assert len(session.provenance.steps) == 4 and not session.provenance.fell_back
             assert used() == memory
-        borders = session.report().borders
-        assert borders.enqueued == (0, 1, 2, 3)
-        assert [(wait.segment, wait.before) for wait in borders.waits] == [(3, None)]
+        borders = session.report().boundaries
+        assert borders.enqueued_segments == (0, 1, 2, 3)
+        assert [(wait.segment, wait.waiting_segment) for wait in borders.host_waits] == [(3, None)]
         assert "a run waits 1 time for them: for 3 at the end" in str(session.report())
     assert len(ENQUEUED) == 12
 

@@ -17,7 +17,7 @@ import nnadapter as nna
 from nnadapter.costs.timing import Stopwatch
 from nnadapter.drivers.onnxruntime.program import pool_permit
 from nnadapter.drivers.onnxruntime.sessions import open_session
-from nnadapter.planning.opening import opened
+from nnadapter.planning.opening import partition_dynamic
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.running.compilation import Compiler
@@ -204,7 +204,7 @@ def test_runs_that_are_as_they_were_measured_leave_it_as_it_is(stack):
     with nna.InferenceSession(onnx.parser.parse_model(SMALL), devices="fake_npu", options=MEASURED) as session:
         for _ in range(BLOCK * (BLOCKS + 1)):
             session.run(None, FEED)
-        assert session.report().plans.made == 1
+        assert session.report().plans.compiled == 1
 
 
 @pytest.mark.parametrize(("rival_seconds", "is_left_open"), [(1e-9, False), (1e3, True)])
@@ -221,7 +221,7 @@ def test_sizes_are_left_open_where_that_keeps_what_was_gained(stack, rival_secon
     )
     fastest = replace(fixed, timed=timed, chosen="measured")
     fixed.close()
-    compiled = compiler.compile_open(fixed.partitioning, opened(fixed.partitioning))
+    compiled = compiler.compile_open(fixed.partitioning, partition_dynamic(fixed.partitioning))
     measurer = Measurer(compiler, None, Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
     if is_left_open:
         made = measurer.open_as(compiled, fastest, shapes, {"x": numbers(3, 4)})
@@ -241,7 +241,7 @@ def test_what_was_measured_first_serves_shapes_like_those():
             x = numbers(rows, 512)
             np.testing.assert_allclose(session.run(None, {"x": x})[0], np.tanh(x), rtol=1e-5, atol=1e-5)
         report = session.report()
-        assert report.plans.made == 2
+        assert report.plans.compiled == 2
         assert report.cost.note.startswith("Measured here with the input of the first run")
 
 

@@ -45,7 +45,7 @@ def test_sizes_far_from_those_at_which_costs_were_weighed_get_a_plan_of_their_ow
     with nna.InferenceSession(parse(RELU), devices=("fake_npu", {"clock": "simulated"}), options=options) as session:
         for rows, made in ((3, 1), (4, 2), (5, 2), (300, 3), (4, 3), (301, 3)):
             agrees(session, rows)
-            assert session.report().plans.made == made
+            assert session.report().plans.compiled == made
 
 
 def test_a_thread_that_chose_a_plan_is_told_the_sizes_of_the_one_that_is_made_again(session, doings):
@@ -64,9 +64,9 @@ def test_a_thread_that_chose_a_plan_is_told_the_sizes_of_the_one_that_is_made_ag
 def test_shapes_get_a_plan_of_their_own_where_the_one_for_many_cannot_be_made_again(session, doings):
     doings.fails = True
     agrees(session, SMALL)
-    made = session.report().plans.made
+    made = session.report().plans.compiled
     agrees(session, SMALL)
-    assert session.report().plans.made == made
+    assert session.report().plans.compiled == made
     assert session.report().coverage.nodes == 1.0
 
 
@@ -102,7 +102,7 @@ def test_prompts_share_a_plan_where_one_device_takes_onnx_and_another_ir():
                 for one, other in zip(got, wanted, strict=True):
                     np.testing.assert_allclose(one, other, atol=1e-5)
                 past = got[0]
-        assert session.report().plans.made <= 3
+        assert session.report().plans.compiled <= 3
 
 
 def test_what_a_device_refuses_of_open_sizes_as_of_known_ones_stays_elsewhere(doings):
@@ -117,5 +117,5 @@ def test_what_a_device_refuses_of_open_sizes_as_of_known_ones_stays_elsewhere(do
             feed = {"x": numbers(rows, 4, seed=rows)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-6)
         plans = session.report().plans
-        assert (plans.made, plans.sizes) == (2, "one plan for all input shapes")
+        assert (plans.compiled, plans.served_shapes_text) == (2, "one plan for all input shapes")
         assert [segment.device for segment in session.report().segments] == ["openir", "cpu", "openir"]

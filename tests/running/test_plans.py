@@ -90,7 +90,7 @@ def test_the_least_recently_used_goes_first():
         with used(cache, key) as plans[key]:
             pass
     assert plans["b"].closed and not plans["a"].closed
-    assert cache.counts == PlanCounts(kept=2, made=3, used_again=1, dropped=1)
+    assert cache.counts == PlanCounts(in_cache=2, compiled=3, reused=1, evicted=1)
 
 
 def use(cache, key, nbytes):
@@ -107,7 +107,7 @@ def test_bytes_are_bounded_too():
     cache = PlanCache(9, 100)
     a, b, c = (use(cache, key, 40) for key in "abc")
     assert a.closed and not b.closed and not c.closed
-    assert cache.counts == PlanCounts(kept=2, made=3, used_again=0, dropped=1, memory_bytes=80)
+    assert cache.counts == PlanCounts(in_cache=2, compiled=3, reused=0, evicted=1, memory_bytes=80)
     use(cache, "b", 0)
     assert not use(cache, "d", 60).closed
     assert c.closed and not b.closed
@@ -214,8 +214,8 @@ def made_of(trace, limit):
     for key in trace:
         with used(cache, key):
             pass
-        assert cache.counts.kept <= limit and cache.newest is cache._leases[key].plan
-    return cache.counts.made
+        assert cache.counts.in_cache <= limit and cache.newest is cache._leases[key].plan
+    return cache.counts.compiled
 
 
 @pytest.mark.parametrize("limit", [2, 4, 8])

@@ -66,7 +66,7 @@ def test_what_may_go_well_the_next_time_is_repeated(session):
     assert len(caught) == 1 and not issubclass(caught[0].category, FallbackWarning)
     (incident,) = provenance.incidents
     assert (incident.stage, incident.device, incident.kind, incident.segment) == ("run", "trial", "TransientError", 0)
-    assert incident.instead == "it was repeated, and went well" and len(incident.nodes) == 4
+    assert incident.fallback_action == "it was repeated, and went well" and len(incident.nodes) == 4
     assert provenance.steps[0].device == "trial" and not provenance.fell_back
     SCRIPT.append(TransientError(BUSY))
     assert len(right(running).incidents) == 1  # and no second warning
@@ -89,7 +89,7 @@ def test_without_room_the_plans_that_nobody_uses_make_some():
         x = numbers(3, 3)
         np.testing.assert_array_equal(running.run(None, {"x": x})[0], np.maximum(x, 0))
         assert running.provenance.steps[0].device == "trial" and not running.provenance.incidents
-        assert running.report().plans.kept == 1 and not SCRIPT
+        assert running.report().plans.in_cache == 1 and not SCRIPT
         SCRIPT.append(OutOfMemoryError("full"))
         with pytest.raises(OutOfMemoryError, match="full"):
             running.run(None, {"x": x})
@@ -111,7 +111,7 @@ def test_what_fails_again_runs_on_the_cpu(session):
     with pytest.warns(FallbackWarning, match=BUSY):
         provenance = right(running)
     assert provenance.steps[0].device == "cpu" and provenance.fell_back
-    assert [each.instead for each in provenance.incidents] == ["it runs on the CPU instead"]
+    assert [each.fallback_action for each in provenance.incidents] == ["it runs on the CPU instead"]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_the_report_has_the_incidents_of_the_session(session):
     report = running.report()
     assert [each.kind for each in report.incidents] == ["ExecutionError"] * 2
     assert report.incident_counts == {"trial": {"ExecutionError": 2}}
-    assert report.to_dict()["incidents"][0]["instead"] == "it runs on the CPU instead"
+    assert report.to_dict()["incidents"][0]["fallback_action"] == "it runs on the CPU instead"
     assert "failed while it ran segment 0" in str(report)
 
 

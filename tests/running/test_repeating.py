@@ -54,7 +54,7 @@ def test_runs_are_direct_and_equal(session, direct):
     assert sum(direct) == 6 * 2 - 3  # the first of each shape, and what names other outputs, goes the long way
     assert session.report().nodes[0].device == "cpu"
     counts = session._engine.counts
-    assert counts.used_again + counts.made == 24
+    assert counts.reused + counts.compiled == 24
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_other_sizes_of_a_plan_need_no_other_plan_and_no_looking_for_one(device,
         # A plan for the first shapes, and one for all; where an engine takes ONNX, a size that is smaller than any
         # before has to be looked at.
         assert (len(taken), len(direct)) == (takes, repeats)
-        assert session.report().plans.made == 2
+        assert session.report().plans.compiled == 2
         for wrong, error in (
             ({"x": numbers(2, 4), "past": numbers(5, 3)}, InvalidInputError),
             ({"x": numbers(8, 3), "past": numbers(5, 12)}, InvalidInputError),

@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 
 import nnadapter as nna
 from nnadapter.drivers import DeviceTensor, registry
-from nnadapter.drivers.tensor_copies import TENSORS, kept
+from nnadapter.drivers.tensor_copies import TENSORS, bind_to_owner
 from nnadapter.errors import CancelledError, FallbackWarning
 from tests.c_compiler import compile_acme, needs_compiler
 
@@ -37,7 +37,7 @@ MASK = np.random.default_rng(4).standard_normal((4, 8)).astype(np.float32)
 
 def used(device="fake_npu"):
     gc.collect()
-    TENSORS.free_gone()
+    TENSORS.free_orphans()
     return nna.Device.acquire(device).memory_statistics()
 
 
@@ -213,7 +213,7 @@ def test_memory_that_is_kept_twice_is_freed_once():
     memory = registry.open_device("fake_npu").allocate(X.nbytes)
     memory.copy_in(X)
     before, found = used().used_bytes, np.empty_like(X)
-    first, second = (kept(DeviceTensor(memory, X.dtype, X.shape)) for _ in range(2))
+    first, second = (bind_to_owner(DeviceTensor(memory, X.dtype, X.shape)) for _ in range(2))
     first.memory.copy_out(found)
     np.testing.assert_array_equal(found, X)
     del first, second

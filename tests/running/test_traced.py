@@ -308,7 +308,7 @@ def test_sizes_are_told_while_nobody_else_has_the_device(path):
     lock, held = device_lock("sized device"), []
 
     class Sized(Slow):
-        def at(self, sizes):
+        def specialize(self, sizes):
             held.append(lock.locked())
             return self
 

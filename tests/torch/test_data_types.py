@@ -187,7 +187,7 @@ def test_nothing_is_tried_in_vain(name):
     function, x = WITHOUT_FAILURES[name]
     on_device = compiled(function)
     torch.testing.assert_close(on_device(x), function(x))
-    reasons = {facts.reason for graph in nna.torch.report(on_device).graphs for facts in graph.stayed}
+    reasons = {facts.reason for graph in nna.torch.report(on_device).graphs for facts in graph.fallback_operators}
     assert reasons <= {Reason.UNSUPPORTED_OPERATION, Reason.UNSUPPORTED_DTYPE}
 
 
@@ -231,7 +231,7 @@ def test_a_reference_evaluator_that_is_asked_for_computes():
         warnings.simplefilter("error", FallbackWarning)
         for _ in range(2):
             torch.testing.assert_close(run(x), layers(x), rtol=2e-2, atol=2e-2)
-    assert nna.torch.report(run).graphs[0].stayed == ()
+    assert nna.torch.report(run).graphs[0].fallback_operators == ()
 
 
 def test_a_normalization_with_a_scale_of_another_type_stays_in_pytorch():
@@ -240,4 +240,6 @@ def test_a_normalization_with_a_scale_of_another_type_stays_in_pytorch():
     with torch.no_grad():
         assert torch.equal(run(x), norm(x).float() * 2)
     (graph,) = nna.torch.report(run).graphs
-    assert [row.detail for row in graph.stayed] == ["ONNX has no normalization whose scale is of another type"]
+    assert [row.detail for row in graph.fallback_operators] == [
+        "ONNX has no normalization whose scale is of another type"
+    ]

@@ -209,7 +209,7 @@ def test_functions_without_an_exact_form_stay_in_pytorch():
     values = torch.tensor([-200.0, 3.5, 5.0, 8.3, 12.0])
     run = compiled(function)
     assert not list(differences(INEXACT, run(values), function(values)))
-    stayed = [row.operator for row in nna.torch.report(run).graphs[0].stayed]
+    stayed = [row.operator for row in nna.torch.report(run).graphs[0].fallback_operators]
     assert {"aten.erfc.default", "aten.special_erfcx.default", "aten.logcumsumexp.default"} <= set(stayed)
 
 
@@ -232,7 +232,7 @@ def test_reductions_of_rank_0_and_determinants_run_in_sessions_without_a_warning
         warnings.simplefilter("error", FallbackWarning)
         found = run(ONE, torch.tensor([[1.0, 2], [3, 5]]))
     torch.testing.assert_close(found, function(ONE, torch.tensor([[1.0, 2], [3, 5]])))
-    assert nna.torch.report(run).graphs[0].stayed == ()
+    assert nna.torch.report(run).graphs[0].fallback_operators == ()
 
 
 def test_strides_are_those_of_pytorch():
@@ -256,7 +256,7 @@ def test_statistics_that_batch_normalization_saves_have_the_data_type_of_its_wei
         statistics = torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype)
         run = compiled(function)
         found = run(x, *(each.clone() for each in statistics))
-        assert "driver_error" not in {row.reason for row in nna.torch.report(run).graphs[0].stayed}
+        assert "driver_error" not in {row.reason for row in nna.torch.report(run).graphs[0].fallback_operators}
         expected = function(x, *(each.clone() for each in statistics))
         torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
 
@@ -273,6 +273,6 @@ def test_a_custom_operator_that_changes_its_input_is_reported_by_its_name():
 
     run = compiled(function)
     torch.testing.assert_close(run(torch.ones(2)), torch.full((2,), 12.0))
-    (row,) = nna.torch.report(run).graphs[0].stayed
+    (row,) = nna.torch.report(run).graphs[0].fallback_operators
     assert (row.operator, row.reason) == ("nnadapter_tests.double.default", Reason.UNSUPPORTED_OPERATION)
     assert "changes its inputs" in row.detail

@@ -156,9 +156,9 @@ def tensors_of(results):
 
 def check_what_is_said(name, report):
     assert bool(report.breaks) == (name in BREAKS)
-    stayed = [row for graph in report.graphs for row in graph.stayed]
+    stayed = [row for graph in report.graphs for row in graph.fallback_operators]
     assert bool(stayed) == (name in STAYS)
-    for line in (*(graph.line for graph in report.breaks), *(row.line for row in stayed if row.line)):
+    for line in (*(graph.graph_break_line for graph in report.breaks), *(row.line for row in stayed if row.line)):
         assert "test_features.py:" in line
     assert report.coverage == 1 or stayed
 
@@ -299,4 +299,4 @@ def test_encoder_layers_run_whole_on_the_device(norm_first, activation, masks, d
     for one, other in zip(run(x, *MASKS[masks]), module(x, *MASKS[masks]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     (graph,) = nna.torch.report(run).graphs
-    assert graph.delegated == graph.operators and not graph.stayed
+    assert graph.delegated == graph.operators and not graph.fallback_operators

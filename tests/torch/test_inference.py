@@ -46,7 +46,7 @@ def test_a_network_runs_whole_on_a_device():
     close(run(images), model(images))
     report = nna.torch.report(run)
     (graph,) = report.graphs
-    assert (graph.kind, graph.operators, graph.delegated, graph.stayed) == ("inference", 5, 5, ())
+    assert (graph.kind, graph.operators, graph.delegated, graph.fallback_operators) == ("inference", 5, 5, ())
     assert report.coverage == report.flops_coverage == 1 and not report.breaks
     assert list(graph.sessions[0].input_shapes) == ["given.arg2_1"]  # weights are constants
     assert "test_inference.py" in graph.sessions[0].nodes[0].name  # nodes are named for lines of source
@@ -60,7 +60,7 @@ def test_new_sizes_are_open_sizes_of_one_session():
         close(run(images := torch.randn(size, 3, 8, 8)), model(images))
     graphs = nna.torch.report(run).graphs
     assert len(graphs) == 2  # the first size is what it is, the others are one graph
-    assert graphs[1].sessions[0].plans.sizes != ""
+    assert graphs[1].sessions[0].plans.served_shapes_text != ""
 
 
 @torch.no_grad()
@@ -73,7 +73,7 @@ def test_what_is_the_same_in_every_run_is_no_work():
     for one, other in zip(run(x), function(x), strict=True):
         close(one, other)
     (graph,) = nna.torch.report(run).graphs
-    assert (graph.operators, graph.delegated, graph.stayed) == (1, 1, ())
+    assert (graph.operators, graph.delegated, graph.fallback_operators) == (1, 1, ())
 
 
 @torch.no_grad()
@@ -83,7 +83,7 @@ def test_weights_that_change_are_seen():
     for _ in range(6):
         close(run(x), model(x))
         model.weight.mul_(2)
-    assert nna.torch.report(run).graphs[0].varying == 1
+    assert nna.torch.report(run).graphs[0].unfrozen_weights == 1
     model.load_state_dict({"weight": torch.ones(2, 3), "bias": torch.zeros(2)})
     close(run(x), model(x))
     model.bias.data = torch.ones(2)
@@ -109,7 +109,7 @@ def test_what_has_no_form_in_onnx_stays_in_pytorch():
     x, y = torch.randn(3, 3), torch.randn(3, 3)
     close(run(x, y), function(x, y))
     (graph,) = nna.torch.report(run).graphs
-    (stayed,) = graph.stayed
+    (stayed,) = graph.fallback_operators
     assert stayed.reason == "unsupported_operation" and "has no ONNX form" in stayed.detail
     assert "test_inference.py:" in stayed.line and len(graph.sessions) == 2
 
@@ -124,7 +124,7 @@ def test_a_branch_on_data_breaks_the_graph():
     for x in (torch.ones(3), -torch.ones(3)):
         close(run(x), function(x))
     report = nna.torch.report(run)
-    assert len(report.breaks) == 1 and "test_inference.py:" in report.breaks[0].line
+    assert len(report.breaks) == 1 and "test_inference.py:" in report.breaks[0].graph_break_line
     assert "1 graph break" in str(report)
 
 
@@ -135,7 +135,7 @@ def test_complex_numbers_stay_in_pytorch():
 
     run, x = compiled(function), torch.randn(4)
     close(run(x), function(x))
-    assert {row.reason for row in nna.torch.report(run).graphs[0].stayed} == {"unsupported_dtype"}
+    assert {row.reason for row in nna.torch.report(run).graphs[0].fallback_operators} == {"unsupported_dtype"}
 
 
 @torch.no_grad()
@@ -264,7 +264,7 @@ def test_the_report_is_text_json_and_a_page():
     report = nna.torch.report(run)
     text = str(report)
     assert text.startswith("compiled   Convolutional: 1 graph, 0 graph breaks\noperators  5: 5 in sessions")
-    assert report.to_dict()["graphs"][0]["sessions"][0]["schema_version"] == 1
+    assert report.to_dict()["graphs"][0]["sessions"][0]["schema_version"] == 2
     assert '"kind": "inference"' in report.to_json()
     assert report.to_html().count("<iframe") == 1 and "http" not in report.to_html().split("srcdoc")[0]
 
@@ -277,7 +277,7 @@ def test_what_a_device_refuses_is_named_by_operator_and_line():
     run = compiled(function, devices=[("fake_npu", {"switched_off": "RELU"})], fallback="allow")
     x = torch.tensor([1.0, 3.0, -2.0])
     close(run(x), function(x))
-    (row,) = nna.torch.report(run).graphs[0].refused
+    (row,) = nna.torch.report(run).graphs[0].refused_operators
     assert (row.operator, row.device, row.reason) == ("aten.relu.default", "fake_npu", "switched_off")
     assert "test_inference.py:" in row.line
 
@@ -292,8 +292,10 @@ def test_of_a_region_that_nobody_loads_the_operator_at_fault_runs_in_pytorch(unl
     close(run(x), function(x))
     close(run(x), function(x))
     (graph,) = nna.torch.report(run).graphs
-    assert {(row.operator, row.reason) for row in graph.stayed} == {("aten._linalg_det.default", "compile_failed")}
-    assert graph.delegated == graph.operators - 1 == 5 and graph.waiting == 0
+    assert {(row.operator, row.reason) for row in graph.fallback_operators} == {
+        ("aten._linalg_det.default", "compile_failed")
+    }
+    assert graph.delegated == graph.operators - 1 == 5 and graph.pending_regions == 0
     with pytest.raises(nna.errors.NNAdapterError):
         compiled(function, fallback="forbid")(x)
 
@@ -306,7 +308,7 @@ def test_the_report_counts_what_passes_and_where_it_is_copied():
         run = torch.compile(model, backend=nna.torch.nnadapter, options={"devices": [device]})
         run(x)
         graph = nna.torch.report(run).graphs[-1]
-        assert (graph.input_bytes, graph.output_bytes, graph.copying) == (32, 24, copying)
+        assert (graph.input_bytes, graph.output_bytes, graph.separate_memory_devices) == (32, 24, copying)
         assert (graph.to_device_bytes, graph.to_host_bytes) == ((32, 24) if copying else (0, 0))
     assert "passes   32 B in and 24 B out in each call, nothing copied" in str(nna.torch.report(run))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from nnadapter.torch.resident_runs import KNOWN, CopyCache
+from nnadapter.torch.resident_runs import COPY_CACHE, CopyCache
 from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler:UserWarning")
@@ -55,12 +55,12 @@ def test_batches_of_a_data_set_pass():
 def test_gradients_that_nobody_feeds_stay_no_more():
     model, x, kept = network(), torch.randn(8, 6), []
     run = compiled(model)
-    KNOWN.forget()
+    COPY_CACHE.forget()
     for _ in range(6):
         model.zero_grad()
         run(x.clone()).sum().backward()
         kept.append([each.grad for each in model.parameters()])
-    assert len(KNOWN) <= len(kept[0])  # the parameters
+    assert len(COPY_CACHE) <= len(kept[0])  # the parameters
 
 
 def test_what_differs_each_time_is_kept_no_more():
@@ -76,16 +76,16 @@ def test_copies_go_with_weights_states_and_graphs():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     run, step = compiled(model), compiled(optimizer.step)
-    KNOWN.forget()
+    COPY_CACHE.forget()
     for _ in range(3):
         gradients(model, run, torch.randn(8, 6))
         step()
-    assert len(KNOWN) >= 3 * 6  # parameters, and two states of each
+    assert len(COPY_CACHE) >= 3 * 6  # parameters, and two states of each
     optimizer.zero_grad()
     del model, optimizer, run, step
     torch._dynamo.reset()
     gc.collect()
-    assert len(KNOWN) == 0
+    assert len(COPY_CACHE) == 0
 
 
 @pytest.mark.parametrize("rounds", [50, pytest.param(500, marks=pytest.mark.sweep)])

@@ -66,7 +66,7 @@ def test_pictures_made_larger_are_one_graph_and_one_plan():
     (graph,) = nna.torch.report(run).graphs
     assert graph.delegated == graph.operators
     (session,) = graph.sessions
-    assert session.plans.made == 2, session.plans.sizes
+    assert session.plans.compiled == 2, session.plans.served_shapes_text
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 
 import nnadapter as nna
 from nnadapter.drivers.registry import open_device
-from nnadapter.torch.resident_runs import KNOWN
+from nnadapter.torch.resident_runs import COPY_CACHE
 from nnadapter.torch.resident_tensors import Resident
 from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes
 from tests.trial_driver import HANDED
@@ -202,13 +202,13 @@ def test_a_tensor_on_a_device_is_one_for_who_reads_it():
 def test_what_no_step_takes_from_the_device_is_not_copied_there():
     weight, switched_off = nn.Parameter(torch.randn(3, 4)), {"switched_off": "TANH,EXP,ADD"}
     run = compiled(lambda x: x.tanh() + weight.exp(), ("fake_npu", switched_off), fallback="allow")
-    KNOWN.forget()
+    COPY_CACHE.forget()
     for _ in range(2):
         weight.grad = None
         run(torch.randn(3, 4)).sum().backward()
     weight.grad = None
     assert nna.torch.report(run).graphs[0].nodes[0] == 0
-    assert moved(run)[0] == (0, 0) and len(KNOWN) == 0
+    assert moved(run)[0] == (0, 0) and len(COPY_CACHE) == 0
 
 
 @torch.no_grad()
@@ -261,7 +261,7 @@ def test_a_device_that_is_full_computes_all_the_same():
     for _ in range(12):
         assert_as_eager(model, run, x.clone())
     report, parameters = nna.torch.report(run), sum(each.nbytes for each in model.parameters())
-    assert not any(graph.crowded or graph.stayed for graph in report.graphs)
+    assert not any(graph.device_memory_full or graph.fallback_operators for graph in report.graphs)
     forward, backward = moved(run)
     assert forward[0] == x.nbytes and backward[0] < parameters  # what stays there is not copied again
 
@@ -304,7 +304,7 @@ def test_what_one_session_makes_for_another_stays_where_it_is():
     x, run = torch.randn(6, 3), compiled(function)
     for _ in range(2):
         torch.testing.assert_close(run(x), function(x))
-    assert nna.torch.report(run).graphs[0].stayed
+    assert nna.torch.report(run).graphs[0].fallback_operators
     assert moved(run)[0][1] == 6 * 4 + x.nbytes  # the sum, which PyTorch reads, and the result
 
 

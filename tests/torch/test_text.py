@@ -18,7 +18,8 @@ DECIDED = (
 def test_shares_of_flops_are_of_those_that_are_known(text, words):
     graph = GraphFacts(
         kind="inference", operators=1, delegated=1, sessions=(nna.partition_report(parse(text), devices="fake_npu"),),
-        waiting=0, stayed=(), refused=(), ended="", line="", varying=0, input_bytes=0, output_bytes=0,
-        to_device_bytes=0, to_host_bytes=0, copying=(), crowded=False,
+        pending_regions=0, fallback_operators=(), refused_operators=(), graph_break_reason="", graph_break_line="",
+        unfrozen_weights=0, input_bytes=0, output_bytes=0, to_device_bytes=0, to_host_bytes=0,
+        separate_memory_devices=(), device_memory_full=False,
     )  # fmt: skip
     assert f"100.0% {words} off the CPU" in to_text(CompiledFacts(name="net", graphs=(graph,)))

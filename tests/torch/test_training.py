@@ -53,8 +53,8 @@ def test_losses_are_those_of_pytorch_over_steps():
     forward, backward = nna.torch.report(run).graphs
     assert (forward.kind, backward.kind) == ("forward", "backward")
     for graph in (forward, backward):
-        assert graph.delegated == graph.operators and not graph.stayed
-        assert len(graph.sessions) == 1 and graph.varying == 0
+        assert graph.delegated == graph.operators and not graph.fallback_operators
+        assert len(graph.sessions) == 1 and graph.unfrozen_weights == 0
 
 
 def test_evaluation_beside_training_sees_new_weights():
@@ -108,7 +108,7 @@ def test_what_stays_in_pytorch_has_its_gradient_there():
     run(found).backward()
     function(expected).backward()
     torch.testing.assert_close(found.grad, expected.grad)
-    assert all(graph.stayed for graph in nna.torch.report(run).graphs)
+    assert all(graph.fallback_operators for graph in nna.torch.report(run).graphs)
 
 
 @pytest.mark.parametrize("shape", [(4, 10), (2, 10, 3, 3)])

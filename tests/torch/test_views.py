@@ -145,7 +145,7 @@ def test_what_stays_reads_results_as_they_lie_in_pytorch(device):
     for name, found, expected in zip(BY_STRIDES, run(*inputs), function(*inputs), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, msg=lambda said, name=name: f"{name}: {said}")
     (graph,) = nna.torch.report(run).graphs
-    assert graph.sessions and not graph.waiting
+    assert graph.sessions and not graph.pending_regions
 
 
 class Kept(torch.autograd.Function):

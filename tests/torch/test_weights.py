@@ -45,7 +45,7 @@ def test_steps_of_fused_optimizers_are_seen(kind):
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-    assert nna.torch.report(run).graphs[0].varying == 4
+    assert nna.torch.report(run).graphs[0].unfrozen_weights == 4
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, as it compiles a step
@@ -68,7 +68,7 @@ def test_steps_of_other_models_change_nothing():
         assert_same(run, model, x)
         other(torch.ones(1, 2)).sum().backward()
         optimizer.step()
-    assert nna.torch.report(run).graphs[0].varying == 0
+    assert nna.torch.report(run).graphs[0].unfrozen_weights == 0
 
 
 def test_running_statistics_that_pytorch_changes_are_seen():
@@ -78,7 +78,7 @@ def test_running_statistics_that_pytorch_changes_are_seen():
         assert_same(run, model, x)
         model.train()(torch.randn(16, 4) * 5)
         model.eval()
-    assert nna.torch.report(run).graphs[0].varying == 2
+    assert nna.torch.report(run).graphs[0].unfrozen_weights == 2
 
 
 def test_each_module_of_a_class_has_constants_of_its_own():
@@ -89,7 +89,7 @@ def test_each_module_of_a_class_has_constants_of_its_own():
             assert_same(run, model, x)
     for run in runs:
         (graph,) = nna.torch.report(run).graphs
-        assert graph.varying == 0 and len(graph.sessions[0].input_shapes) == 1
+        assert graph.unfrozen_weights == 0 and len(graph.sessions[0].input_shapes) == 1
 
 
 def test_many_modules_of_a_class_are_right_and_the_first_keep_their_constants():
@@ -155,7 +155,7 @@ def test_of_many_words_some_are_looked_at():
 
     tensors = [nn.Parameter(torch.randn(size, 100)) for size in (1, 2, 50)] + [torch.randn(77), torch.zeros(())]
     samples = samples_of(tensors)
-    assert samples.hold() and len(samples.places) < 500
+    assert samples.hold() and len(samples.word_positions) < 500
     tensors[2].data.neg_()
     tensors[3][76] = 5
     assert not samples.hold() and samples.changed() == [2, 3]

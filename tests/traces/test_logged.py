@@ -12,7 +12,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InvalidOptionError
-from nnadapter.traces.logged import VARIABLE, LogTrace, is_wanted
+from nnadapter.traces.logged import VARIABLE, LogTrace, is_enabled
 from nnadapter.traces.selection import trace_for
 from nnadapter.traces.trace import COMPILE, FALLBACK, RUN, SILENT
 from tests.models import CHAIN, numbers, parse
@@ -180,7 +180,7 @@ def test_a_standard_error_that_cannot_be_flushed_ends_nothing(program, monkeypat
     stream = NoFlush()
     monkeypatch.setenv(VARIABLE, "info")
     monkeypatch.setattr(sys, "stderr", stream)
-    assert is_wanted()
+    assert is_enabled()
     logging.getLogger("nnadapter.compile").info("compiled")
     assert "compiled" in stream.lines[0]
 
@@ -188,7 +188,7 @@ def test_a_standard_error_that_cannot_be_flushed_ends_nothing(program, monkeypat
 def test_nothing_is_written_when_nobody_asks_any_more(program, monkeypatch):
     level = logging.getLogger("nnadapter").level
     monkeypatch.setenv(VARIABLE, "info")
-    assert is_wanted()
+    assert is_enabled()
     monkeypatch.delenv(VARIABLE)
-    assert not is_wanted()
+    assert not is_enabled()
     assert logging.getLogger("nnadapter").level == level

@@ -33,7 +33,7 @@ def test_a_block_is_an_event_with_facts(recorder, tmp_path):
 
 
 def test_a_transfer_tells_its_bytes_on_the_lane_of_its_target(recorder, tmp_path):
-    recorder.transfer("cpu", "npu", 4096, recorder.now(), values=["x"])
+    recorder.transfer("cpu", "npu", 4096, recorder.timestamp(), values=["x"])
     recorder.finish()
     (event,) = lanes_of(tmp_path / "trace.json")["npu"]
     assert (event["name"], event["cat"], event["args"]) == ("cpu to npu", "transfer", {"bytes": 4096, "values": ["x"]})
@@ -42,7 +42,7 @@ def test_a_transfer_tells_its_bytes_on_the_lane_of_its_target(recorder, tmp_path
 def test_the_first_events_are_kept_and_the_others_counted(tmp_path):
     recorder = Recorder(tmp_path / "trace.json", limit=10)
     for _ in range(25):
-        recorder.add("npu", STEP, "step", recorder.now(), {})
+        recorder.add("npu", STEP, "step", recorder.timestamp(), {})
     recorder.mark("npu", COMPILE, "what is rare is kept all the same")
     recorder.finish()
     assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["dropped_events"] == 15
@@ -52,7 +52,7 @@ def test_the_first_events_are_kept_and_the_others_counted(tmp_path):
 
 def test_what_engines_below_have_no_room_for_is_counted(tmp_path):
     recorder = Recorder(tmp_path / "trace.json")
-    lost = sum(not recorder.has_room(1_000) for _ in range(60)) * 1_000
+    lost = sum(not recorder.reserve_events(1_000) for _ in range(60)) * 1_000
     recorder.finish()
     assert lost == 10_000
     assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["dropped_events"] == lost
@@ -134,7 +134,7 @@ def test_threads_at_once_lose_nothing(recorder, tmp_path):
 def test_the_silent_trace_keeps_nothing():
     with SILENT.span("npu", RUN, "run", a=1) as facts:
         facts["b"] = 2
-    assert SILENT.now() == 0 and not SILENT.is_kept
+    assert SILENT.timestamp() == 0 and not SILENT.is_recording
     SILENT.add("npu", RUN, "run", 0, {})
     SILENT.mark("npu", RUN, "run")
     SILENT.transfer("npu", "cpu", 1, 0)

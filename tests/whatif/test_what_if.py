@@ -56,7 +56,7 @@ def chain(kinds, side=32):
 def test_the_cpu_alone_is_said_to_be_better_where_it_is():
     found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
     alone = nna.partition_report(parse(PAIR), "cpu").cost.seconds
-    assert found.all_cpu_seconds == pytest.approx(alone) and alone < found.now.seconds
+    assert found.all_cpu_seconds == pytest.approx(alone) and alone < found.current_totals.seconds
     for text in (str(found), found.to_markdown()):
         words = " ".join(text.split())
         assert "the CPU alone is better: guessed" in words and "it is after every step of the road map" in words
@@ -65,12 +65,12 @@ def test_the_cpu_alone_is_said_to_be_better_where_it_is():
 def test_the_first_step_that_is_better_than_the_cpu_alone_is_named():
     found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
     last = len(found.road_map)
-    between = (found.now.seconds + found.road_map[-1].then.seconds) / 2
+    between = (found.current_totals.seconds + found.road_map[-1].resulting_totals.seconds) / 2
     assert f"step {last} of the road map is the first below" in " ".join(
         str(replace(found, all_cpu_seconds=between)).split()
     )
     for other in (
-        replace(found, all_cpu_seconds=2 * found.now.seconds),
+        replace(found, all_cpu_seconds=2 * found.current_totals.seconds),
         replace(found, all_cpu_seconds=None),
     ):
         assert "CPU alone" not in str(other)
@@ -84,15 +84,15 @@ def test_every_feature_predicts_the_report_with_it(policy, kinds):
     model, off = chain(kinds), sorted(set(kinds))
     found = nna.what_if(model, without(*off), options={"policy": policy})
     now = real(model, *off, policy=policy)
-    assert found.now.segments == len(now.segments)
-    assert found.now.seconds == pytest.approx(now.cost.seconds)
+    assert found.current_totals.segments == len(now.segments)
+    assert found.current_totals.seconds == pytest.approx(now.cost.seconds)
     assert sorted(feature.label for feature in found.features) == off
     for feature in found.features:
         then = real(model, *(name for name in off if name != feature.op_type), policy=policy)
-        assert feature.then.seconds == pytest.approx(then.cost.seconds)
+        assert feature.resulting_totals.seconds == pytest.approx(then.cost.seconds)
         assert feature.segments_saved == len(now.segments) - len(then.segments)
-        assert feature.then.flops == pytest.approx(then.coverage.flops)
-        assert feature.then.nodes == pytest.approx(then.coverage.nodes)
+        assert feature.resulting_totals.flops == pytest.approx(then.coverage.flops)
+        assert feature.resulting_totals.nodes == pytest.approx(then.coverage.nodes)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_shares_of_flops_are_of_those_that_are_known():
         a = Sin(x)  b = Compress(a, c)  s = Relu(b)  y = Exp(s)
     }}"""
     found = nna.what_if(parse(decided), without("Sin"))
-    assert found.now.uncounted == 3 and found.features[0].then.uncounted == 3
+    assert found.current_totals.unknown_flops_nodes == 3 and found.features[0].resulting_totals.unknown_flops_nodes == 3
     for text in (str(found), found.to_markdown()):
         assert "known FLOPs" in text and not re.search(r"(?<!known )FLOPs(?!, as| and segments)", text)
 
@@ -139,7 +139,7 @@ def test_the_road_map_ends_where_no_set_it_tried_is_better(kinds):
     model, off = chain(kinds), sorted(set(kinds))
     found = nna.what_if(model, without(*off))
     taken = {label for step in found.road_map for label in step.labels}
-    seconds = [found.now.seconds, *(step.then.seconds for step in found.road_map)]
+    seconds = [found.current_totals.seconds, *(step.resulting_totals.seconds for step in found.road_map)]
     assert seconds == sorted(seconds, reverse=True)
     left = [name for name in off if name not in taken]
     for more in [*combinations(left, 1), *combinations(left, 2)]:
@@ -168,7 +168,7 @@ def test_an_atom_that_lacks_two_features_needs_both():
     both = frozenset(known.features)
     assert len(both) == 2
     needs = tuple(both if each else each for each in known.missing.needs)
-    known = replace(known, missing=replace(known.missing, needs=needs), _known={})
+    known = replace(known, missing=replace(known.missing, needs=needs), _outcomes={})
     assert all(known.with_features([feature]) == known.with_features() for feature in both)
     found = what_if.rank([known], what_if.by_time)
     assert [step.features for step in found.road_map] == [both] and known.frequency == dict.fromkeys(both, 2)
@@ -193,7 +193,7 @@ def test_what_refuses_is_named():
     features = nna.what_if(model, ("fake_npu", SIMULATED)).features
     labels = {feature.label: feature for feature in features}
     assert all(feature.models == 1 and feature.nodes == 1 for feature in features)
-    assert labels["NonZero with a shape that is only known while it runs"].where == "converter"
+    assert labels["NonZero with a shape that is only known while it runs"].missing_in == "converter"
 
 
 def test_rules_are_not_features():
@@ -201,7 +201,7 @@ def test_rules_are_not_features():
     found = nna.what_if(parse(SANDWICH), without("Sin"), {"x": (2, 4)}, {"rules": rules})
     assert [feature.label for feature in found.features] == ["Sin"]
     assert any("no feature brings 1 nodes" in note for note in found.notes)
-    (then,) = [feature.then for feature in found.features]
+    (then,) = [feature.resulting_totals for feature in found.features]
     expected = real(parse(SANDWICH), input_shapes={"x": (2, 4)})
     assert then.nodes < expected.coverage.nodes == 1
 
@@ -229,10 +229,14 @@ def test_a_driver_that_begins_is_told_of_flops_and_not_of_times_that_nobody_know
     assert found.ranked_by == ("flops", "segments_saved")
     assert found.features[0].label == "Conv"
     first, second = found.road_map
-    assert first.labels == ("Conv",) and first.then.flops > 0.9
-    assert second.labels == ("Relu", "Tanh") and second.then.segments == 1
+    assert first.labels == ("Conv",) and first.resulting_totals.flops > 0.9
+    assert second.labels == ("Relu", "Tanh") and second.resulting_totals.segments == 1
     data = found.to_dict()
-    seconds = [data["now"]["seconds"], data["all_cpu_seconds"], *(each["seconds_saved"] for each in data["features"])]
+    seconds = [
+        data["current_totals"]["seconds"],
+        data["all_cpu_seconds"],
+        *(each["seconds_saved"] for each in data["features"]),
+    ]
     assert set(seconds) == {None}
     for text in (str(found), found.to_markdown()):
         assert "costs of trial are not known" in " ".join(text.split()) and "`nnadapter calibrate trial`" in text
@@ -257,8 +261,8 @@ def test_several_models_are_added_up(tmp_path):
     found = nna.what_if([tmp_path, tmp_path / "one.onnx"], device)
     assert [Path(model.name) for model in found.models] == [Path("deep/two.onnx"), Path("one.onnx")]
     apart = [nna.what_if(chain(each), device) for each in kinds.values()]
-    assert found.now.segments == sum(each.now.segments for each in apart)
-    assert found.now.seconds == pytest.approx(sum(each.now.seconds for each in apart))
+    assert found.current_totals.segments == sum(each.current_totals.segments for each in apart)
+    assert found.current_totals.seconds == pytest.approx(sum(each.current_totals.seconds for each in apart))
     (sin,) = [feature for feature in found.features if feature.label == "Sin"]
     saved = [feature.seconds_saved for each in apart for feature in each.features if feature.label == "Sin"]
     assert sin.models == 2 and sin.nodes == 3 and sin.seconds_saved == pytest.approx(sum(saved))
@@ -268,7 +272,7 @@ def test_a_model_that_fails_stops_nobody(tmp_path):
     onnx.save(chain(("Sin",)), tmp_path / "good.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"bad")
     seen = []
-    found = nna.what_if(tmp_path, without("Sin"), seen=lambda name, error: seen.append((name, error is None)))
+    found = nna.what_if(tmp_path, without("Sin"), on_model=lambda name, error: seen.append((name, error is None)))
     assert seen == [("bad.onnx", False), ("good.onnx", True)]
     assert [failed.name for failed in found.failed] == ["bad.onnx"] and "bad.onnx: failed: " in str(found)
     with pytest.raises(nna.errors.InvalidModelError, match="none of the 2 models"):
@@ -293,9 +297,9 @@ def test_wrong_questions(tmp_path, monkeypatch, models, devices, options, error,
 
 def test_one_device_of_several_may_be_asked_about():
     devices = [without("Sin", "Cos"), "null"]
-    assert nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, of="null").features == ()
+    assert nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, device="null").features == ()
     with pytest.raises(nna.errors.DeviceNotFoundError, match="'npu' is not among"):
-        nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, of="npu")
+        nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, device="npu")
 
 
 def test_what_is_fused_is_priced_as_one():
@@ -311,8 +315,8 @@ def test_what_is_fused_is_priced_as_one():
     model.graph.initializer.append(weights)
     del model.graph.input[1]
     found = nna.what_if(model, without("Sin"))
-    assert found.now.seconds == pytest.approx(real(model, "Sin").cost.seconds)
-    assert found.features[0].then.seconds == pytest.approx(real(model, "Erf").cost.seconds)
+    assert found.current_totals.seconds == pytest.approx(real(model, "Sin").cost.seconds)
+    assert found.features[0].resulting_totals.seconds == pytest.approx(real(model, "Erf").cost.seconds)
 
 
 ACTIVATED = f"""{HEAD} gates (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y)
@@ -339,18 +343,20 @@ def test_a_feature_that_completes_what_runs_as_one_is_worth_the_whole(policy, of
     model = parse(ACTIVATED)
     found = nna.what_if(model, without(*off), options={"policy": policy})
     whole = real(model, *off, policy=policy).cost.seconds
-    assert found.now.seconds == pytest.approx(whole)
+    assert found.current_totals.seconds == pytest.approx(whole)
     for feature in found.features:
         then = real(model, *(name for name in off if name != feature.op_type), policy=policy).cost.seconds
-        assert feature.then.seconds == pytest.approx(then, abs=0.01 * whole)
+        assert feature.resulting_totals.seconds == pytest.approx(then, abs=0.01 * whole)
 
 
 def test_json_holds_everything():
     found = nna.what_if(parse(SANDWICH), without("Sin", "Cos"), {"x": (2, 4)})
     data = json.loads(found.to_json())
-    assert data == found.to_dict() and data["schema_version"] == 1
-    assert data["features"][0]["then"]["segments"] == found.features[0].then.segments
-    assert data["models"] == [{"name": "sandwich", "input_shapes": {"x": [2, 4]}, "now": data["now"]}]
+    assert data == found.to_dict() and data["schema_version"] == 2
+    assert data["features"][0]["resulting_totals"]["segments"] == found.features[0].resulting_totals.segments
+    assert data["models"] == [
+        {"name": "sandwich", "input_shapes": {"x": [2, 4]}, "current_totals": data["current_totals"]}
+    ]
 
 
 def test_nothing_missing():
@@ -362,7 +368,7 @@ def test_the_number_of_features_is_bounded(monkeypatch):
     monkeypatch.setattr(what_if, "MOST_FEATURES", 2)
     found = nna.what_if(chain(("Sin", "Erf", "Sin", "Erf", "Neg")), without("Sin", "Erf", "Neg"))
     assert {feature.label for feature in found.features} == {"Sin", "Erf"}
-    assert found.left_out == 1 and any("1 less frequent" in note for note in found.notes)
+    assert found.untried_features == 1 and any("1 less frequent" in note for note in found.notes)
 
 
 def test_what_is_inside_of_a_branch_that_an_input_chooses_counts():

@@ -13,7 +13,7 @@ from nnadapter.whatif import report
 
 PAGE = (Path(__file__).parents[2] / "docs" / "what-if.md").read_text(encoding="utf-8")
 ROWS = {
-    "`now`": report.Standing,
+    "`current_totals`": report.PlanTotals,
     "`features`": report.FeatureFacts,
     "`road_map`": report.RoadStep,
     "`models`": report.ModelFacts,

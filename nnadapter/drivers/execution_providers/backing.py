@@ -61,16 +61,16 @@ _INSERTED = frozenset(("Cast", "MemcpyFromHost", "MemcpyToHost", "Transpose"))
 class Assignment:
     """Who runs the nodes of a model: positions of marked ones."""
 
-    taken: frozenset[int]
+    provider_nodes: frozenset[int]
     """Every part of them runs on the provider."""
-    left: frozenset[int]
+    cpu_nodes: frozenset[int]
     """A part of them is left to ONNX Runtime's CPU."""
-    made: tuple[str, ...]
+    cpu_op_types_in_functions: tuple[str, ...]
     """Op types that are left to the CPU and that no mark leads from: parts of functions."""
 
     def without(self, positions: Set[int]) -> Assignment:
         """The same, but nothing is said of some nodes."""
-        return Assignment(self.taken, self.left - positions, self.made)
+        return Assignment(self.provider_nodes, self.cpu_nodes - positions, self.cpu_op_types_in_functions)
 
     def verdict(self, position: int, provider: str) -> Verdict:
         """Whether the provider takes a node.
@@ -80,12 +80,16 @@ class Assignment:
         """
         # Whether there is a kernel does not hang on sizes; what a compiler takes may.
         reason = Reason.UNSUPPORTED_OPERATION if provider in BY_KERNELS else Reason.DEVICE_REFUSED
-        if position in self.left:
-            suffix = "" if self.taken else ", with all of the graph: it knows none of this, or its options do not fit"
+        if position in self.cpu_nodes:
+            suffix = (
+                ""
+                if self.provider_nodes
+                else ", with all of the graph: it knows none of this, or its options do not fit"
+            )
             return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU{suffix}")
-        if position in self.taken or not self.made:
+        if position in self.provider_nodes or not self.cpu_op_types_in_functions:
             return SUPPORTED
-        parts = ", ".join(sorted(set(self.made))[:3])
+        parts = ", ".join(sorted(set(self.cpu_op_types_in_functions))[:3])
         return Unsupported(reason, f"{provider} leaves parts of it to ONNX Runtime's CPU: {parts}")
 
 
@@ -180,7 +184,7 @@ class Backing:
         return _LEVELS[self.optimization]
 
     @property
-    def keeps_values(self) -> bool:
+    def has_device_memory(self) -> bool:
         """Whether values may stay on the provider's device, which is the first of its kind then."""
         return self.provider in PLACES and self.options.get("device_id", "0") == "0"
 
@@ -351,7 +355,7 @@ def takes_addition(backing: Backing) -> bool:
             f"{backing.provider} does not start: {brief(error)}; change its options, got {options_text}, or install "
             "the libraries that ONNX Runtime logs as missing"
         ) from error
-    return bool(assignment.taken)
+    return bool(assignment.provider_nodes)
 
 
 def computes_half(backing: Backing) -> bool:

@@ -20,7 +20,7 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.execution_providers.backing import OPTIONS, Backing, find_backing, takes_addition
 from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed, installed_providers
-from nnadapter.drivers.execution_providers.program import EpMemory, deserialize_program, taken_over
+from nnadapter.drivers.execution_providers.program import EpMemory, deserialize_program, import_dlpack
 from nnadapter.drivers.interface import Admission, Context, Device, DeviceTensor, Driver, Memory, Program
 from nnadapter.drivers.provider_names import (
     BY_KERNELS,
@@ -36,7 +36,7 @@ from nnadapter.drivers.provider_names import (
     short_name,
 )
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.traces.trace import SILENT, Trace
@@ -172,7 +172,7 @@ class EpDevice(Device):
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
         """See `Device.from_dlpack`: what lies on the device already, without gaps."""
-        return taken_over(tensor, self._provider)
+        return import_dlpack(tensor, self._provider)
 
     def create_context(self, options: OptionValues) -> Context:
         """See `Device.create_context`.
@@ -196,7 +196,7 @@ def why_unusable(provider: str) -> str:
     return "" if has_hardware(provider) else NO_HARDWARE
 
 
-@remembered(32)
+@memoize(32)
 def _tried(provider: str, path: tuple[str, ...]) -> str:
     """Return why a provider cannot be used, after trying it in a process of its own."""
     command = [sys.executable or "python", "-c", _TRY, provider, *path]
@@ -236,7 +236,7 @@ def _row(provider: str, providers: Sequence[str], package: LibrarySource | None)
         sub_type=provider,
         version=version,
         available=not reason,
-        possible=not reason or (has_hardware(provider) and (is_here or provider in NEEDS)),
+        installable=not reason or (has_hardware(provider) and (is_here or provider in NEEDS)),
         reason=reason,
         distribution="" if package is None else package.distribution,
     )

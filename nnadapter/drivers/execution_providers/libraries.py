@@ -22,7 +22,7 @@ from types import MappingProxyType
 from nnadapter.drivers.onnxruntime.failures import brief
 from nnadapter.drivers.provider_names import SUFFIX, short_name
 from nnadapter.errors import DeviceUnavailableError
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -58,7 +58,7 @@ def missing_library(provider: str, folder: Path | None = None) -> str:
     return ""
 
 
-@remembered(1)
+@memoize(1)
 def _load_cuda() -> None:
     load = getattr(onnxruntime, "preload_dlls", None)
     if load is not None:

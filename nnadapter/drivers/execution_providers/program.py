@@ -41,7 +41,7 @@ from nnadapter.drivers.provider_names import BY_KERNELS, PLACES
 from nnadapter.errors import DriverError, IncompatibleProgramError, OutOfMemoryError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.wire_format import BYTES, NUMBER, varint
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.real_onnxruntime import onnxruntime
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
@@ -123,7 +123,7 @@ class EpMemory(Memory):
             raise DriverError("the device memory was freed; allocate it again")
 
 
-def taken_over(tensor: Any, provider: str) -> DeviceTensor | None:
+def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
     """A copy of what another library gives over by DLPack; None where it lies elsewhere, or in another way."""
     try:
         value = onnxruntime.OrtValue.from_dlpack(tensor)
@@ -160,7 +160,7 @@ def _copied(value: Any, provider: str) -> Any:
         return results_of(binding)[0]
 
 
-@remembered(_KINDS)
+@memoize(_KINDS)
 def _identity(provider: str, element_type: int) -> onnxruntime.InferenceSession:
     """A session that copies: ONNX Runtime offers no other copy from a device to itself for all of its providers."""
     return Backing(provider=provider).open(model_of_one(b"Identity", 1, element_type))
@@ -170,7 +170,7 @@ def _dtype_of(value: Any) -> np.dtype[Any]:
     return _dtype(value.element_type())
 
 
-@remembered(len(DTYPE_OF_ELEMENT_TYPE))
+@memoize(len(DTYPE_OF_ELEMENT_TYPE))
 def _dtype(element_type: int) -> np.dtype[Any]:
     return np.dtype(DTYPE_OF_ELEMENT_TYPE[element_type])
 
@@ -382,7 +382,7 @@ class EpProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        if self._profile is None and self._backing.keeps_values:
+        if self._profile is None and self._backing.has_device_memory:
             return EpExecution(self._session, self._backing.provider)
         return session_execution(self._session, self._backing.provider, self._profile)
 
@@ -435,7 +435,11 @@ def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checke
         raise IncompatibleProgramError(f"{backing.provider} refuses the program: {brief(error)}; {ADVICE}") from error
     names = [[value.name for value in values] for values in (session.get_inputs(), session.get_outputs())]
     assignment = read_assignment(session, backing.provider)
-    if assignment.left or assignment.made or names != [fields.get("inputs"), fields.get("outputs")]:
+    if (
+        assignment.cpu_nodes
+        or assignment.cpu_op_types_in_functions
+        or names != [fields.get("inputs"), fields.get("outputs")]
+    ):
         raise IncompatibleProgramError(f"{backing.provider} does not take all of the program as it was; {ADVICE}")
     return DeserializedProgram(session, backing, Loadable(model))
 

@@ -169,7 +169,7 @@ class QnnDriver(Driver):
         row = DeviceInfo(name="qnn", vendor="Qualcomm", sub_type="HTP, GPU")
         if package is None:
             possible = NEEDS[PROVIDER].met_by(Machine())
-            return (replace(row, available=False, reason=str(_missing()), possible=possible),)
+            return (replace(row, available=False, reason=str(_missing()), installable=possible),)
         return (replace(row, version=package.distribution.rpartition(" ")[2], distribution=package.distribution),)
 
 

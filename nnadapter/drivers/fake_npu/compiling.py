@@ -104,7 +104,7 @@ class Compiler:
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`. Of a model that leaves sizes open, memory is judged when they are known."""
-        if model.is_open:
+        if model.has_dynamic_shapes:
             return self._admit_open(model)
         lowered_model = self._prepare(model)
         with self._lock:
@@ -127,14 +127,14 @@ class Compiler:
 
     def compile(self, model: Model) -> Program:
         """See `Context.compile`."""
-        if model.is_open:
+        if model.has_dynamic_shapes:
             return self._compile_open(model)
         with self._lock:
             known = self._prepared.pop(model, None)
         return self._program(model, known or self._prepare(model))
 
-    def bind(self, program: Program, model: Model) -> Program | None:
-        """See `Context.bind`: what was lowered for one holds for the other, or it has to be lowered itself."""
+    def clone_with_constants(self, program: Program, model: Model) -> Program | None:
+        """See `Context.clone_with_constants`; None if the lowering of one model does not hold for the other."""
         with self._lock:
             known = self._prepared.get(model)
         lowered_model = known or self._prepare(model)

@@ -55,9 +55,9 @@ class FakeNpuContext(Context):
         """See `Context.compile`."""
         return self._compiler.compile(model)
 
-    def bind(self, program: Program, model: Model) -> Program | None:
-        """See `Context.bind`: what was lowered for one holds for the other, or it has to be lowered itself."""
-        return self._compiler.bind(program, model)
+    def clone_with_constants(self, program: Program, model: Model) -> Program | None:
+        """See `Context.clone_with_constants`; None if the lowering of one model does not hold for the other."""
+        return self._compiler.clone_with_constants(program, model)
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""

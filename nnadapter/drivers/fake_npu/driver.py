@@ -23,10 +23,10 @@ from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, re
 from nnadapter.drivers.fake_npu.streams import FakeNpuEvent, FakeNpuStream, Waits
 from nnadapter.drivers.interface import Context, Device, Driver, Event, Memory, Stream
 from nnadapter.errors import DeviceNotFoundError
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 
-@remembered(1)
+@memoize(1)
 def capability() -> Capability:
     """The device's limits, from the tables of options and operations; the second is read when somebody looks."""
     return Capability(

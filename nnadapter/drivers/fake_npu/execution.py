@@ -92,7 +92,7 @@ class FakeNpuExecution(Execution):
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
         """Compute the outputs into these arrays."""
-        with self._arenas.lent(self._binding.frame.memory.arena_bytes, self._holder()) as arena:
+        with self._arenas.acquire(self._binding.frame.memory.arena_bytes, self._holder()) as arena:
             runs = self._binding.runs(self._bound(arena), inputs, results)
             if self._events is not None:
                 runs = self._events.of(runs)

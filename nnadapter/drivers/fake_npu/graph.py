@@ -16,7 +16,7 @@ import numpy as np
 
 from nnadapter.ir.deferred_arrays import DeferredArray, contents_of
 from nnadapter.ir.operand import Array
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 Parameters = Mapping[str, Any]
 """What a kernel must know beside its tensors: numbers, strings, and tuples of these."""
@@ -40,7 +40,7 @@ class TensorType(NamedTuple):
         return self.size * _itemsize(self.dtype)
 
 
-@remembered(256)
+@memoize(256)
 def _itemsize(dtype: str) -> int:
     return int(np.dtype(dtype).itemsize)
 

@@ -23,7 +23,7 @@ from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array
 from nnadapter.ir.passes import Evaluator, Observer, Pass, fold_constants, run_passes
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 
 def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:
@@ -60,7 +60,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
     return FakeNpuExecution(Binding(Frame.of(graph, plan_memory(graph))), Arenas(), DeviceMemory(0), 0).compute(inputs)
 
 
-@remembered(256)
+@memoize(256)
 def evaluator(arithmetic: Arithmetic) -> Evaluator:
     """`evaluate` in that arithmetic; always the same object, since folded constants are remembered by it."""
     return partial(evaluate, arithmetic=arithmetic)
@@ -93,7 +93,7 @@ PASSES = (
 `simplify` comes once more for the transposes that the new layout brings, and `remove_dead` for what that leaves."""
 
 
-@remembered(256)
+@memoize(256)
 def _own(arithmetic: Arithmetic) -> Mapping[str, Pass]:
     """The passes that have parameters."""
     return {"fold_constants": partial(fold_constants, evaluate=evaluator(arithmetic), sizes=False)}

@@ -102,8 +102,8 @@ class FakeNpuOpenExecution(Execution):
         """
         raise DriverError("the program leaves sizes open: say by `at` what they are")
 
-    def at(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.at`."""
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.specialize`."""
         return self._program.execution_at(sizes, self)
 
 

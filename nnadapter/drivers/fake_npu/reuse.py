@@ -30,7 +30,7 @@ from nnadapter.ir.derived import ArrayTrace, TracedArray
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.ir.verification import verify
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
@@ -53,7 +53,7 @@ class BoundConstants:
         """Note what was made of `constant_arrays`."""
         key = tuple(map(id, constant_arrays))
         self._made.drop(key)  # what stood there was made of arrays that are gone
-        self._made.keep(key, (tuple(map(weakref.ref, constant_arrays)), tuple(map(weakref.ref, made))))
+        self._made.put(key, (tuple(map(weakref.ref, constant_arrays)), tuple(map(weakref.ref, made))))
 
     def look_up(self, constant_arrays: Sequence[Array]) -> Sequence[Array] | None:
         """What was made of `constant_arrays`; None if that is not known, or has gone meanwhile."""
@@ -92,7 +92,7 @@ class Groups:
 
     @classmethod
     def of(cls, values: Sequence[Any], varying: Sequence[Sequence[int]]) -> Groups:
-        """What is known after one model: what it says itself, see `Model.varying`."""
+        """What is known after one model: what it says itself, see `Model.covarying_number_groups`."""
         labels = list(_comparable(values))
         for number, places in enumerate(varying):
             for place in places:
@@ -155,7 +155,7 @@ class LoweringTemplate:
 
     def __init__(self, model: Model, groups: Groups, values: Sequence[Any], arithmetic: Arithmetic = USUAL) -> None:
         self._groups = groups
-        self._trace = Trace()
+        self._trace = SymbolicTrace()
         traced = list(values)
         variables = [self._trace.variable(values[places[0]]) for places in groups.groups]
         for variable, places in zip(variables, groups.groups, strict=True):
@@ -227,7 +227,7 @@ class LoweringTemplate:
                 return None
             graph = self._graph.filled(known)
         graph = with_scratch(graph)
-        return self._sized.keep(key, _Sized(graph, plan_memory(graph)))
+        return self._sized.put(key, _Sized(graph, plan_memory(graph)))
 
 
 @dataclass(slots=True)
@@ -305,4 +305,4 @@ class Lowerings:
     def _look_up(self, model: Model, values: Sequence[Any]) -> _Known:
         verify(model)
         structure = model.structure
-        return self._known.made(structure, lambda: _Known(Groups.of(values, model.varying)))
+        return self._known.get_or_make(structure, lambda: _Known(Groups.of(values, model.covarying_number_groups)))

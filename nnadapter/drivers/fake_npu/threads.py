@@ -34,7 +34,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any
 
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.forking import new_re_lock, register_after_fork
 from nnadapter.process.processors import usable
 
@@ -118,7 +118,7 @@ class BlasThreads:
         if self._clock() >= self._company[1]:
             self._settle()
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked: those who computed are not there, and the number is as it was."""
         self._is_setting = False
         self._company = (0, 0.0)
@@ -211,7 +211,7 @@ def _function(library: Any, name: str) -> Callable[..., int]:
     return found[0]
 
 
-@remembered(1)
+@memoize(1)
 def _pools() -> list[_Pool]:
     """Those with one pool for the process; by OpenMP each thread has one, which others cannot set.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, Parameters, TensorType
-from nnadapter.ir.symbolic_numbers import Interned, is_traced
+from nnadapter.ir.symbolic_numbers import Interned, is_symbolic
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TracedGraph:
         """The tensors of traced types, and a number for each such type: equal where the types are, at all sizes."""
         known: dict[tuple[str, int], int] = {}
         for index, tensor in enumerate(graph.tensors):
-            if is_traced(dimensions := tensor.type.dimensions):
+            if is_symbolic(dimensions := tensor.type.dimensions):
                 type_ = tensor.type.dtype, self._numbers.add(dimensions)
                 self.kinds[index] = known.setdefault(type_, len(known))
         self.types.extend(known)
@@ -43,7 +43,7 @@ class TracedGraph:
         self.parameters: Mapping[int, Mapping[str, int]] = {
             index: {name: self._numbers.add(value) for name, value in instruction.parameters.items()}
             for index, instruction in enumerate(graph.instructions)
-            if any(map(is_traced, instruction.parameters.values()))
+            if any(map(is_symbolic, instruction.parameters.values()))
         }
         """The instructions of traced parameters, and the positions of these among the numbers."""
         self._at = self._changes_by_position()
@@ -55,7 +55,7 @@ class TracedGraph:
 
     def numbers(self, known: Sequence[Any]) -> list[Any]:
         """What the graph is filled with, for the numbers of a replay."""
-        return self._numbers.settled(known)
+        return self._numbers.substitute_sizes(known)
 
     def changes(self, others: Sequence[bool]) -> Changes:
         """What is other where these of the numbers are."""

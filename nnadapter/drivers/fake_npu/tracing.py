@@ -26,12 +26,12 @@ class InstructionEvents:
 
     def of(self, runs: list[Run]) -> list[Run]:
         """The bound instructions as they are to be run: each an event, as long as the trace has room."""
-        if not self._trace.has_room(len(runs)):
+        if not self._trace.reserve_events(len(runs)):
             return runs
         return [partial(self._run, run, *note) for run, note in zip(runs, self._notes, strict=True)]
 
     def _run(self, run: Run, kernel: str, facts: Mapping[str, Any]) -> None:
-        start = self._trace.now()
+        start = self._trace.timestamp()
         run()
         self._trace.add(self._lane, ENGINE, kernel, start, facts)
 

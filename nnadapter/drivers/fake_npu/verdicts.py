@@ -49,7 +49,7 @@ class StructureVerdicts:
         if known is not None:
             return known
         verdicts = self._judged(model)
-        return self._supported.keep(structure, verdicts) if all(verdicts) else verdicts
+        return self._supported.put(structure, verdicts) if all(verdicts) else verdicts
 
     def clear(self) -> None:
         """Forget everything."""

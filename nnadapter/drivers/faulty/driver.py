@@ -20,10 +20,10 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.faulty.faults import (
     CallPoint,
-    Due,
     Faults,
     RetainedOutputs,
     Subject,
+    TriggeredFault,
     act,
     changed,
     changed_on_device,
@@ -82,7 +82,7 @@ class FaultyExecution(Execution):
     ) -> None:
         self._inner, self._run, self._close = inner, run, close
         self._kept = RetainedOutputs() if retained_outputs is None else retained_outputs
-        self._undone: deque[list[Due]] = deque()
+        self._undone: deque[list[TriggeredFault]] = deque()
         """Faults of runs that the execution inside left to another way of computing, which the host tries next."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -93,9 +93,9 @@ class FaultyExecution(Execution):
         """See `Execution.compute_within`."""
         return self._computed(inputs, partial(self._inner.compute_within, control=control))
 
-    def at(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.at`."""
-        return FaultyExecution(self._inner.at(sizes), self._run, None, self._kept)
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.specialize`."""
+        return FaultyExecution(self._inner.specialize(sizes), self._run, None, self._kept)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute_into`."""
@@ -157,19 +157,19 @@ class FaultyExecution(Execution):
             self._kept.keep(results)
         return results
 
-    def _due(self) -> tuple[list[Due], bool]:
+    def _due(self) -> tuple[list[TriggeredFault], bool]:
         """What comes at this run, and whether those that come before the computation were made already."""
         self._kept.write()
         if self._undone:
             return self._undone.popleft(), True
         return [] if self._run is None else self._run.due(), False
 
-    def _make(self, due: Sequence[Due]) -> list[Due]:
+    def _make(self, due: Sequence[TriggeredFault]) -> list[TriggeredFault]:
         """Make those that come before the computation, and return the others."""
         return [] if self._run is None or not due else make(self._run, due)
 
 
-def _has(due: Sequence[Due], kind: Kind) -> bool:
+def _has(due: Sequence[TriggeredFault], kind: Kind) -> bool:
     return any(triggered_fault.fault.kind is kind for triggered_fault in due)
 
 
@@ -263,11 +263,11 @@ class FaultyContext(Context):
         """See `Context.compile_whole_graph`."""
         return self._compiled(self._inner.compile_whole_graph, model)
 
-    def bind(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.bind`."""
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.clone_with_constants`."""
         subject = subject_of(model)
         act(self._faults.moment(Phase.COMPILE, subject))
-        bound = self._inner.bind(inside(program), model)
+        bound = self._inner.clone_with_constants(inside(program), model)
         return None if bound is None else FaultyProgram(bound, self._faults, subject)
 
     def deserialize(self, blob: bytes) -> Program:

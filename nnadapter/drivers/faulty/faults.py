@@ -108,7 +108,7 @@ class EarlierCounts:
 
     counts: Mapping[str, int] = field(default_factory=dict)
     """Calls, by what they are counted under."""
-    made: Mapping[int, int] = field(default_factory=Counter)
+    fault_counts: Mapping[int, int] = field(default_factory=Counter)
     """Faults, by their number in the script."""
 
 
@@ -167,7 +167,7 @@ _OF_PROGRAMS = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class TriggeredFault:
     """A fault that is made at a call."""
 
     fault: Fault
@@ -199,9 +199,9 @@ class Faults:
         self._log = Log(script.log) if script.log else None
         self._earlier = self._log.earlier if self._log is not None else EarlierCounts()
         self._counts = dict(self._earlier.counts)
-        self._made = dict(self._earlier.made)
+        self._made = dict(self._earlier.fault_counts)
         self._lock = new_lock()
-        self._lost: Due | None = None
+        self._lost: TriggeredFault | None = None
         self._back = 0.0
         self._loses = any(fault.kind is Kind.DEVICE_LOST for fault in script.faults)
         self.last_blob = b""
@@ -216,18 +216,18 @@ class Faults:
         ]
         return CallPoint(self, phase, subject, numbered_faults) if numbered_faults or self._loses else None
 
-    def due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> list[Due]:
+    def due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> list[TriggeredFault]:
         """Count a call, and return the faults that come at it."""
         if phase is not Phase.CLOSE:  # what is lost can be let go of
             self._refuse_lost()
         return list(self._due(phase, about, numbered_faults))
 
-    def note(self, due: Due, about: str) -> None:
+    def note(self, due: TriggeredFault, about: str) -> None:
         """Note a fault that is about to be made."""
         if self._log is not None:
             self._log.note(due.number, due.fault.kind, due.fault.phase, about, due.call, self._counts.copy())
 
-    def lose(self, due: Due) -> None:
+    def lose(self, due: TriggeredFault) -> None:
         """Let the device be gone."""
         seconds = due.fault.seconds
         self._back = float("inf") if seconds is None else time.monotonic() + seconds
@@ -238,7 +238,7 @@ class Faults:
         if self._log is not None:
             self._log.end(self._counts.copy())
 
-    def _due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> Iterator[Due]:
+    def _due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> Iterator[TriggeredFault]:
         where = about if phase in _OF_PROGRAMS else ""
         for number, fault in numbered_faults:
             counted = f"{number} {where}"
@@ -246,7 +246,7 @@ class Faults:
                 call = self._counts[counted] = self._counts.get(counted, 0) + 1
             draw = self._draw(counted, call)
             if _is_its_turn(fault, call) and draw < fault.probability * 2**64 and self._has_left(number, fault):
-                yield Due(fault, number, call, draw=self._draw(f"{counted} itself", call))
+                yield TriggeredFault(fault, number, call, draw=self._draw(f"{counted} itself", call))
 
     def _draw(self, counted: str, call: int) -> int:
         text = f"{self._seed} {counted} {call}".encode()
@@ -274,17 +274,17 @@ class CallPoint:
     faults: Faults
     phase: Phase
     subject: Subject
-    found: Sequence[tuple[int, Fault]]
+    matching_faults: Sequence[tuple[int, Fault]]
 
-    def due(self) -> list[Due]:
+    def due(self) -> list[TriggeredFault]:
         """Count one call, and return the faults that come at it, in the order of the script.
 
         Raises:
             DeviceLostError: the device is gone.
         """
-        return self.faults.due(self.phase, self.subject.key, self.found)
+        return self.faults.due(self.phase, self.subject.key, self.matching_faults)
 
-    def note(self, due: Due) -> None:
+    def note(self, due: TriggeredFault) -> None:
         """Note a fault that is about to be made."""
         self.faults.note(due, self.subject.key)
 
@@ -300,12 +300,12 @@ _CODE = 3
 _LONG_S = 3600.0
 
 
-def act(moment: CallPoint | None) -> list[Due]:
+def act(moment: CallPoint | None) -> list[TriggeredFault]:
     """Make the faults of one call that come before it, and return those that are left for what it gives."""
     return [] if moment is None else make(moment, moment.due())
 
 
-def make(moment: CallPoint, due: Sequence[Due]) -> list[Due]:
+def make(moment: CallPoint, due: Sequence[TriggeredFault]) -> list[TriggeredFault]:
     """Make those of some faults that come before a call, and return the others."""
     remaining_faults = []
     for triggered_fault in due:
@@ -318,7 +318,7 @@ def make(moment: CallPoint, due: Sequence[Due]) -> list[Due]:
     return remaining_faults
 
 
-def _raise(moment: CallPoint, due: Due) -> None:
+def _raise(moment: CallPoint, due: TriggeredFault) -> None:
     kind = error_class(due.fault)
     raise kind(due.text, **_needed(kind))
 
@@ -335,33 +335,33 @@ def _needed(kind: type[BaseException]) -> dict[str, str]:
     }
 
 
-def _no_room(moment: CallPoint, due: Due) -> None:
+def _no_room(moment: CallPoint, due: TriggeredFault) -> None:
     raise OutOfMemoryError(f"no room: {due.text}")
 
 
-def _lose(moment: CallPoint, due: Due) -> None:
+def _lose(moment: CallPoint, due: TriggeredFault) -> None:
     moment.faults.lose(due)
     raise DeviceLostError(f"the device is gone: {due.text}")
 
 
-def _crash(moment: CallPoint, due: Due) -> None:
+def _crash(moment: CallPoint, due: TriggeredFault) -> None:
     signal.raise_signal(signal_number(due.fault))
     _exit(moment, due)  # somebody catches or ignores the signal
 
 
-def _exit(moment: CallPoint, due: Due) -> None:
+def _exit(moment: CallPoint, due: TriggeredFault) -> None:
     sys.stderr.flush()
     os._exit(_CODE if due.fault.code is None else due.fault.code)
 
 
-def _wait(moment: CallPoint, due: Due) -> None:
+def _wait(moment: CallPoint, due: TriggeredFault) -> None:
     """Wait as a call in C does: whatever the deadline, and whoever cancels."""
     end = float("inf") if due.fault.seconds is None else time.monotonic() + due.fault.seconds
     while (remaining := end - time.monotonic()) > 0:
         time.sleep(min(remaining, _LONG_S))
 
 
-_ACTS: Mapping[Kind, Callable[[CallPoint, Due], None]] = {
+_ACTS: Mapping[Kind, Callable[[CallPoint, TriggeredFault], None]] = {
     Kind.FAIL: _raise,
     Kind.RAISE: _raise,
     Kind.OUT_OF_MEMORY: _no_room,
@@ -376,7 +376,7 @@ _ACTS: Mapping[Kind, Callable[[CallPoint, Due], None]] = {
 _FOREIGN = b"a program of somebody else"
 
 
-def lie(verdicts: Sequence[Verdict], due: Sequence[Due], subject: Subject) -> Sequence[Verdict]:
+def lie(verdicts: Sequence[Verdict], due: Sequence[TriggeredFault], subject: Subject) -> Sequence[Verdict]:
     """Return other verdicts on the operations of a subject."""
     altered_verdicts = list(verdicts)
     for triggered_fault in due:
@@ -388,18 +388,18 @@ def lie(verdicts: Sequence[Verdict], due: Sequence[Due], subject: Subject) -> Se
     return altered_verdicts
 
 
-def lie_of_segment(admission: Admission, due: Sequence[Due]) -> Admission:
+def lie_of_segment(admission: Admission, due: Sequence[TriggeredFault]) -> Admission:
     """Return another admission."""
     return replace(admission, verdict=_verdict(due[-1])) if due else admission
 
 
 def lie_of_blob(compatibility: Compatibility | None) -> Compatibility:
     """Return the opposite of what a driver says of a program as bytes."""
-    wrong = (Compatibility.RECOMPILE, Compatibility.NO)
-    return Compatibility.SAME if compatibility in wrong else Compatibility.NO
+    wrong = (Compatibility.RECOMPILE, Compatibility.INCOMPATIBLE)
+    return Compatibility.IDENTICAL if compatibility in wrong else Compatibility.INCOMPATIBLE
 
 
-def other_bytes(blob: bytes, previous_blob: bytes, due: Due) -> bytes:
+def other_bytes(blob: bytes, previous_blob: bytes, due: TriggeredFault) -> bytes:
     """Return what stands for a program, which was serialized behind another one."""
     if due.fault.kind is Kind.FOREIGN_BLOB:
         return previous_blob or _FOREIGN
@@ -409,7 +409,7 @@ def other_bytes(blob: bytes, previous_blob: bytes, due: Due) -> bytes:
     return bytes(damaged)
 
 
-def _verdict(due: Due) -> Verdict:
+def _verdict(due: TriggeredFault) -> Verdict:
     return SUPPORTED if due.fault.kind is Kind.SAYS_YES else Unsupported(Reason.DEVICE_REFUSED, due.text)
 
 
@@ -418,7 +418,7 @@ _OTHER_KINDS = {"f": "i", "V": "u", "i": "u", "u": "i", "b": "u"}
 _FLOATING = frozenset(each.value for each in FLOATING)
 
 
-def changed(results: Sequence[Array], due: Sequence[Due]) -> list[Array]:
+def changed(results: Sequence[Array], due: Sequence[TriggeredFault]) -> list[Array]:
     """Return other results; those that may be written to are changed where they lie."""
     altered_results = list(results)
     for triggered_fault in due:
@@ -431,7 +431,7 @@ def changed(results: Sequence[Array], due: Sequence[Due]) -> list[Array]:
     return altered_results
 
 
-def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[Due]) -> list[DeviceTensor]:
+def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[TriggeredFault]) -> list[DeviceTensor]:
     """Return other results, in the same memory."""
     arrays = changed([_copied(tensor) for tensor in results], due)
     for tensor in results[len(arrays) :]:
@@ -474,7 +474,7 @@ def _copied(tensor: DeviceTensor) -> Array:
     return array
 
 
-def _changed(due: Due, position: int, array: Array) -> Array:
+def _changed(due: TriggeredFault, position: int, array: Array) -> Array:
     output_index = due.fault.output
     return array if output_index is not None and output_index != position else _CHANGES[due.fault.kind](due, array)
 
@@ -483,18 +483,18 @@ def _writable(array: Array) -> Array:
     return array if array.flags.writeable and array.flags.c_contiguous else array.copy()
 
 
-def _with_axis(due: Due, array: Array) -> Array:
+def _with_axis(due: TriggeredFault, array: Array) -> Array:
     return array[None]
 
 
-def _as_others(due: Due, array: Array) -> Array:
+def _as_others(due: TriggeredFault, array: Array) -> Array:
     other: Any = _OTHER_KINDS.get(array.dtype.kind)
     if other is None:
         return np.zeros(array.shape, np.float32)
     return np.ascontiguousarray(array).reshape(array.shape).view(f"{other}{array.dtype.itemsize}")
 
 
-def _no_numbers(due: Due, array: Array) -> Array:
+def _no_numbers(due: TriggeredFault, array: Array) -> Array:
     if array.dtype.name not in _FLOATING:
         return array
     array = _writable(array)
@@ -502,7 +502,7 @@ def _no_numbers(due: Due, array: Array) -> Array:
     return array
 
 
-def _flipped(due: Due, array: Array) -> Array:
+def _flipped(due: TriggeredFault, array: Array) -> Array:
     if array.dtype.hasobject or not array.nbytes:
         return array
     array = _writable(array)

@@ -74,7 +74,7 @@ class Kind(StrEnum):
 class KindRow:
     """What there is to know of a kind."""
 
-    what: str
+    description: str
     """What it does."""
     phases: frozenset[Phase]
     """In which it can come."""

@@ -45,7 +45,7 @@ from nnadapter.drivers.shared_memory import Block, place_of
 from nnadapter.errors import DriverError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, Operand, array_type_of, dtype_name
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
 _LENGTH = struct.Struct("<Q")
@@ -213,7 +213,7 @@ class _Pickler(pickle.Pickler):
         if type(value) is MappingProxyType:
             return MappingProxyType, (dict(value),)
         if type(value) is Model:
-            return Model, (value.operands, value.operations, value.inputs, value.outputs, value.varying)
+            return Model, (value.operands, value.operations, value.inputs, value.outputs, value.covarying_number_groups)
         if type(value) is Operand:
             return _operand, (value.name, value.type, value.lifetime, value.value)
         return NotImplemented
@@ -274,7 +274,7 @@ def read_answer(contents: bytes, device: str) -> Any:
         ) from error
 
 
-@remembered(64)
+@memoize(64)
 def type_named(name: str) -> np.dtype[Any]:
     """Return the type of arrays of a name.
 
@@ -298,7 +298,7 @@ def _operand(name: str, type_: Any, lifetime: Any, value: Any) -> Operand:
 
 HEADER_BYTES = ALIGNMENT
 """Before the first tensor of a lane's memory."""
-OWN = 0
+LANE_BLOCK = 0
 """The number of a lane's own memory among blocks."""
 GRACE_S = 0.04
 """How long a driver may take to stop, once it was told to."""
@@ -328,7 +328,7 @@ class Computation:
     into: Sequence[Array] = ()
     """Where they are to be written; empty where they are new."""
     sizes: Sequence[Any] | None = None
-    """See `Execution.at`; None where it is told none."""
+    """See `Execution.specialize`; None where it is told none."""
     control: Control = UNLIMITED
 
 
@@ -382,7 +382,7 @@ class Lane:
         shared = request.new_blocks
         is_new = lane_block.number not in self._known
         blocks = (
-            ((OWN, lane_block), *((each.number, each) for each in shared))
+            ((LANE_BLOCK, lane_block), *((each.number, each) for each in shared))
             if is_new
             else [(b.number, b) for b in shared]
         )
@@ -452,7 +452,7 @@ class Lane:
         if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == "more":
             self.is_talking = True  # it waits for that room
             lane_block = self._with_room(_checked_byte_count(reply[1], self._device))
-            message = [(OWN, lane_block.nbytes)]
+            message = [(LANE_BLOCK, lane_block.nbytes)]
             answer = self._exchange(message, (lane_block.descriptor,), end, control)
             self._known[lane_block.number] = ref(lane_block)
             reply = read_answer(answer, self._device)
@@ -492,7 +492,7 @@ class _Request:
         if array.dtype.hasobject:
             return array
         block, offset = self._place(array)
-        if block == OWN:
+        if block == LANE_BLOCK:
             self.copies.append((offset, array))
         return dtype_name(array.dtype), array.shape, block, offset
 
@@ -500,7 +500,7 @@ class _Request:
         specs: list[Spec] = []
         for array in computation.into:
             block, offset = self._place(array)
-            if block == OWN:
+            if block == LANE_BLOCK:
                 self._targets.append(array)
                 self._places.append((offset, (array.shape, array.dtype)))
             specs.append((dtype_name(array.dtype), array.shape, block, offset))
@@ -509,7 +509,7 @@ class _Request:
         for shape, dtype in computation.forms:
             offset = self._room(prod(shape) * dtype.itemsize)
             self._places.append((offset, (shape, dtype)))
-            specs.append((dtype_name(dtype), shape, OWN, offset))
+            specs.append((dtype_name(dtype), shape, LANE_BLOCK, offset))
         return specs
 
     def _place(self, array: Array) -> tuple[int, int]:
@@ -522,7 +522,7 @@ class _Request:
             if len(self.new_blocks) < MOST_DESCRIPTORS - 1:
                 self.new_blocks.append(block)
                 return block.number, place.offset
-        return OWN, self._room(array.nbytes)
+        return LANE_BLOCK, self._room(array.nbytes)
 
     def _room(self, nbytes: int) -> int:
         offset = self.nbytes

@@ -81,7 +81,7 @@ PHASE_OF: Mapping[str, str] = MappingProxyType(
         "admit": "admit",
         "compile": "compile",
         "compile_whole_graph": "compile",
-        "bind": "compile",
+        "clone_with_constants": "compile",
         "serialize": "compile",
         "deserialize": "deserialize",
         "deserialize_view": "deserialize",
@@ -189,7 +189,7 @@ _OUTPUT_CHARACTERS = 300
 """Characters of what the process said last."""
 _OUTPUT_LIMIT_BYTES = 1 << 20
 """What it prints is cut off now and then, beyond so much."""
-_OUTPUT_PREFIX = 1 << 14
+_OUTPUT_TAIL_BYTES = 1 << 14
 _LAST_LINES = 30
 _TICK_S = 0.5
 """How often somebody looks whether it is still used."""
@@ -323,7 +323,7 @@ class Child:
                 self._started.process.kill()
                 self._started.process.wait()
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked: let go of what is the other one's."""
         self.lost, self.is_ended = "its process belongs to the one that this was forked from", True
         self._ending = RLock()
@@ -418,8 +418,8 @@ class Child:
 
     def _last_output(self) -> str:
         with contextlib.suppress(OSError, ValueError):
-            begin = max(0, os.fstat(self._said.fileno()).st_size - _OUTPUT_PREFIX)
-            output = os.pread(self._said.fileno(), _OUTPUT_PREFIX, begin).decode(errors="replace")
+            begin = max(0, os.fstat(self._said.fileno()).st_size - _OUTPUT_TAIL_BYTES)
+            output = os.pread(self._said.fileno(), _OUTPUT_TAIL_BYTES, begin).decode(errors="replace")
             summary = " ".join(_crash(output) or " ".join(output.split("\n")[-_LAST_LINES:]).split())
             return f", saying: {summary[:_OUTPUT_CHARACTERS]}" if summary else ""
         return ""

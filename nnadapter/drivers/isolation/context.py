@@ -39,14 +39,14 @@ from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 from partition.verdict import Verdict
 
 
-class RemoteLocation(NamedTuple):
+class RemoteHandle(NamedTuple):
     """Where it is."""
 
     child: Child
     number: int
 
 
-class Made:
+class RemoteObject:
     """See above. Usable from many threads.
 
     Args:
@@ -55,9 +55,9 @@ class Made:
         there: where it was made already.
     """
 
-    def __init__(self, make: Callable[[], RemoteLocation], location: RemoteLocation | None = None) -> None:
+    def __init__(self, make: Callable[[], RemoteHandle], location: RemoteHandle | None = None) -> None:
         self._make = WeakMethod(make)
-        self.known: RemoteLocation | None = None
+        self.known: RemoteHandle | None = None
         """Where it was when somebody asked last."""
         self._lock = RLock()
         self._again: Thread | None = None
@@ -65,7 +65,7 @@ class Made:
             self._take(location)
         register_after_fork(self)
 
-    def there(self, end: float | None = None) -> RemoteLocation:
+    def locate(self, end: float | None = None) -> RemoteHandle:
         """Where it is now; made again where that process is lost.
 
         Args:
@@ -86,13 +86,13 @@ class Made:
                 location = self._take(self._create())
             return location
 
-    def _create(self) -> RemoteLocation:
+    def _create(self) -> RemoteHandle:
         make = self._make()
         if make is None:  # while it was made aside
             raise ClosedError("what was made in the device's process is in use by nobody any more")
         return make()
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked: it is made again there."""
         self._lock, self._again = RLock(), None
 
@@ -102,7 +102,7 @@ class Made:
         if location is not None and not location.child.lost:
             location.child.ask("close", limit_s, number=location.number)
 
-    def _take(self, location: RemoteLocation) -> RemoteLocation:
+    def _take(self, location: RemoteHandle) -> RemoteHandle:
         self.known = location
         finalize(self, location.child.closing.put, location.number).atexit = False
         return location
@@ -119,7 +119,7 @@ class Made:
 
     def _create_in_background(self) -> None:
         with contextlib.suppress(NNAdapterError):  # who waits asks again, and is told
-            self.there()
+            self.locate()
 
 
 def forms_of(model: SegmentModel) -> tuple[Form, ...] | None:
@@ -129,7 +129,7 @@ def forms_of(model: SegmentModel) -> tuple[Form, ...] | None:
 
 
 def _of_ir(model: Model) -> tuple[Form, ...] | None:
-    if model.is_open:
+    if model.has_dynamic_shapes:
         return None
     types = [model.type_at(output) for output in model.outputs]
     return tuple((type_.dimensions, type_.dtype.array_type) for type_ in types)
@@ -159,17 +159,17 @@ class IsolatedExecution(Execution):
         limit: seconds that something may take.
     """
 
-    def __init__(self, program: Made, forms: Sequence[Form] | None, limit: Callable[[str], float]) -> None:
+    def __init__(self, program: RemoteObject, forms: Sequence[Form] | None, limit: Callable[[str], float]) -> None:
         self._program, self._forms, self._limit = program, forms, limit
         self._limit_s = limit("compute")
-        self.made = Made(self._create)
+        self.made = RemoteObject(self._create)
         """Where it is."""
-        self.made.there()
+        self.made.locate()
 
     @property
     def number(self) -> int:
         """By which its process knows it."""
-        return self.made.there().number
+        return self.made.locate().number
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
@@ -187,8 +187,8 @@ class IsolatedExecution(Execution):
         """See `Execution.compute_into`: straight into memory that is shared, by a copy into any other."""
         return self.computed(inputs, outputs)
 
-    def at(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.at`."""
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.specialize`."""
         return _AtSizes(self, sizes)
 
     def close(self) -> None:
@@ -204,15 +204,15 @@ class IsolatedExecution(Execution):
     ) -> Sequence[Array]:
         """What a run computes; see `Computation`."""
         seconds = control.deadline_seconds
-        location = self.made.there(time.monotonic() + seconds if seconds else None)
+        location = self.made.locate(time.monotonic() + seconds if seconds else None)
         computation = Computation(location.number, inputs, self._forms, into, sizes, control)
         results: Sequence[Array] = location.child.run(computation, self._limit_s)
         return results
 
-    def _create(self) -> RemoteLocation:
-        location = self._program.there()
+    def _create(self) -> RemoteHandle:
+        location = self._program.locate()
         number = location.child.ask("create_execution", self._limit("create_execution"), program=location.number)
-        return RemoteLocation(location.child, number)
+        return RemoteHandle(location.child, number)
 
 
 class _AtSizes(Execution):
@@ -237,12 +237,12 @@ _SLOW_S = 0.5
 class Compiling(Protocol):
     """The context."""
 
-    made: Made
+    made: RemoteObject
 
     def limit(self, command: str) -> float:
         """Seconds that something may take."""
 
-    def compiled(self, command: str, model: SegmentModel) -> RemoteLocation:
+    def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
         """Where a program of a model is, compiled anew."""
 
 
@@ -250,7 +250,7 @@ class Compiling(Protocol):
 class Recipe:
     """How a program is made."""
 
-    what: str
+    request: str
     """`compile`, `compile_whole_graph`, `deserialize` or `deserialize_view`: its bytes were held against a checksum."""
     model: SegmentModel | None = None
     blob: Any = None
@@ -268,14 +268,14 @@ class IsolatedProgram(Program):
     """
 
     def __init__(
-        self, context: Compiling, recipe: Recipe, location: RemoteLocation | None = None, seconds: float = 0.0
+        self, context: Compiling, recipe: Recipe, location: RemoteHandle | None = None, seconds: float = 0.0
     ) -> None:
         self.context = context
         self.forms = None if recipe.model is None else forms_of(recipe.model)
         """Of what it makes, where that is known."""
         self._recipe = recipe
         self._memory: tuple[int, int, Mapping[Hashable, int]] | None = None
-        self.made = Made(self._recreate, location)
+        self.made = RemoteObject(self._recreate, location)
         """Where it is."""
         if seconds >= _SLOW_S:
             self.serialize()
@@ -303,7 +303,7 @@ class IsolatedProgram(Program):
     def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
         """What the program said first: a device that computes is not asked again."""
         if self._memory is None:
-            location = self.made.there()
+            location = self.made.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
             if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
                 raise DriverError(f"device {location.child.device!r} did not tell what a program holds")
@@ -315,7 +315,7 @@ class IsolatedProgram(Program):
         recipe = self._recipe
         if recipe.blob is not None:
             return bytes(recipe.blob)
-        location = self.made.there()
+        location = self.made.locate()
         blob: bytes | None = location.child.ask("serialize", self.context.limit("serialize"), program=location.number)
         recipe.blob = blob
         return blob
@@ -324,15 +324,15 @@ class IsolatedProgram(Program):
         """See `Program.close`."""
         self.made.close(self.context.limit("close"))
 
-    def _recreate(self) -> RemoteLocation:
+    def _recreate(self) -> RemoteHandle:
         recipe, context = self._recipe, self.context
         if recipe.blob is not None:
-            location = context.made.there()
+            location = context.made.locate()
             try:
                 limit, blob = context.limit("deserialize"), PickleBuffer(recipe.blob)
-                how = recipe.what if recipe.model is None else "deserialize"
+                how = recipe.request if recipe.model is None else "deserialize"
                 number = location.child.ask(how, limit, context=location.number, blob=blob)
-                return RemoteLocation(location.child, number)
+                return RemoteHandle(location.child, number)
             except DeviceLostError:
                 raise
             except NNAdapterError:
@@ -341,15 +341,15 @@ class IsolatedProgram(Program):
                 recipe.blob = None
         if recipe.model is None:
             raise IncompatibleProgramError("there is neither a model nor bytes of the program")
-        return context.compiled(recipe.what, recipe.model)
+        return context.compiled(recipe.request, recipe.model)
 
 
-class Home(Protocol):
+class DeviceProcess(Protocol):
     """The device."""
 
     name: str
 
-    def child_for(self, context: Made, limit_s: float) -> Child:
+    def child_for(self, context: RemoteObject, limit_s: float) -> Child:
         """The process, which stays as long as the context is open there; started anew it has so long to open."""
 
 
@@ -362,12 +362,12 @@ class IsolatedContext(Context):
         limits: seconds that questions may take, by phase.
     """
 
-    def __init__(self, device: Home, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
+    def __init__(self, device: DeviceProcess, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
         self.device, self.limits = device, limits
         self._options = options
-        self.made = Made(self._create)
+        self.made = RemoteObject(self._create)
         """Where it is."""
-        self.made.there()
+        self.made.locate()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
         """See `Context.supported`."""
@@ -381,7 +381,7 @@ class IsolatedContext(Context):
 
     def profile(self) -> Profile | None:
         """See `Context.profile`."""
-        location = self.made.there()
+        location = self.made.locate()
         profile: Profile | None = location.child.ask("profile", self.limit("profile"), context=location.number)
         return profile
 
@@ -393,16 +393,16 @@ class IsolatedContext(Context):
         """See `Context.compile_whole_graph`."""
         return self._compiled("compile_whole_graph", model)
 
-    def bind(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.bind`; None where the process of the program is lost: its model is compiled again anyway."""
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.clone_with_constants`; None if the process of the program is lost."""
         assert isinstance(program, IsolatedProgram), "programs of a context are its own"
-        program_location, location = program.made.there(), self.made.there()
+        program_location, location = program.made.locate(), self.made.locate()
         if program_location.child is not location.child:
             return None
-        location, number = self._ask("bind", model, program=program_location.number)
+        location, number = self._ask("clone_with_constants", model, program=program_location.number)
         if number is None:
             return None
-        return IsolatedProgram(self, Recipe("compile", model), RemoteLocation(location.child, number))
+        return IsolatedProgram(self, Recipe("compile", model), RemoteHandle(location.child, number))
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
@@ -414,7 +414,7 @@ class IsolatedContext(Context):
 
     def _deserialized(self, command: str, blob: bytes | memoryview) -> Program:
         program = IsolatedProgram(self, Recipe(command, blob=blob))
-        program.made.there()
+        program.made.locate()
         return program
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
@@ -423,7 +423,7 @@ class IsolatedContext(Context):
         Raises:
             DriverError: the driver raised, or gave something else.
         """
-        location, limit = self.made.there(), self.limit("check_blob")
+        location, limit = self.made.locate(), self.limit("check_blob")
         compatibility: Compatibility | None = location.child.ask(
             "check_blob", limit, context=location.number, blob=PickleBuffer(blob)
         )
@@ -454,23 +454,23 @@ class IsolatedContext(Context):
         """Seconds that something may take."""
         return self.limits[PHASE_OF[command]]
 
-    def compiled(self, command: str, model: SegmentModel) -> RemoteLocation:
+    def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
         """Where a program of a model is, compiled anew."""
         location, number = self._ask(command, model)
-        return RemoteLocation(location.child, number)
+        return RemoteHandle(location.child, number)
 
     def _compiled(self, command: str, model: SegmentModel) -> Program:
         started = time.perf_counter()
         location = self.compiled(command, model)
         return IsolatedProgram(self, Recipe(command, model), location, time.perf_counter() - started)
 
-    def _create(self) -> RemoteLocation:
+    def _create(self) -> RemoteHandle:
         child = self.device.child_for(self.made, self.limits["open"])
-        return RemoteLocation(child, child.ask("create_context", self.limit("create_context"), options=self._options))
+        return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
-    def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteLocation, Any]:
+    def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
         """Ask about a model, which is sent unless it was the last one."""
-        location = self.made.there()
+        location = self.made.locate()
         child = location.child
         with child.model_lock:
             number, last = child.model

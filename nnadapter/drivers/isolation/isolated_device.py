@@ -19,8 +19,8 @@ from nnadapter.drivers.capability import Capability, DeviceInfo, DynamicShapes, 
 from nnadapter.drivers.interface import Device, Execution
 from nnadapter.drivers.isolation.channels import can_share
 from nnadapter.drivers.isolation.child_process import PHASE_OF, PHASES, Child
-from nnadapter.drivers.isolation.context import IsolatedContext, IsolatedExecution, Made
-from nnadapter.drivers.isolation.stream_computations import Ahead
+from nnadapter.drivers.isolation.context import IsolatedContext, IsolatedExecution, RemoteObject
+from nnadapter.drivers.isolation.stream_computations import StreamResults
 from nnadapter.errors import DeviceLostError, DeviceUnavailableError, DriverError
 from nnadapter.ir.operand import Array
 from nnadapter.process.forking import register_after_fork
@@ -109,7 +109,7 @@ class IsolatedDevice(Device):
         return self._capability
 
     @property
-    def lost(self) -> str:
+    def loss_reason(self) -> str:
         """Why the process was lost; empty while there is one, and where none was lost."""
         child = self._child
         return "" if child is None or child.is_ended else child.lost
@@ -144,19 +144,19 @@ class IsolatedDevice(Device):
         results, changed = self.ask("compute", jobs=numbered, at_once=at_once)
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
 
-    def compute_ahead(
+    def compute_on_streams(
         self, before: Sequence[tuple[Execution, Sequence[Array]]], behind: Sequence[tuple[Execution, Sequence[Array]]]
-    ) -> Ahead | None:
+    ) -> StreamResults | None:
         """Compute jobs as work of two streams; see `isolation.ahead.compute_ahead`."""
         first, second = (
             [(number_of(execution), list(inputs)) for execution, inputs in jobs] for jobs in (before, behind)
         )
-        stream_results: Ahead | None = self.ask("compute_on_streams", before=first, behind=second)
+        stream_results: StreamResults | None = self.ask("compute_on_streams", before=first, behind=second)
         return stream_results
 
-    def compute_there(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> Ahead | None:
+    def compute_on_device(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> StreamResults | None:
         """Compute jobs in memory of the device; see `isolation.ahead.compute_there`."""
-        stream_results: Ahead | None = self.ask(
+        stream_results: StreamResults | None = self.ask(
             "compute_on_device", jobs=[(number_of(execution), list(inputs)) for execution, inputs in jobs]
         )
         return stream_results
@@ -185,7 +185,7 @@ class IsolatedDevice(Device):
         child.wait_until_open()
         return child
 
-    def child_for(self, context: Made, limit_s: float) -> Child:
+    def child_for(self, context: RemoteObject, limit_s: float) -> Child:
         """The process, which stays as long as the context is open there; see `child`."""
         while True:
             child = self.child(limit_s)
@@ -199,9 +199,9 @@ class IsolatedDevice(Device):
         with self._lock:
             self._is_closed = True
             if self._child is not None:
-                self._child.end(f"device {self.name!r} was closed", on_purpose=not self.lost)
+                self._child.end(f"device {self.name!r} was closed", on_purpose=not self.loss_reason)
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked: the next use starts a process of its own."""
         self._lock, self._child, self._losses, self._rests_until = RLock(), None, 0, 0.0
 

@@ -1,11 +1,11 @@
 """Computations in device memory and on streams, inside the process of an isolated device.
 
-`compute_there`:
+`compute_on_device`:
 
 1. Results lie in memory of their own, and stay when inputs are freed.
 2. Inputs are as they were.
 
-`compute_ahead`, as work of two streams:
+`compute_on_streams`, as work of two streams:
 
 1. An event that was never recorded has happened, and waiting for it is no wait.
 2. What is enqueued on one stream, from tensors in the device's memory, is done when an event behind it has happened.
@@ -27,11 +27,13 @@ from nnadapter.ir.operand import Array
 
 Task = tuple[Any, Sequence[Array]]
 """An execution, and what it is to compute with."""
-Ahead = tuple[list[list[Array]], list[str]]
+StreamResults = tuple[list[list[Array]], list[str]]
 """Results of each task, and which promises were broken, in words."""
 
 
-def compute_ahead(device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]) -> Ahead | None:
+def compute_on_streams(
+    device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
+) -> StreamResults | None:
     """Compute tasks on one stream, and others on another that waits for the first; each execution is in one of them.
 
     Returns:
@@ -60,7 +62,7 @@ def compute_ahead(device: Device, first_tasks: Sequence[Task], second_tasks: Seq
         return [[_on_host(tensor) for tensor in tensors] for tensors in outputs], broken
 
 
-def compute_there(device: Device, tasks: Sequence[Task]) -> Ahead | None:
+def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | None:
     """Compute tasks one after the other from tensors in the device's memory to others there.
 
     Returns:

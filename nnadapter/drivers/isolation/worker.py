@@ -48,7 +48,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Compatibility, Context, Control, Program
 from nnadapter.drivers.isolation.channels import (
     HEADER_BYTES,
-    OWN,
+    LANE_BLOCK,
     Channel,
     Spec,
     from_descriptor,
@@ -56,7 +56,7 @@ from nnadapter.drivers.isolation.channels import (
     type_named,
     written,
 )
-from nnadapter.drivers.isolation.stream_computations import Ahead, compute_ahead, compute_there
+from nnadapter.drivers.isolation.stream_computations import StreamResults, compute_on_device, compute_on_streams
 from nnadapter.drivers.registry import device_info, open_device
 from nnadapter.drivers.selection import check_options
 from nnadapter.drivers.shared_memory import mapped
@@ -64,7 +64,7 @@ from nnadapter.errors import FAILURES, CompilationError, DriverError, ExecutionE
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.structure import numbers
-from nnadapter.ir.symbolic_numbers import Trace, Traced
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
 from partition.verdict import Unsupported
 
 SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
@@ -75,12 +75,12 @@ def at_sizes(model: Model, task: SizedTask) -> tuple[Any, Sequence[Array]] | Non
     """An execution at the sizes of a task, with its inputs; None where the program does not hold there."""
     execution, variables, inputs = task
     sizes = trace_of(model).replay(variables)
-    return None if sizes is None else (execution.at(sizes), inputs)
+    return None if sizes is None else (execution.specialize(sizes), inputs)
 
 
-def trace_of(model: Model) -> Trace:
+def trace_of(model: Model) -> SymbolicTrace:
     """The trace of a model with open sizes."""
-    return next(number.trace for number in numbers(model) if isinstance(number, Traced))
+    return next(number.trace for number in numbers(model) if isinstance(number, SymbolicNumber))
 
 
 Job = tuple[int, Sequence[Array]]
@@ -91,7 +91,7 @@ Results = tuple[list[list[Array]], list[tuple[int, ...]]]
 """Of each job, and which inputs each has written to."""
 
 
-class _Made:
+class _ObjectTable:
     """What was made on the device, by number."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class _Made:
         self._by_number[number], self._of[number] = resource, of
         return number
 
-    def taken(self, number: int) -> list[Any]:
+    def pop_with_dependents(self, number: int) -> list[Any]:
         """Forget something, and what was made from it; returned in the order in which they are to be closed."""
         with self._lock:
             if number not in self._by_number:
@@ -117,14 +117,14 @@ class _Made:
             dependents = [dependent for dependent, of in list(self._of.items()) if of == number]
             del self._of[number]
             resource = self._by_number.pop(number)
-        return [*(thing for dependent in dependents for thing in self.taken(dependent)), resource]
+        return [*(thing for dependent in dependents for thing in self.pop_with_dependents(dependent)), resource]
 
 
-class Served:
+class DeviceServer:
     """The device, once the first question has named it, and all that was made on it."""
 
     def __init__(self) -> None:
-        self._made = _Made()
+        self._made = _ObjectTable()
         self._name = ""
         self._model: tuple[int, Any] = (0, None)
 
@@ -155,13 +155,13 @@ class Served:
     def _memory_statistics(self) -> Any:
         return self._calls["memory_statistics"](self._device.memory_statistics)
 
-    def _compute_on_streams(self, before: Sequence[Job], behind: Sequence[Job]) -> Ahead | None:
+    def _compute_on_streams(self, before: Sequence[Job], behind: Sequence[Job]) -> StreamResults | None:
         resources = self._made
         first, second = ([(resources[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
-        return compute_ahead(self._device, first, second)
+        return compute_on_streams(self._device, first, second)
 
-    def _compute_on_device(self, jobs: Sequence[Job]) -> Ahead | None:
-        return compute_there(self._device, [(self._made[number], inputs) for number, inputs in jobs])
+    def _compute_on_device(self, jobs: Sequence[Job]) -> StreamResults | None:
+        return compute_on_device(self._device, [(self._made[number], inputs) for number, inputs in jobs])
 
     def _take_model(self, number: int, model: Any) -> None:
         """Hold a model for the questions that follow: the same object for all of them, as drivers may rely on."""
@@ -183,8 +183,10 @@ class Served:
         )
         return self._program(program, context)
 
-    def _bind(self, context: int, program: int, model: int) -> int | None:
-        bound = self._calls["bind"](self._made[context].bind, self._made[program], self._received_model(model))
+    def _clone_with_constants(self, context: int, program: int, model: int) -> int | None:
+        bound = self._calls["clone_with_constants"](
+            self._made[context].clone_with_constants, self._made[program], self._received_model(model)
+        )
         return None if bound is None else self._program(bound, context)
 
     def _deserialize(self, context: int, blob: Any) -> int:
@@ -231,7 +233,7 @@ class Served:
 
     def _close(self, number: int) -> None:
         failures = []
-        for resource in self._made.taken(number):
+        for resource in self._made.pop_with_dependents(number):
             try:
                 self._calls["close"](resource.close)
             except Exception as error:  # noqa: BLE001  the others are closed all the same
@@ -293,10 +295,10 @@ def _differs(copied_array: Array, original_array: Array) -> bool:
     return copied_array.tobytes() != original_array.tobytes()
 
 
-class Seat:
+class LaneServer:
     """See above; one thread's."""
 
-    def __init__(self, channel: Channel, served: Served) -> None:
+    def __init__(self, channel: Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served
         self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
         """By number, what lies there to be read, and the same to be written to."""
@@ -333,7 +335,7 @@ class Seat:
             arrays = [self._array(spec, writable=False) for spec in inputs]
             into = None if outputs is None else [self._array(spec, writable=True) for spec in outputs]
             if sizes is not None:
-                execution = call(execution.at, sizes)
+                execution = call(execution.specialize, sizes)
             results = self._results(execution, call, arrays, into, seconds)
             if into is not None and _written(results, into):
                 return b""
@@ -350,7 +352,7 @@ class Seat:
         seconds: float | None,
     ) -> Sequence[Array]:
         if seconds is not None:
-            lane_block = self._blocks[OWN][0]
+            lane_block = self._blocks[LANE_BLOCK][0]
             control = Control(deadline_seconds=seconds, cancelled=lambda: lane_block[0] != 0)
             results = call(execution.compute_within, arrays, control)
         elif into is not None:
@@ -375,18 +377,18 @@ class Seat:
             nbytes += -(-result.nbytes // ALIGNMENT) * ALIGNMENT
         if any(_overlaps(result, lane_array) for result in results for lane_array in self._own_arrays()):
             results = [np.array(result) for result in results]
-        if OWN not in self._blocks or len(self._blocks[OWN][1]) < nbytes:
+        if LANE_BLOCK not in self._blocks or len(self._blocks[LANE_BLOCK][1]) < nbytes:
             self._channel.send(written(("more", nbytes)))
             contents, descriptors = self._channel.receive_with_descriptors()
             self._map(pickle.loads(contents), descriptors)
         for spec, result in zip(specs, results, strict=True):
             if isinstance(spec, tuple):
                 name, shape, offset = spec
-                np.copyto(np.ndarray(shape, type_named(name), self._blocks[OWN][1], offset), result)
+                np.copyto(np.ndarray(shape, type_named(name), self._blocks[LANE_BLOCK][1], offset), result)
         return True, specs
 
     def _own_arrays(self) -> list[Array]:
-        return [np.frombuffer(block, np.uint8) for block in self._blocks.get(OWN, ())]
+        return [np.frombuffer(block, np.uint8) for block in self._blocks.get(LANE_BLOCK, ())]
 
     def _array(self, spec: Spec, *, writable: bool) -> Array:
         if isinstance(spec, np.ndarray):
@@ -402,7 +404,7 @@ class Seat:
             to_write = mapped(descriptor, nbytes, writable=True)
             to_read = mapped(duplicate, nbytes, writable=False)
             # What the lane's own memory holds was copied for this driver alone: it may do with it what it likes.
-            self._blocks[number] = to_write if number == OWN else to_read, to_write
+            self._blocks[number] = to_write if number == LANE_BLOCK else to_read, to_write
 
 
 def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview]:
@@ -461,7 +463,7 @@ def main() -> None:
     door, lifeline = map(int, sys.argv[1:3])
     end_with(lifeline)
     os.environ.pop("NNADAPTER_ISOLATE", None)
-    served = Served()
+    served = DeviceServer()
     # The first channel is this thread's: there are drivers that open a device nowhere else.
     first, entrance = threading.Event(), from_descriptor(door)
     lanes: list[Channel] = []
@@ -490,7 +492,7 @@ def _watch(lifeline: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def _open(door: Channel, served: Served, lanes: list[Channel], first: threading.Event) -> None:
+def _open(door: Channel, served: DeviceServer, lanes: list[Channel], first: threading.Event) -> None:
     """Serve every channel that comes in."""
     while True:
         try:
@@ -506,9 +508,9 @@ def _open(door: Channel, served: Served, lanes: list[Channel], first: threading.
             threading.Thread(target=_serve, args=(channel, served), daemon=True).start()
 
 
-def _serve(channel: Channel, served: Served) -> None:
+def _serve(channel: Channel, served: DeviceServer) -> None:
     """Answer what comes over a channel until the other end is closed."""
-    seat: Any = Seat(channel, served)
+    seat: Any = LaneServer(channel, served)
     try:
         while True:
             seat.answer()

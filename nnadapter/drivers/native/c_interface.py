@@ -73,7 +73,7 @@ _STRUCTURES = {
     "Driver": "vendor:text driver_version:text open_device:pointer close_device:pointer create_context:pointer "
     "destroy_context:pointer supported:pointer compile:pointer destroy_program:pointer create_execution:pointer "
     "destroy_execution:pointer compute:pointer list_devices:pointer describe_device:pointer admit:pointer "
-    "program_memory:pointer memory:pointer streams:pointer serialization:pointer bind:pointer",
+    "program_memory:pointer memory:pointer streams:pointer serialization:pointer clone_with_constants:pointer",
 }
 _UNIONS = {
     "AttributeValue": "boolean:i32 integer:i64 real:f64 string:text integers:pointer reals:pointer strings:pointer",
@@ -93,7 +93,7 @@ _FUNCTIONS = {
     "describe_device": "status pointer pointer pointer",
     "admit": "status pointer pointer pointer pointer",
     "program_memory": "u64 pointer",
-    "bind": "status pointer pointer pointer pointer",
+    "clone_with_constants": "status pointer pointer pointer pointer",
     "allocate": "status pointer u64 pointer pointer",
     "free_memory": "nothing pointer",
     "copy_in": "status pointer u64 pointer u64 pointer pointer",
@@ -401,25 +401,25 @@ class Functions:
         if status != _OK:
             raise self._error(name, status, failure, misuse)
 
-    def made(self, name: str, *arguments: Any, **errors: Any) -> int:
+    def create_handle(self, name: str, *arguments: Any, **errors: Any) -> int:
         """Call a function whose last output is a new handle, and return that; see `call`.
 
         Raises:
             DriverError: it gave OK, and no handle.
         """
-        handle = self.made_or_none(name, *arguments, **errors)
+        handle = self.create_handle_or_none(name, *arguments, **errors)
         if handle is None:
             raise DriverError(f"{self.driver}: {name} gave OK and a null handle; report it to the vendor")
         return handle
 
-    def made_or_none(
+    def create_handle_or_none(
         self,
         name: str,
         *arguments: Any,
         failure: type[NNAdapterError] = DriverError,
         misuse: type[NNAdapterError] = DriverError,
     ) -> int | None:
-        """As `made`, for a function that may give OK and no handle: then None."""
+        """As `create_handle`, for a function that may give OK and no handle: then None."""
         handle = ctypes.c_void_p()
         status = self._functions[name](*arguments, ctypes.addressof(handle), _ROOM.cleared())
         if status != _OK:

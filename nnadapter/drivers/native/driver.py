@@ -52,13 +52,13 @@ from nnadapter.drivers.native.models import (
 )
 from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.requests import (
-    Border,
+    CallSignature,
     DeviceMemory,
     DynamicSignatures,
+    ExecutionSlot,
     NativeEvent,
+    NativeSignature,
     NativeStream,
-    Seat,
-    Sized,
     build_control,
     statistics_of,
     unseal,
@@ -139,7 +139,7 @@ _SMALL = 16
 class _Built(NamedTuple):
     """A model in C, what keeps it alive, and the sizes that its runs are told; None where it leaves none open."""
 
-    held: Holder
+    holder: Holder
     address: int
     sizes: NumberedSizes | None = None
 
@@ -175,7 +175,7 @@ class NativeContext(Context):
             verdicts = self._sink(model.operation_count)
             self._functions.call("supported", self._handle, address, verdicts.array)
             answers = verdicts.read()
-        return list(map(_checked_attributes, model.operations, answers)) if model.is_open else answers
+        return list(map(_checked_attributes, model.operations, answers)) if model.has_dynamic_shapes else answers
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
@@ -204,20 +204,20 @@ class NativeContext(Context):
         holder, address, sizes = self._take_built(model)
         with self._lock:
             _passing, request = self._request(address, control)
-            handle = self._functions.made(
+            handle = self._functions.create_handle(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
         by_run = None if sizes is None else self._borders.of(model, sizes)
         return NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats, by_run)
 
-    def bind(self, program: Program, model: Model) -> NativeProgram | None:
-        """See `Context.bind`."""
+    def clone_with_constants(self, program: Program, model: Model) -> NativeProgram | None:
+        """See `Context.clone_with_constants`."""
         assert isinstance(program, NativeProgram), "programs of a context are its own"
         return self.bind_within(program, model, UNLIMITED)
 
     def bind_within(self, program: NativeProgram, model: Model, control: Control) -> NativeProgram | None:
-        """As `bind`, with what `compile_within` has and raises."""
-        if "bind" not in self._functions:
+        """As `clone_with_constants`, with what `compile_within` has and raises."""
+        if "clone_with_constants" not in self._functions:
             return None
         holder, address, _ = self._take_built(model)
         with self._lock:
@@ -249,14 +249,14 @@ class NativeContext(Context):
             "DeserializeRequest", data=contents(array), bytes=array.nbytes, control=build_control(UNLIMITED, passing)
         )
         with self._lock:
-            handle = self._functions.made(
+            handle = self._functions.create_handle(
                 "deserialize",
                 self._handle,
                 ctypes.addressof(request),
                 failure=IncompatibleProgramError,
                 misuse=IncompatibleProgramError,
             )
-        return NativeProgram(self._functions, self._device, handle, Sized(border), holder, self._seats)
+        return NativeProgram(self._functions, self._device, handle, CallSignature(border), holder, self._seats)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
         """See `Context.check_blob`; a code that is none of ours is taken for "recompile", which is always right."""
@@ -264,7 +264,7 @@ class NativeContext(Context):
             return None
         written = written_by(self._functions.driver, blob)
         if written is None:
-            return Compatibility.NO
+            return Compatibility.INCOMPATIBLE
         array = np.frombuffer(written, np.uint8)
         with self._lock:
             code = self._functions.plain("check_blob", self._handle, contents(array), array.nbytes)
@@ -308,7 +308,7 @@ class NativeContext(Context):
         last, built = self._last
         if last is not model:
             verify(model)
-            holder, sizes = Holder(), NumberedSizes(model) if model.is_open else None
+            holder, sizes = Holder(), NumberedSizes(model) if model.has_dynamic_shapes else None
             built = _Built(holder, build(model, holder, sizes), sizes)
             self._last = model, built
         return built
@@ -320,8 +320,8 @@ class NativeContext(Context):
         self._functions.plain("destroy_context", self._handle)
 
 
-def _new_slot(functions: Functions, device: int) -> Seat:
-    return Seat(NativeStream(functions, device) if "create_stream" in functions else None)
+def _new_slot(functions: Functions, device: int) -> ExecutionSlot:
+    return ExecutionSlot(NativeStream(functions, device) if "create_stream" in functions else None)
 
 
 def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
@@ -333,18 +333,22 @@ def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
 
 def _build_specialized(model: SpecializedModel) -> _Built:
     verify(model)
-    templates: ModelTemplates = model.of.together.prepared(ModelTemplates, ModelTemplates)
+    templates: ModelTemplates = model.of.group.prepared(ModelTemplates, ModelTemplates)
     holder = Holder()
     address = templates.build(model, holder)
     return _Built(holder, build(model, holder) if address is None else address)
 
 
-def _sized(model: Model) -> Sized:
+def _sized(model: Model) -> CallSignature:
     """What goes into a program of the model and comes out of it; shared by layers that are filled together."""
     if isinstance(model, SpecializedModel):
-        sized: Sized = model.of_border(Sized, lambda border: Sized(Border(*border)))
+        sized: CallSignature = model.prepare_signature(
+            CallSignature, lambda border: CallSignature(NativeSignature(*border))
+        )
         return sized
-    return Sized(Border(*(tuple(map(model.type_at, operands)) for operands in (model.inputs, model.outputs))))
+    return CallSignature(
+        NativeSignature(*(tuple(map(model.type_at, operands)) for operands in (model.inputs, model.outputs)))
+    )
 
 
 _DATA_TYPES = {code: data_type for data_type, code in DATA_TYPES.items()}
@@ -504,7 +508,7 @@ class NativeDriver(Driver):
 
     def open(self, device_id: str) -> NativeDevice:
         """See `Driver.open`."""
-        handle = self._functions.made(
+        handle = self._functions.create_handle(
             "open_device", device_id.encode(), failure=DeviceUnavailableError, misuse=DeviceNotFoundError
         )
         try:
@@ -534,7 +538,7 @@ class NativeDevice(Device):
         """See `Device.create_context`."""
         holder = Holder()
         array = holder.pointers([option(holder, name, value) for name, value in options.items()])
-        handle = self._functions.made(
+        handle = self._functions.create_handle(
             "create_context",
             self._handle,
             len(options),

@@ -2,7 +2,8 @@
 
 A model of adapter IR for one set of sizes after the other -> NNAdapterModel: put together once, then numbers alone.
 
-1. Once per class of shapes each model is built as any other, at the sizes that it was traced at, and becomes a `Block`.
+1. Once per class of shapes each model is built as any other, at the sizes that it was traced at, and becomes a
+`StructTemplate`.
 2. Where numbers stand in it that hang on sizes is looked up: dimensions, bytes, attributes; and contents that do.
 3. At new sizes these are written for all models at once that are filled then, in one piece of memory, which lives as
    long as a program of one of them. No operand or operation is made.
@@ -46,7 +47,7 @@ from nnadapter.ir.structure import (
     numbers,
     with_numbers,
 )
-from nnadapter.ir.symbolic_numbers import Traced, current, is_traced, taking
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic, size_hint, slot_reader
 from nnadapter.process.cache import Cache
 
 OPEN = -1
@@ -60,8 +61,8 @@ class NumberedSizes:
     """
 
     def __init__(self, model: Model) -> None:
-        traced = {value.number: value for value in numbers(model) if isinstance(value, Traced)}
-        firsts = {number: traced_value.trace.alike(number) for number, traced_value in traced.items()}
+        traced = {value.number: value for value in numbers(model) if isinstance(value, SymbolicNumber)}
+        firsts = {number: traced_value.trace.representative(number) for number, traced_value in traced.items()}
         self._traced = tuple(dict.fromkeys(firsts.values()))
         places = {number: place for place, number in enumerate(self._traced)}
         self._place: Mapping[int, int] = {number: places[first] for number, first in firsts.items()}
@@ -72,33 +73,33 @@ class NumberedSizes:
         return len(self._traced)
 
     def of(self, sizes: Sequence[Any]) -> list[int]:
-        """Those of a run; see `Execution.at`."""
+        """Those of a run; see `Execution.specialize`."""
         return [sizes[number] for number in self._traced]
 
-    def told(self, numbers: Sequence[int]) -> Any:
+    def c_array(self, numbers: Sequence[int]) -> Any:
         """Those of a run as an array of C."""
         return self._array(*numbers)
 
-    def places(self, values: Sequence[Any]) -> list[int]:
+    def positions_of(self, values: Sequence[Any]) -> list[int]:
         """The places of some numbers among the sizes; `OPEN` for what is known."""
-        return [self._place[value.number] if isinstance(value, Traced) else OPEN for value in values]
+        return [self._place[value.number] if isinstance(value, SymbolicNumber) else OPEN for value in values]
 
     def address_of_places(self, holder: Holder, values: Sequence[Any]) -> int | None:
         """The address of the places of some numbers among the sizes; None if all are known."""
-        places = self.places(values)
+        places = self.positions_of(values)
         return holder.values("i32", places) if any(place != OPEN for place in places) else None
 
 
-def known(values: Sequence[Any]) -> list[Any]:
+def to_c_sizes(values: Sequence[Any]) -> list[Any]:
     """Return numbers as C has them: `OPEN` for what is not known."""
-    return [OPEN if isinstance(value, Traced) else value for value in values]
+    return [OPEN if isinstance(value, SymbolicNumber) else value for value in values]
 
 
 def untold(operation: Operation) -> str:
     """The attribute of an operation that drivers in C are not told, a real number that hangs on sizes; or nothing."""
     for name, value in operation.attributes.items():
         each = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(number, Traced) and not isinstance(current(number), int) for number in each):
+        if any(isinstance(number, SymbolicNumber) and not isinstance(size_hint(number), int) for number in each):
             return name
     return ""
 
@@ -130,7 +131,7 @@ def attribute(
     if sizes is None:
         return _written(holder, name, _KINDS[kind], value)
     numbers = value if isinstance(value, tuple) else (value,)
-    plain = known(numbers)
+    plain = to_c_sizes(numbers)
     return _written(
         holder,
         name,
@@ -238,7 +239,7 @@ def _operand(holder: Holder, operand: Operand, sizes: NumberedSizes | None) -> i
         layout=LAYOUTS[type_.layout],
         lifetime=LIFETIMES[operand.lifetime],
         rank=type_.rank,
-        dimensions=holder.values("i64", map(int, known(type_.dimensions))),
+        dimensions=holder.values("i64", map(int, to_c_sizes(type_.dimensions))),
         quantization=None if type_.quantization is None else _quantization(holder, type_.quantization),
         data=None if operand.value is None else _constant(holder, operand, operand.value),
         bytes=_told_bytes(operand) if places is None else 0,
@@ -292,7 +293,7 @@ WORD = 8
 _LISTS = (AttributeCode.KIND_INTS, AttributeCode.KIND_FLOATS, AttributeCode.KIND_STRINGS)
 
 
-class Block:
+class StructTemplate:
     """What a holder made, as a pattern for others.
 
     Args:
@@ -327,14 +328,14 @@ class Block:
         """Its words."""
         return len(self._words)
 
-    def place(self, address: int, member: str = "", structure: str = "") -> int:
+    def word_of(self, address: int, member: str = "", structure: str = "") -> int:
         """The word where a structure or an array lies, by the address where it lay; or where a member of it does."""
         offset = getattr(CLASSES[structure], member).offset if member else 0
         return self._starts[address] + int(offset) // WORD
 
-    def with_words(self, places: Array, values: Sequence[int]) -> Block:
+    def with_words(self, places: Array, values: Sequence[int]) -> StructTemplate:
         """The same with other numbers in some words."""
-        other = Block.__new__(Block)
+        other = StructTemplate.__new__(StructTemplate)
         words = self._words.copy()
         words[places] = values
         other.__dict__.update(self.__dict__, _words=words)
@@ -349,7 +350,7 @@ class Block:
 class JoinedBlocks:
     """Blocks one after the other: numbers are written into all at once, and all are one copy."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[StructTemplate]) -> None:
         self.starts = tuple(accumulate(map(len, blocks), initial=0))
         """The word at which each begins, and the end."""
         placed = list(zip(self.starts, blocks, strict=False))
@@ -361,7 +362,7 @@ class JoinedBlocks:
         """The words of a copy, to be written into and then placed."""
         return self._words.copy()
 
-    def placed(self, words: Array) -> int:
+    def relocate(self, words: Array) -> int:
         """Have the pointers of a copy point into it, and return its address."""
         return _relocate(words, self._moves)
 
@@ -407,28 +408,28 @@ class _Template:
 
     def __init__(self, of: SpecializableModel) -> None:
         traced = of.model
-        plain = with_numbers(traced, list(map(current, numbers(traced))))
+        plain = with_numbers(traced, list(map(size_hint, numbers(traced))))
         self.holder = Holder()
         root = build(plain, self.holder)
-        self.block = Block(self.holder, root)
+        self.block = StructTemplate(self.holder, root)
         model_struct = CLASSES["Model"].from_address(root)
         integers, reals = list[tuple[int, int]](), list[tuple[int, int]]()
         self.bytes, self.data = list[_Bytes](), dict[int, int]()
         for index, address in enumerate(read_pointers(model_struct.operands, model_struct.operand_count)):
             assert address is not None, "it was made"
             operand, type_ = CLASSES["Operand"].from_address(address), traced.operands[index].type
-            if is_traced(type_.dimensions):
-                integers += _of_list(self.block.place(operand.dimensions), type_.dimensions)
-                self.bytes.append(_bytes(self.block.place(address, "bytes", "Operand"), type_))
+            if is_symbolic(type_.dimensions):
+                integers += _of_list(self.block.word_of(operand.dimensions), type_.dimensions)
+                self.bytes.append(_bytes(self.block.word_of(address, "bytes", "Operand"), type_))
             if index in of.given:
-                self.data[index] = self.block.place(address, "data", "Operand")
+                self.data[index] = self.block.word_of(address, "data", "Operand")
         for index, address in enumerate(read_pointers(model_struct.operations, model_struct.operation_count)):
             assert address is not None, "it was made"
             operation, type_name = CLASSES["Operation"].from_address(address), traced.operations[index].type
             kinds = {row.name: row.kind for row in schema_of(type_name).attributes}
             addresses = read_pointers(operation.attributes, operation.attribute_count)
             for (name, value), place in zip(traced.operations[index].attributes.items(), addresses, strict=True):
-                if is_traced(value) and place is not None:
+                if is_symbolic(value) and place is not None:
                     into = reals if kinds[name] in _REAL else integers
                     into += self._of_attribute(place, value)
         self.integers: Sequence[tuple[int, int]] = integers
@@ -437,8 +438,8 @@ class _Template:
 
     def _of_attribute(self, address: int, value: AttributeValue) -> Iterator[tuple[int, int]]:
         if isinstance(value, tuple):
-            return _of_list(self.block.place(CLASSES["Attribute"].from_address(address).value.integers), value)
-        return _of_list(self.block.place(address, "value", "Attribute"), (value,))
+            return _of_list(self.block.word_of(CLASSES["Attribute"].from_address(address).value.integers), value)
+        return _of_list(self.block.word_of(address, "value", "Attribute"), (value,))
 
 
 _REAL = (AttributeKind.FLOAT, AttributeKind.FLOATS)
@@ -448,7 +449,7 @@ class ModelTemplates:
     """NNAdapterModels of models that are filled together."""
 
     def __init__(self, of: SpecializationGroup) -> None:
-        self._templates = {model.place: _Template(model) for model in of.models if not _has_packed_sizes(model)}
+        self._templates = {model.group_index: _Template(model) for model in of.models if not _has_packed_sizes(model)}
         """By the places of their models."""
         self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
@@ -458,7 +459,7 @@ class ModelTemplates:
         Raises:
             InvalidModelError: numbers of one of them have more than 64 bits.
         """
-        place = model.of.place
+        place = model.of.group_index
         if place not in self._templates:
             return None
         filled: _SpecializedStructs = model.replay.prepared(self, self._specialize)
@@ -476,9 +477,9 @@ class ModelTemplates:
         return self._filled_at(tuple([place for place in replay.places if place in self._templates]), replay)
 
     def _filled_at(self, places: tuple[int, ...], replay: Replay) -> _SpecializedStructs:
-        joined = self._joined.made(places, lambda: _Joined({place: self._templates[place] for place in places}))
+        joined = self._joined.get_or_make(places, lambda: _Joined({place: self._templates[place] for place in places}))
         try:
-            return joined.filled(replay.known)
+            return joined.write_sizes(replay.replay_values)
         except OverflowError as error:
             raise InvalidModelError(f"sizes are too large for a driver in C: {error}; give smaller inputs") from error
 
@@ -505,7 +506,7 @@ class _Joined:
         self._reals = _Numbers((start + word, number) for start, template in moved for word, number in template.reals)
         self._products = _Products((start, product) for start, template in moved for product in template.bytes)
 
-    def filled(self, values: Sequence[Any]) -> _SpecializedStructs:
+    def write_sizes(self, values: Sequence[Any]) -> _SpecializedStructs:
         """Write the numbers of a replay.
 
         Raises:
@@ -515,7 +516,7 @@ class _Joined:
         self._integers.write(words, values)
         self._reals.write(words.view(np.float64), values)
         self._products.write(words, values)
-        return _SpecializedStructs(words, self._blocks.placed(words), self._starts.copy())
+        return _SpecializedStructs(words, self._blocks.relocate(words), self._starts.copy())
 
 
 class _Numbers:
@@ -524,7 +525,7 @@ class _Numbers:
     def __init__(self, standing: Iterable[tuple[int, int]]) -> None:
         numbers = list(standing)
         self._words = np.array([word for word, _ in numbers], np.intp)
-        self._take = taking([number for _, number in numbers])
+        self._take = slot_reader([number for _, number in numbers])
 
     def write(self, words: Array, values: Sequence[Any]) -> None:
         """Write them all."""
@@ -557,18 +558,18 @@ class _Products:
 def _has_packed_sizes(of: SpecializableModel) -> bool:
     """Whether elements of four bits have open sizes: their bytes are no product."""
     packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
-    return any(is_traced(type_.dimensions) for type_ in packed) or any(
+    return any(is_symbolic(type_.dimensions) for type_ in packed) or any(
         of.model.operands[index].type.dtype in PACKED for index in of.given
     )
 
 
 def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
     """The places of traced numbers in a list of 8-byte numbers that begins there, and which they are."""
-    return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, Traced))
+    return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, SymbolicNumber))
 
 
 def _bytes(place: int, type_: OperandType) -> _Bytes:
     dimensions: tuple[Any, ...] = type_.dimensions
-    plain = prod(size for size in dimensions if not isinstance(size, Traced))
-    traced = tuple(size.number for size in dimensions if isinstance(size, Traced))
+    plain = prod(size for size in dimensions if not isinstance(size, SymbolicNumber))
+    traced = tuple(size.number for size in dimensions if isinstance(size, SymbolicNumber))
     return _Bytes(place, plain * int(type_.dtype.itemsize), traced)

@@ -9,12 +9,12 @@ from typing import Any
 from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Program, Stream
 from nnadapter.drivers.native.c_interface import SIGNATURES, Functions, Holder, make
 from nnadapter.drivers.native.requests import (
+    CallSignature,
     DeviceMemory,
+    ExecutionSlot,
     NativeCall,
     NativeStream,
     RunSignature,
-    Seat,
-    Sized,
     seal,
     wait_out,
 )
@@ -42,19 +42,19 @@ class NativeExecution(Execution):
         functions: Functions,
         device: int,
         handle: int,
-        sized: Sized,
+        sized: CallSignature,
         holder: Holder,
         by_run: RunSignature | None,
-        seats: ObjectPool[Seat],
+        seats: ObjectPool[ExecutionSlot],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._held, self._by_run = holder, by_run
         self._fixed = sized
         self._seats = seats
-        self._calls: dict[object, tuple[Sized | None, NativeCall]] = {}
+        self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
         """By handle of the caller's stream, the last request, which the driver reads until it is done; and what for,
         unless that was one run alone."""
-        self._last: tuple[Sequence[int], Sized | None] = (), None
+        self._last: tuple[Sequence[int], CallSignature | None] = (), None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
@@ -85,10 +85,10 @@ class NativeExecution(Execution):
         """See `Execution.enqueue`: for the same tensors as `compute_on_device`."""
         return self.enqueued(self._fixed, inputs, stream, control)
 
-    def at(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.at`."""
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.specialize`."""
         if self._by_run is None:
-            return super().at(sizes)
+            return super().specialize(sizes)
         numbers = self._by_run.numbers(sizes)
         last, sized = self._last
         if sized is None or last != numbers:
@@ -97,12 +97,12 @@ class NativeExecution(Execution):
         return _SizedExecution(self, sized)
 
     def computed(
-        self, sized: Sized, inputs: Sequence[Array], control: Control = UNLIMITED, outputs: Sequence[Array] = ()
+        self, sized: CallSignature, inputs: Sequence[Array], control: Control = UNLIMITED, outputs: Sequence[Array] = ()
     ) -> Sequence[Array]:
         """What a run computes, into `outputs` where there are any; see `compute_within`."""
         user = object()
         try:
-            seat = self._seats.take(user)
+            seat = self._seats.acquire(user)
             call = _seated(seat, sized, control)
             call.take(inputs, outputs)
             try:
@@ -117,7 +117,7 @@ class NativeExecution(Execution):
             self._seats.users.pop(user, None)
 
     def computed_on_device(
-        self, sized: Sized, inputs: Sequence[DeviceTensor], control: Control
+        self, sized: CallSignature, inputs: Sequence[DeviceTensor], control: Control
     ) -> Sequence[DeviceTensor] | None:
         """What a run computes in memory of the device; see `compute_on_device`."""
         input_memories = _placed(sized, inputs)
@@ -125,14 +125,14 @@ class NativeExecution(Execution):
             return None
         user = object()
         try:
-            seat = self._seats.take(user)
+            seat = self._seats.acquire(user)
             call = _seated(seat, sized, control)
             return self._placed_by(call, sized, input_memories, seat.stream, is_awaited=True)
         finally:
             self._seats.users.pop(user, None)
 
     def enqueued(
-        self, sized: Sized, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
+        self, sized: CallSignature, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
     ) -> Sequence[DeviceTensor] | None:
         """What work of a stream computes; see `enqueue`."""
         assert isinstance(stream, NativeStream), "streams of a device are its own"
@@ -145,7 +145,7 @@ class NativeExecution(Execution):
     def _placed_by(
         self,
         call: NativeCall,
-        sized: Sized,
+        sized: CallSignature,
         input_memories: Sequence[DeviceMemory],
         stream: NativeStream | None,
         *,
@@ -171,7 +171,7 @@ class NativeExecution(Execution):
         """See `Execution.close`."""
         self._functions.plain("destroy_execution", self._handle)
 
-    def _enqueued(self, stream: NativeStream, sized: Sized, control: Control) -> NativeCall:
+    def _enqueued(self, stream: NativeStream, sized: CallSignature, control: Control) -> NativeCall:
         """The request of work of a caller's stream; the last one where it fits."""
         last, call = self._calls.get(stream.handle, (None, None))
         if call is None or last is not sized or control is not UNLIMITED:
@@ -186,7 +186,7 @@ class NativeExecution(Execution):
 class _SizedExecution(Execution):
     """An execution for many sizes, at some; it belongs to that one."""
 
-    def __init__(self, whole: NativeExecution, sized: Sized) -> None:
+    def __init__(self, whole: NativeExecution, sized: CallSignature) -> None:
         self._whole, self._sized = whole, sized
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -210,7 +210,7 @@ class _SizedExecution(Execution):
         return self._whole.enqueued(self._sized, inputs, stream, control)
 
 
-def _seated(seat: Seat, sized: Sized, control: Control) -> NativeCall:
+def _seated(seat: ExecutionSlot, sized: CallSignature, control: Control) -> NativeCall:
     """The request of who has a seat: that of all executions at these sizes."""
     stream = None if seat.stream is None else seat.stream.handle
     if control is not UNLIMITED:
@@ -221,13 +221,13 @@ def _seated(seat: Seat, sized: Sized, control: Control) -> NativeCall:
     return call
 
 
-def _placed(sized: Sized, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
+def _placed(sized: CallSignature, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
     """Where inputs lie; None where the driver cannot compute in its memory."""
     memories = [tensor.memory for tensor in inputs if isinstance(tensor.memory, DeviceMemory)]
     return memories if len(memories) == len(inputs) and sized.request.may_lie_on_device else None
 
 
-def _tensors(sized: Sized, memories: Sequence[DeviceMemory]) -> list[DeviceTensor]:
+def _tensors(sized: CallSignature, memories: Sequence[DeviceMemory]) -> list[DeviceTensor]:
     rooms = zip(memories, sized.request.rooms, strict=True)
     return [DeviceTensor(memory, dtype, tuple(map(int, dimensions))) for memory, (dimensions, dtype) in rooms]
 
@@ -240,9 +240,9 @@ class NativeProgram(Program):
         functions: Functions,
         device: int,
         handle: int,
-        sized: Sized,
+        sized: CallSignature,
         holder: Holder,
-        seats: ObjectPool[Seat],
+        seats: ObjectPool[ExecutionSlot],
         by_run: RunSignature | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
@@ -252,7 +252,7 @@ class NativeProgram(Program):
     def create_execution(self) -> NativeExecution:
         """See `Program.create_execution`."""
         with self._lock:
-            handle = self._functions.made("create_execution", self._handle, failure=ExecutionError)
+            handle = self._functions.create_handle("create_execution", self._handle, failure=ExecutionError)
         around = self._sized, self._held, self._by_run, self._seats
         return NativeExecution(self._functions, self._device, handle, *around)
 
@@ -264,13 +264,13 @@ class NativeProgram(Program):
             DriverError: it gave this program itself.
         """
         with self._lock:
-            handle = self._functions.made_or_none(
-                "bind", self._handle, request, failure=CompilationError, misuse=CompilationError
+            handle = self._functions.create_handle_or_none(
+                "clone_with_constants", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
         if handle == self._handle:
             raise DriverError(
-                f"{self._functions.driver}: bind gave the program that it was given, expected a new one; "
-                "report it to the vendor"
+                f"{self._functions.driver}: clone_with_constants gave the program that it was given, expected a new "
+                "one; report it to the vendor"
             )
         return handle
 

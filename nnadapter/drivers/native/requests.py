@@ -22,12 +22,12 @@ from nnadapter.drivers.capability import MemoryStatistics
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import UNLIMITED, Control, Event, Memory, Stream
 from nnadapter.drivers.native.c_interface import CLASSES, DATA_TYPES, SIGNATURES, Functions, Holder, make
-from nnadapter.drivers.native.models import OPEN, Block, NumberedSizes, aligned, contents
+from nnadapter.drivers.native.models import OPEN, NumberedSizes, StructTemplate, aligned, contents
 from nnadapter.errors import FAILURES, DriverError, ExecutionError, IncompatibleProgramError, InvalidInputError
 from nnadapter.ir.deferred_arrays import pack, unpack
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import PACKED, Array, DataType, Layout, OperandType
-from nnadapter.process.cache import Cache, remembered
+from nnadapter.process.cache import Cache, memoize
 
 
 class NativeEvent(Event):
@@ -40,7 +40,7 @@ class NativeEvent(Event):
 
     def __init__(self, functions: Functions, device: int) -> None:
         self._functions = functions
-        self.handle: int | None = functions.made("create_event", device)
+        self.handle: int | None = functions.create_handle("create_event", device)
         """The driver's handle; None after `close`."""
 
     @property
@@ -69,7 +69,7 @@ class NativeStream(Stream):
 
     def __init__(self, functions: Functions, device: int) -> None:
         self._functions = functions
-        self.handle: int | None = functions.made("create_stream", device)
+        self.handle: int | None = functions.create_handle("create_stream", device)
         """The driver's handle; None after `close`."""
 
     def record(self, event: Event) -> None:
@@ -123,7 +123,7 @@ class DeviceMemory(Memory):
     def __init__(self, functions: Functions, device: int, nbytes: int) -> None:
         self._functions = functions
         self.nbytes = nbytes
-        self.handle: int | None = functions.made("allocate", device, nbytes)
+        self.handle: int | None = functions.create_handle("allocate", device, nbytes)
         """The driver's handle; None after `free`."""
 
     def copy_in(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
@@ -200,14 +200,14 @@ def statistics_of(functions: Functions, device: int) -> MemoryStatistics:
 _ENVELOPE = Envelope(magic=b"NNACDRIV", version=1)
 
 
-class Border(NamedTuple):
+class NativeSignature(NamedTuple):
     """What goes into a program and comes out of it."""
 
     inputs: tuple[OperandType, ...]
     outputs: tuple[OperandType, ...]
 
 
-def seal(driver: str, border: Border, parts: Sequence[bytes]) -> bytes:
+def seal(driver: str, border: NativeSignature, parts: Sequence[bytes]) -> bytes:
     """Return what a driver wrote as bytes that `unseal` takes."""
     header = {
         "driver": driver,
@@ -217,7 +217,7 @@ def seal(driver: str, border: Border, parts: Sequence[bytes]) -> bytes:
     return _ENVELOPE.close(json.dumps(header).encode(), parts)
 
 
-def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[Border, memoryview]:
+def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[NativeSignature, memoryview]:
     """Return the types at the border and the driver's own bytes; for `is_checked`, see `Envelope.open`.
 
     Raises:
@@ -226,7 +226,7 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
         read = json.loads(header)
-        border = Border(*(tuple(_type(entry) for entry in read[name]) for name in ("inputs", "outputs")))
+        border = NativeSignature(*(tuple(_type(entry) for entry in read[name]) for name in ("inputs", "outputs")))
         writer = read["driver"]
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleProgramError(f"the program's header cannot be read: {error}; {ADVICE}") from error
@@ -281,7 +281,7 @@ def build_control(control: Control, holder: Holder) -> int:
 class Request:
     """An NNAdapterComputeRequest with its tensors, but for addresses: what calls at the same sizes have in common."""
 
-    def __init__(self, border: Border) -> None:
+    def __init__(self, border: NativeSignature) -> None:
         every = (*border.inputs, *border.outputs)
         pattern = _pattern(*(tuple([(type_.dtype, type_.rank) for type_ in types]) for types in border))
         self.sizes = [type_.nbytes for type_ in border.inputs]
@@ -368,17 +368,17 @@ class NativeCall:
         ]
 
 
-def _packed(types: Border, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+def _packed(types: NativeSignature, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     """Arrays to read from and to write to, where some have another form in C."""
     pairs = zip(types.inputs, inputs, strict=True)
     packed_inputs = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
     return packed_inputs, [_allocate(type_) for type_ in types.outputs]
 
 
-class Sized:
+class CallSignature:
     """What goes into a run and comes out of it, and what the run is told of open sizes."""
 
-    def __init__(self, border: Border, sizes: Any = None) -> None:
+    def __init__(self, border: NativeSignature, sizes: Any = None) -> None:
         """Take the types, and an array of C; None where the model leaves no sizes open."""
         self.border, self.told = border, sizes
         self.calls: dict[object, NativeCall] = {}
@@ -390,7 +390,7 @@ class Sized:
         return Request(self.border)
 
 
-class Seat:
+class ExecutionSlot:
     """What one computation at a time has: a stream, where the driver has streams."""
 
     def __init__(self, stream: NativeStream | None) -> None:
@@ -410,14 +410,14 @@ _Kind = tuple[DataType, int]
 class _Pattern:
     """A request as far as data types and ranks say it, and the words where the rest stands, tensor by tensor."""
 
-    block: Block
+    block: StructTemplate
     sizes: Array
     """Dimensions of all, then the bytes of each."""
     data: Array
     memory: Array
 
 
-@remembered(512)
+@memoize(512)
 def _pattern(inputs: tuple[_Kind, ...], outputs: tuple[_Kind, ...]) -> _Pattern:
     holder = Holder()
     tensors = [_tensor(holder, *kind) for kind in (*inputs, *outputs)]
@@ -429,15 +429,15 @@ def _pattern(inputs: tuple[_Kind, ...], outputs: tuple[_Kind, ...]) -> _Pattern:
         inputs=holder.pointers(addresses[: len(inputs)]),
         outputs=holder.pointers(addresses[len(inputs) :]),
     )
-    block = Block(holder, request)
+    block = StructTemplate(holder, request)
     places = [
-        block.place(tensor.dimensions) + axis
+        block.word_of(tensor.dimensions) + axis
         for tensor, (_, rank) in zip(tensors, (*inputs, *outputs), strict=True)
         for axis in range(rank)
     ]
 
     def members(name: str) -> Array:
-        return np.array([block.place(address, name, "Tensor") for address in addresses], np.intp)
+        return np.array([block.word_of(address, name, "Tensor") for address in addresses], np.intp)
 
     sizes = np.concatenate([np.array(places, np.intp), members("bytes")])
     return _Pattern(block, sizes, members("data"), members("memory"))
@@ -463,15 +463,17 @@ class _DynamicSignature:
 
     def __init__(self, inputs: Sequence[_Type], outputs: Sequence[_Type]) -> None:
         self._types = inputs, outputs
-        self._sized: Cache[tuple[int, ...], Sized] = Cache("drivers.native.open_borders", 8)
+        self._sized: Cache[tuple[int, ...], CallSignature] = Cache("drivers.native.open_borders", 8)
 
-    def at(self, sizes: NumberedSizes, numbers: Sequence[int]) -> Sized:
+    def at(self, sizes: NumberedSizes, numbers: Sequence[int]) -> CallSignature:
         """What it is at these numbers, one for each of the sizes."""
-        return self._sized.made(tuple(numbers), lambda: Sized(self._border(numbers), sizes.told(numbers)))
+        return self._sized.get_or_make(
+            tuple(numbers), lambda: CallSignature(self._specialize(numbers), sizes.c_array(numbers))
+        )
 
-    def _border(self, numbers: Sequence[int]) -> Border:
+    def _specialize(self, numbers: Sequence[int]) -> NativeSignature:
         inputs, outputs = (tuple([_type_at(operand_type, numbers) for operand_type in types]) for types in self._types)
-        return Border(inputs, outputs)
+        return NativeSignature(inputs, outputs)
 
 
 class RunSignature:
@@ -486,10 +488,10 @@ class RunSignature:
         self._sizes, self._border = sizes, border
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
-        """The sizes of the model among those of a run; see `Execution.at`."""
+        """The sizes of the model among those of a run; see `Execution.specialize`."""
         return self._sizes.of(sizes)
 
-    def at(self, numbers: Sequence[int]) -> Sized:
+    def at(self, numbers: Sequence[int]) -> CallSignature:
         """What goes in and comes out at these."""
         return self._border.at(self._sizes, numbers)
 
@@ -506,11 +508,13 @@ class DynamicSignatures:
             tuple([_type_of(model.type_at(operand), sizes) for operand in operands])
             for operands in (model.inputs, model.outputs)
         )
-        return RunSignature(sizes, self._kept.made((inputs, outputs), lambda: _DynamicSignature(inputs, outputs)))
+        return RunSignature(
+            sizes, self._kept.get_or_make((inputs, outputs), lambda: _DynamicSignature(inputs, outputs))
+        )
 
 
 def _type_of(type_: OperandType, sizes: NumberedSizes) -> _Type:
-    dimensions = tuple(zip(sizes.places(type_.dimensions), type_.dimensions, strict=True))
+    dimensions = tuple(zip(sizes.positions_of(type_.dimensions), type_.dimensions, strict=True))
     placed = tuple([(place, OPEN if place != OPEN else size) for place, size in dimensions])
     return type_.dtype, placed, type_.layout, type_.quantization
 

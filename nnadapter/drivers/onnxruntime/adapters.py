@@ -17,7 +17,7 @@ from nnadapter.drivers.onnxruntime.values import FLOAT, array_of, inner_run, mod
 from nnadapter.errors import FallbackWarning
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.onnx.signature import type_name
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def warn_of_adapters(options: onnxruntime.RunOptions) -> None:
         )
 
 
-@remembered(1)
+@memoize(1)
 def _run_without_parameters() -> Any:
     return inner_run(_session(model_of_one(b"Identity", 1, FLOAT, (0,))))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.real_onnxruntime import onnxruntime
 
 _PLAIN_PROVIDERS = frozenset((CPU_PROVIDER, "AzureExecutionProvider"))
@@ -33,7 +33,7 @@ def has_operator(op_type: str, opset: int) -> bool:
     return not lists_kernels or any(first <= opset <= last for first, last in _kernels().get(op_type, ()))
 
 
-@remembered(1)
+@memoize(1)
 def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
     schemas_by_type: dict[str, list[native.schemadef.OpSchema]] = {}
     for schema in native.get_all_operator_schema():
@@ -42,7 +42,7 @@ def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
     return schemas_by_type
 
 
-@remembered(1)
+@memoize(1)
 def _kernels() -> Mapping[str, Sequence[tuple[int, int]]]:
     """The first and last opset of every kernel, by op type."""
     ranges_by_type: dict[str, list[tuple[int, int]]] = {}

@@ -43,7 +43,7 @@ from nnadapter.onnx.domains import op_name, plain_domain
 from nnadapter.onnx.graphs import opsets_of, with_nested
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET, loadable, onnxruntime_limits
 from nnadapter.onnx.schemas import MICROSOFT, since_version
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
@@ -57,7 +57,7 @@ class _Packed(NamedTuple):
 
     position: int
     rank: int
-    what: str
+    description: str
 
 
 _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
@@ -369,7 +369,7 @@ def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     return sized
 
 
-@remembered(_LOADED_PARTS)
+@memoize(_LOADED_PARTS)
 def _load_unoptimized(contents: bytes) -> None:
     from nnadapter.process.real_onnxruntime import onnxruntime
 

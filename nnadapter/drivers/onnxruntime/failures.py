@@ -49,7 +49,7 @@ from nnadapter.onnx.wire_nodes import (
     WireNode,
     read_inlined_graphs,
 )
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 if TYPE_CHECKING:
     import onnx
@@ -61,7 +61,7 @@ TERMINATED = "Exiting due to terminate flag being set to true"
 _Translations = tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...]
 
 
-@remembered(1)
+@memoize(1)
 def _translations() -> _Translations:
     """ONNX Runtime's exceptions and the ones they become, most specific first."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
@@ -331,7 +331,7 @@ def _rms_norm(graph: WireGraph) -> bool:
     """Check for an RMS norm of another shape than its input: a mean without keepdims, or constants of a higher rank."""
     for norm in _norms(graph):
         exponent = _constant(graph, norm.power.inputs[1])
-        is_square = exponent is None or not exponent.is_known or exponent.number == 2
+        is_square = exponent is None or not exponent.has_static_type or exponent.number == 2
         if is_square and _has_another_shape(graph, norm):
             return True
     return False
@@ -340,7 +340,9 @@ def _rms_norm(graph: WireGraph) -> bool:
 def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
     rank = max(1, graph.least_rank(norm.power.inputs[0]))
     constants = (_constant(graph, name) for name in (norm.power.inputs[1], norm.epsilon))
-    if any(constant is not None and (not constant.is_known or len(constant.shape) > rank) for constant in constants):
+    if any(
+        constant is not None and (not constant.has_static_type or len(constant.shape) > rank) for constant in constants
+    ):
         return True
     return graph.integer(norm.mean, "keepdims", 1) == 0
 
@@ -390,10 +392,10 @@ def _reciprocal(graph: WireGraph) -> bool:
     """Check for `1 / x * w` of integers, or with a 1 that has more dimensions than x."""
     for node in graph.nodes:
         numerator = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
-        if numerator is None or (numerator.is_known and numerator.number != 1):
+        if numerator is None or (numerator.has_static_type and numerator.number != 1):
             continue
         if (
-            not numerator.is_known
+            not numerator.has_static_type
             or numerator.data_type in (INT32, INT64)
             or len(numerator.shape) > graph.least_rank(node.inputs[1])
         ):
@@ -487,7 +489,7 @@ def _is_half(graph: WireGraph, name: str) -> bool:
     while pending:
         name = pending.pop()
         constant, node = graph.constant(name), graph.producers.get(name)
-        if constant is not None and constant.is_known:
+        if constant is not None and constant.has_static_type:
             has_half |= constant.data_type == FLOAT16
         elif node is None:
             return False

@@ -57,7 +57,7 @@ class SessionProfile:
 
     def ran(self) -> None:
         """Say that the session ran once; where it notes nothing any more, its events are lost, and count as such."""
-        if not self._recorder.has_room(self.nodes + _AROUND_NODES):
+        if not self._recorder.reserve_events(self.nodes + _AROUND_NODES):
             self.end()
 
     def end(self) -> None:
@@ -81,7 +81,7 @@ class SessionProfile:
 
 def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None:
     """Return what takes a session's own events, None where nobody keeps them, or there are enough."""
-    if isinstance(trace, Recorder) and trace.has_room(_AROUND_NODES):
+    if isinstance(trace, Recorder) and trace.reserve_events(_AROUND_NODES):
         return SessionProfile(trace, lane, nodes)
     return None
 

@@ -133,7 +133,7 @@ class CpuProgram(Program):
         if permit is not None:
             register_after_fork(self)
 
-    def part(self) -> None:
+    def after_fork(self) -> None:
         """In a process that was forked, where its threads are not: it stays, since its end would wait for them."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 

@@ -40,7 +40,7 @@ from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
     """
     from nnadapter.onnx.construction import copied
     from nnadapter.onnx.onnxruntime_limits import loadable
-    from nnadapter.onnx.references import array_of, holding, inlined, is_reference
+    from nnadapter.onnx.references import array_of, inlined, is_reference, with_contents
 
     lowered = loadable(model)
     if not by_address:
@@ -100,7 +100,7 @@ def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
         lowered = copied(lowered)
         for tensor in lowered.graph.initializer:
             if tensor.name in weights and tensor.name not in plain:
-                tensor.CopyFrom(holding(tensor))
+                tensor.CopyFrom(with_contents(tensor))
     return Loadable(lowered.SerializeToString(), plain)
 
 
@@ -116,7 +116,7 @@ SMALLEST_MODEL = bytes.fromhex(
 """An ONNX model, y = Identity(x) of one float, of opset 17: who runs a compiled model may have no onnx to make it."""
 
 
-@remembered(1)
+@memoize(1)
 def register_arena() -> None:
     """Make the arena that sessions with `USES_SHARED_ARENA` share; once in the process."""
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -149,7 +149,7 @@ def shrink_arena() -> None:
     session.run_with_iobinding(binding, options)
 
 
-@remembered(1)
+@memoize(1)
 def _smallest_session() -> Any:
     from nnadapter.process.real_onnxruntime import onnxruntime
 

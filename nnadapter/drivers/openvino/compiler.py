@@ -32,8 +32,14 @@ from nnadapter.drivers.openvino.engine import (
     shareable,
 )
 from nnadapter.drivers.openvino.program import OpenvinoProgram
-from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_dynamic, leaves_open
-from nnadapter.drivers.openvino.workarounds import NOTES, mend
+from nnadapter.drivers.openvino.verdicts import (
+    ModelAnalysis,
+    grouped_filters,
+    involves_dynamic_shapes,
+    judge,
+    judge_dynamic,
+)
+from nnadapter.drivers.openvino.workarounds import NOTES, apply_workarounds
 from nnadapter.drivers.refused_nodes import find_refused
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.construction import copied, initializer_of, with_inputs_for
@@ -95,7 +101,7 @@ def read(model: onnx.ModelProto) -> Any:
     engine_model = core().read_model(inlined(with_axes_as_input(light)).SerializeToString())
     if large:
         _fill(engine_model, large)
-    mend(engine_model, {node.op_type for node in model.graph.node})
+    apply_workarounds(engine_model, {node.op_type for node in model.graph.node})
     return _kept_apart(engine_model)
 
 
@@ -238,7 +244,7 @@ _BY_RANKS = frozenset(("CPU",))
 class _Case(NamedTuple):
     """What decides the engine's answer about a node."""
 
-    asked: str
+    node_form: str
     opsets: tuple[tuple[str, int], ...]
     sized: SizedCase
 
@@ -261,12 +267,12 @@ class Asker:
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
-        analysis = Whole.of(model, _CONSTANT_BYTES)
+        analysis = ModelAnalysis.of(model, _CONSTANT_BYTES)
         parts = analysis.parts
         is_open = has_open_inputs(model)
         verdicts = [
             judge_dynamic(node, analysis)
-            if is_open and leaves_open(node, analysis)
+            if is_open and involves_dynamic_shapes(node, analysis)
             else judge(node, analysis, self._switched_off)
             for node in model.graph.node
         ]
@@ -282,7 +288,7 @@ class Asker:
             return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
         if not has_open_inputs(model):
             return Admission()
-        analysis = Whole.of(model, _CONSTANT_BYTES)
+        analysis = ModelAnalysis.of(model, _CONSTANT_BYTES)
         verdict = all_of(judge_dynamic(node, analysis) for node in model.graph.node)
         if verdict:
             refused = self._not_taken(range(len(model.graph.node)), model, analysis.parts)

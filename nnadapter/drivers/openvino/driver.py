@@ -265,7 +265,7 @@ def _row(name: str, type_: DeviceType) -> DeviceInfo:
     reason = _missing(name)
     row = DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_)
     if reason:
-        return replace(row, available=False, reason=reason, possible=is_possible(name.partition(".")[0]))
+        return replace(row, available=False, reason=reason, installable=is_possible(name.partition(".")[0]))
     return replace(
         row,
         sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")),

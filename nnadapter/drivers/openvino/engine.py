@@ -26,7 +26,7 @@ from nnadapter.errors import (
     NNAdapterError,
 )
 from nnadapter.ir.operand import Array, dtype_name
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.forking import Threads
 from nnadapter.process.lazily import lazily
 from nnadapter.process.packages import has_extra, missing_extra
@@ -94,7 +94,7 @@ def missing(device: str) -> MissingExtraError:
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
-@remembered(1)
+@memoize(1)
 def module() -> Any:
     """The package.
 
@@ -126,7 +126,7 @@ def refuse_older(version: str) -> None:
         )
 
 
-@remembered(1)
+@memoize(1)
 def core() -> Any:
     """The engine of this process, which finds devices and compiles for them; it may be used from many threads.
 
@@ -151,7 +151,7 @@ def refuse_forked(device: str) -> None:
         )
 
 
-@remembered(1)
+@memoize(1)
 def _threads() -> Threads:
     """Those that compile, and read programs."""
     return Threads()

@@ -70,7 +70,7 @@ class Form:
         return self.parts.opset
 
     @property
-    def is_open(self) -> bool:
+    def has_dynamic_shapes(self) -> bool:
         """Whether a size of an input or output is open."""
         names = filter(None, (*self.node.input, *self.node.output))
         return any(isinstance(size, DynamicSize) for name in names for size in self._shape(name))
@@ -232,7 +232,7 @@ def is_crossed(form: Form) -> bool:
 
 def swaps_alike(form: Form) -> bool:
     """Whether a Transpose of what is not real keeps its shape: see `kept_shapes`, where reals have steps around it."""
-    if form.is_open or form.dtype(0) in _REALS:
+    if form.has_dynamic_shapes or form.dtype(0) in _REALS:
         return False
     shape = form.shape(0)
     order = list(form.attribute("perm", range(len(shape))[::-1]))

@@ -174,10 +174,10 @@ class RecoverableModel:
         self._next: RecoverableModel | None = None
         self._lock = new_lock()
 
-    def known(self) -> RecoverableModel:
+    def latest_model(self) -> RecoverableModel:
         """The one that was made last in its place, if one was."""
         later = self._next
-        return self if later is None or later is self else later.known()
+        return self if later is None or later is self else later.latest_model()
 
     def written(self) -> memoryview | None:
         """What the engine writes of it, and reads; None where it does not.
@@ -200,10 +200,10 @@ class RecoverableModel:
         with self._lock:
             if self._next is None:
                 contents = self.written()
-                self._next = self if contents is None else self._after(contents, self._read)
+                self._next = self if contents is None else self._reload(contents, self._read)
         return self if self._next is self else self._next.latest()
 
-    def _after(self, contents: memoryview, read: Read) -> RecoverableModel:
+    def _reload(self, contents: memoryview, read: Read) -> RecoverableModel:
         takes_turns = not isinstance(self.turn, nullcontext)
         return RecoverableModel(*read(contents), read, contents, takes_turns=takes_turns)
 
@@ -477,7 +477,7 @@ class OpenvinoProgram(Program):
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`, and `footprint`; where sizes are open, as at those of the last run."""
-        self._living = self._living.known()  # what failed goes
+        self._living = self._living.latest_model()  # what failed goes
         if self._footprint is None or (self._is_open and self._may_have_run):
             self._footprint = footprint_of(self._living.compiled)
         return self._footprint.held_bytes(self._copied_bytes)
@@ -518,9 +518,9 @@ def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
     except (ValueError, KeyError, TypeError):
         return Compatibility.RECOMPILE
     if recorded is None or device != seal["device"]:
-        return Compatibility.NO
+        return Compatibility.INCOMPATIBLE
     same = all(recorded.get(name) == value for name, value in seal.items())
-    return Compatibility.SAME if same else Compatibility.RECOMPILE
+    return Compatibility.IDENTICAL if same else Compatibility.RECOMPILE
 
 
 def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checked: bool = False) -> OpenvinoProgram:

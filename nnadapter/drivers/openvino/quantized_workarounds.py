@@ -67,7 +67,7 @@ def _is_by_negative(operator: Any) -> bool:
 
 
 def _is_from_known(operator: Any) -> bool:
-    return known(operator.input_value(0)) is not None
+    return constant_numbers(operator.input_value(0)) is not None
 
 
 def _keeps(operator: Any) -> bool:
@@ -123,18 +123,18 @@ def _is_negated(value: Any) -> bool:
         if changes_signs(node):
             return True
         visited.add(node.get_name())
-        computed_nodes = [source.get_node() for source in node.input_values() if known(source) is None]
+        computed_nodes = [source.get_node() for source in node.input_values() if constant_numbers(source) is None]
         if len(computed_nodes) == 1 or node.get_type_name() == "Concat":
             pending.extend(computed_nodes)
     return False
 
 
 def _has_negative(value: Any) -> bool:
-    contents = known(value)
+    contents = constant_numbers(value)
     return contents is not None and bool((contents < 0).any())
 
 
-def known(value: Any) -> Array | None:
+def constant_numbers(value: Any) -> Array | None:
     """The numbers of a constant, or of one that is dequantized; None of what a run computes."""
     node = value.get_node()
     kind = node.get_type_name()
@@ -142,9 +142,9 @@ def known(value: Any) -> Array | None:
         data: Array = node.data
         return data
     if kind == "Convert":
-        contents = known(node.input_value(0))
+        contents = constant_numbers(node.input_value(0))
         return None if contents is None else contents.astype(value.get_element_type().to_dtype())
-    read = [known(source) for source in node.input_values()] if kind in _OF_KNOWN else [None]
+    read = [constant_numbers(source) for source in node.input_values()] if kind in _OF_KNOWN else [None]
     return None if any(operand is None for operand in read) else _OF_KNOWN[kind](*read)
 
 
@@ -172,8 +172,8 @@ def _is_product(value: Any) -> bool:
     node = value.get_node()
     if node.get_type_name() in _PRODUCTS:
         return True
-    computed = [source for source in node.input_values() if known(source) is None]
-    constants = [contents for source in node.input_values() if (contents := known(source)) is not None]
+    computed = [source for source in node.input_values() if constant_numbers(source) is None]
+    constants = [contents for source in node.input_values() if (contents := constant_numbers(source)) is not None]
     is_scaled = node.get_type_name() in _SCALES or (node.get_type_name() == "Add" and not any(map(_is_any, constants)))
     return is_scaled and len(computed) == 1 and _is_product(computed[0])
 

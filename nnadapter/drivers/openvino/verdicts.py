@@ -62,8 +62,8 @@ class Restriction:
 
     ops: str
     """Op types, with spaces between."""
-    holds: Callable[[Form], object]
-    why: str
+    applies: Callable[[Form], object]
+    detail: str
     """What goes on behind the op's name."""
     reason: Reason = Reason.UNSUPPORTED_ATTRIBUTE
 
@@ -77,7 +77,7 @@ def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ())
         sizes: values that follow from the shapes of its inputs, which are open.
     """
     form = Form.of(node, parts, sizes)
-    return _first(form, _OPEN if form.is_open else _FIXED)
+    return _first(form, _OPEN if form.has_dynamic_shapes else _FIXED)
 
 
 def data_restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
@@ -88,10 +88,12 @@ def data_restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
 def _first(form: Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
     node = form.node
     try:
-        matching_row = next((row for row in table.get(node.op_type, ()) if row.holds(form)), None)
+        matching_row = next((row for row in table.get(node.op_type, ()) if row.applies(form)), None)
     except DynamicSizeError:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} is taken or not by sizes that are left open")
-    return SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.why}")
+    return (
+        SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.detail}")
+    )
 
 
 _UNREAD_COORDINATES = (b"half_pixel_symmetric", b"tf_crop_and_resize")
@@ -458,7 +460,7 @@ def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class ModelAnalysis:
     """What is asked of a model beyond its single nodes."""
 
     parts: Parts
@@ -468,15 +470,15 @@ class Whole:
     """See `measured_names`."""
     counted: Collection[str] = ()
     """See `counted_names`."""
-    is_open: bool = False
+    has_dynamic_shapes: bool = False
     """Its inputs leave sizes open."""
 
     @staticmethod
-    def of(model: onnx.ModelProto, constant_bytes: int) -> Whole:
+    def of(model: onnx.ModelProto, constant_bytes: int) -> ModelAnalysis:
         """Read a model whose nodes are in order."""
         parts = Parts(model, constant_bytes, grouped_filters(model))
         names = measured_names(model), counted_names(model)
-        return Whole(parts, size_names(model), *names, has_open_inputs(model))
+        return ModelAnalysis(parts, size_names(model), *names, has_open_inputs(model))
 
     def is_size(self, name: str) -> bool:
         """Whether a value follows from shapes alone, and is no real number, as angles of positions are."""
@@ -490,7 +492,7 @@ class Whole:
         return is_moved and value is not None and value.dtype == "int64"
 
 
-def judge(node: onnx.NodeProto, analysis: Whole, switched_off: Collection[str] = ()) -> Verdict:
+def judge(node: onnx.NodeProto, analysis: ModelAnalysis, switched_off: Collection[str] = ()) -> Verdict:
     """Return the verdict of the tables on a node.
 
     1. Ops of ONNX's own domain that stand in the table, and that nobody switched off.
@@ -513,7 +515,9 @@ def judge(node: onnx.NodeProto, analysis: Whole, switched_off: Collection[str] =
     return all_of((_types(node, row, analysis), decided))
 
 
-def judge_dynamic(node: onnx.NodeProto, analysis: Whole, halves: Collection[str] = DYNAMIC_FLOAT16_OPS) -> Verdict:
+def judge_dynamic(
+    node: onnx.NodeProto, analysis: ModelAnalysis, halves: Collection[str] = DYNAMIC_FLOAT16_OPS
+) -> Verdict:
     """Return the verdict of the tables on a node of a model whose sizes are open; some were taken at fixed sizes.
 
     Ops that make sizes get and make int64, small numbers as they are.
@@ -540,12 +544,12 @@ def judge_dynamic(node: onnx.NodeProto, analysis: Whole, halves: Collection[str]
     )  # they look at what types say
 
 
-def leaves_open(node: onnx.NodeProto, analysis: Whole) -> bool:
+def involves_dynamic_shapes(node: onnx.NodeProto, analysis: ModelAnalysis) -> bool:
     """Whether a node has values of open sizes, or makes sizes of these."""
     return _is_dynamic(node, analysis.parts) or any(name in analysis.sizes for name in node.output)
 
 
-def _of_data(node: onnx.NodeProto, analysis: Whole) -> Verdict:
+def _of_data(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict:
     """The verdict on a node over whose sizes data decide: there may come to be no elements."""
     if node.op_type not in EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops that were found right where data decide over sizes"
@@ -554,7 +558,7 @@ def _of_data(node: onnx.NodeProto, analysis: Whole) -> Verdict:
     return data_restriction(node, analysis.parts) if verdict else verdict
 
 
-def _of_sizes(node: onnx.NodeProto, analysis: Whole) -> Verdict | None:
+def _of_sizes(node: onnx.NodeProto, analysis: ModelAnalysis) -> Verdict | None:
     """The verdict on a node that makes sizes of sizes; None for any other, and for functions of positions."""
     # Constants that are dequantized follow from no data either, and are no sizes.
     if node.op_type in QUANTIZING or not all(name in analysis.sizes for name in node.output if name):
@@ -623,7 +627,7 @@ def _ranked(node: onnx.NodeProto, name: str, value: Value | None) -> Verdict:
     return SUPPORTED
 
 
-def _types(node: onnx.NodeProto, row: OperatorRow, analysis: Whole) -> Verdict:
+def _types(node: onnx.NodeProto, row: OperatorRow, analysis: ModelAnalysis) -> Verdict:
     values = (
         *((name, row.inputs.get(position, row.dtypes)) for position, name in enumerate(node.input)),
         *((name, row.outputs.get(position, row.dtypes)) for position, name in enumerate(node.output)),
@@ -631,7 +635,7 @@ def _types(node: onnx.NodeProto, row: OperatorRow, analysis: Whole) -> Verdict:
     return all_of(_type(node, name, accepted, analysis) for name, accepted in values if name)
 
 
-def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analysis: Whole) -> Verdict:
+def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analysis: ModelAnalysis) -> Verdict:
     value, parts = analysis.parts.value(name), analysis.parts
     if value is None or value.dtype is None:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
@@ -640,7 +644,7 @@ def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analy
         detail = f"{node.op_type} got {value.dtype} for {name!r}, accepted: {expected}"
         is_tensor = "(" not in value.dtype and value.dtype != "string"
         return Unsupported(Reason.UNSUPPORTED_DTYPE if is_tensor else Reason.UNSUPPORTED_TYPE, detail)
-    if value.static_shape is None and analysis.is_open:
+    if value.static_shape is None and analysis.has_dynamic_shapes:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the shape of {name!r} of {node.op_type} is not known")
     if value.static_shape is None:  # data decide over it
         return SUPPORTED

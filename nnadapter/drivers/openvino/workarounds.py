@@ -355,7 +355,7 @@ NOTES = ("nnadapter", "notes")
 """Where an engine's model has notes of what was changed, a line for each."""
 
 
-def mend(model: Any, ops: Collection[str]) -> None:
+def apply_workarounds(model: Any, ops: Collection[str]) -> None:
     """Change an engine's model, and write notes for the report into it.
 
     Args:

@@ -31,7 +31,7 @@ from nnadapter.errors import CompilationError, ExecutionError
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, OperandType, dtype_name
 from nnadapter.ir.passes import run_passes
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.forking import new_lock
 
 _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np.dtype(np.uint8)}
@@ -54,7 +54,7 @@ def give_back() -> None:
         trim(0)
 
 
-@remembered(1)
+@memoize(1)
 def _trim() -> Callable[[int], Any] | None:
     """Glibc's `malloc_trim`; others have none."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

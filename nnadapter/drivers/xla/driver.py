@@ -198,7 +198,7 @@ def _rows(kind: str) -> Iterator[DeviceInfo]:
     else:
         why = str(missing(row.name))
     if not found:
-        yield replace(row, available=False, reason=why, possible=_NEEDS[kind].met_by(Machine()))
+        yield replace(row, available=False, reason=why, installable=_NEEDS[kind].met_by(Machine()))
     for number, device in enumerate(found):
         name = row.name if number == 0 else f"{row.name}.{number}"
         yield replace(row, name=name, sub_type=str(device.device_kind), version=version())

@@ -15,7 +15,7 @@ from nnadapter.errors import (
     MissingExtraError,
     NNAdapterError,
 )
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.process.forking import Threads
 from nnadapter.process.packages import has_extra, missing_extra
 
@@ -42,7 +42,7 @@ def missing(device: str) -> MissingExtraError:
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
-@remembered(1)
+@memoize(1)
 def module() -> Any:
     """The package.
 
@@ -67,7 +67,7 @@ def version() -> str:
     return f"{module().__version__} ({jaxlib.__version__})"
 
 
-@remembered(1)
+@memoize(1)
 def _threads() -> Threads:
     return Threads()
 

@@ -355,8 +355,8 @@ def compatibility(blob: memoryview, seal: Seal) -> Compatibility:
     except (ValueError, KeyError, TypeError):
         return Compatibility.RECOMPILE
     if recorded is None or recorded.get("platform") != seal["platform"]:
-        return Compatibility.NO
-    return Compatibility.SAME if recorded == seal else Compatibility.RECOMPILE
+        return Compatibility.INCOMPATIBLE
+    return Compatibility.IDENTICAL if recorded == seal else Compatibility.RECOMPILE
 
 
 def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checked: bool = False) -> XlaProgram:

@@ -9,7 +9,7 @@ from nnadapter.ir.operations.shape_rules import as_first, spread_pair
 from nnadapter.ir.operations.windows import like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
-_PAIR = (Role("x", INTEGER), Role("y", INTEGER, same="x"))
+_PAIR = (Role("x", INTEGER), Role("y", INTEGER, same_dtype_as="x"))
 
 
 def _bit_cast(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:

@@ -13,8 +13,8 @@ from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationS
 
 _ROLES = (
     Role("input", FLOATING),
-    Role("filter", FLOATING, same="input"),
-    Role("bias", FLOATING, optional=True, same="input"),
+    Role("filter", FLOATING, same_dtype_as="input"),
+    Role("bias", FLOATING, optional=True, same_dtype_as="input"),
 )
 _ATTRIBUTES = (
     Attribute("strides", AttributeKind.INTS, (1, 1), length=2),

@@ -167,7 +167,7 @@ _OTHER = (
     ),
     row(
         "PRELU",
-        (Role("input", FLOATING), Role("slope", FLOATING, same="input")),
+        (Role("input", FLOATING), Role("slope", FLOATING, same_dtype_as="input")),
         _prelu,
         per_output(2),
         "NNAPI PRELU; ONNX PRelu-16: slope spreads to the input, never the other way",
@@ -189,14 +189,14 @@ _OTHER = (
     ),
     row(
         "SUM",
-        (Role("inputs", FLOATING, variadic=True, same="inputs"),),
+        (Role("inputs", FLOATING, variadic=True, same_dtype_as="inputs"),),
         _broadcast,
         lambda types, outputs, attributes: (len(types) - 1) * outputs[0].size,
         "NNADAPTER_SUM; ONNX Sum-13",
     ),
     row(
         "WHERE",
-        (Role("condition", _BOOLEAN), Role("x"), Role("y", same="x")),
+        (Role("condition", _BOOLEAN), Role("x"), Role("y", same_dtype_as="x")),
         _where,
         no_flops,
         "NNAPI SELECT; NNADAPTER_WHERE; ONNX Where-16",

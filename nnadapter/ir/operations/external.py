@@ -58,7 +58,7 @@ def _are_inputs(row: OperationSchema) -> bool:
         return False
     names = [role.name for role in roles]
     single = not any(role.variadic for role in roles[:-1])
-    return single and len({*names}) == len(names) and all(role.same in (None, *names) for role in roles)
+    return single and len({*names}) == len(names) and all(role.same_dtype_as in (None, *names) for role in roles)
 
 
 def _are_attributes(row: OperationSchema) -> bool:

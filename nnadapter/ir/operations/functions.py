@@ -103,7 +103,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     row(
         "SWIGLU",
-        (Role("gate", FLOATING), Role("value", FLOATING, same="gate")),
+        (Role("gate", FLOATING), Role("value", FLOATING, same_dtype_as="gate")),
         _gated,
         per_output(6),
         "ONNX SwiGLU-28; Shazeer 2020: gate * sigmoid(alpha * gate) * value",

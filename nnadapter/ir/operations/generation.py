@@ -42,7 +42,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     row(
         "RANGE",
-        (Role("start", NUMERIC), Role("delta", NUMERIC, same="start")),
+        (Role("start", NUMERIC), Role("delta", NUMERIC, same_dtype_as="start")),
         _range,
         per_output(2),
         "NNADAPTER_RANGE; ONNX Range-27, with the number of elements in the place of the limit: start + i * delta",

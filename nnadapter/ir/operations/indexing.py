@@ -8,7 +8,7 @@ from nnadapter.ir.operations.row import Types, integer, integers, no_flops, pres
 from nnadapter.ir.operations.shape_rules import check_axis, check_indices, check_length
 from nnadapter.ir.operations.windows import like
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
-from nnadapter.ir.symbolic_numbers import greatest, least
+from nnadapter.ir.symbolic_numbers import symbolic_max, symbolic_min
 
 _INPUT = Role("input")
 _INDICES = Role("indices", frozenset({DataType.INT32, DataType.INT64}))
@@ -40,9 +40,9 @@ def _slice_size(axis: int, size: int, start: int, end: int, step: int) -> int:
             f"{f', or end {-(size + 1)}' if step < 0 else ''}"
         )
     if step > 0:
-        return greatest(-(-(end - start) // step), 0)
-    first, last = least(start, size - 1), greatest(end, -1)
-    return greatest(-((last - first) // -step), 0)
+        return symbolic_max(-(-(end - start) // step), 0)
+    first, last = symbolic_min(start, size - 1), symbolic_max(end, -1)
+    return symbolic_max(-((last - first) // -step), 0)
 
 
 def _gather(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:

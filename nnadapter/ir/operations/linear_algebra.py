@@ -69,7 +69,7 @@ ROWS: tuple[OperationSchema, ...] = (
     row("DETERMINANT", (Role("input", FLOATING),), _determinant, _determinant_flops, "ONNX Det-22", ranks=(2, 64)),
     row(
         "EINSUM",
-        (Role("inputs", NUMERIC, variadic=True, same="inputs"),),
+        (Role("inputs", NUMERIC, variadic=True, same_dtype_as="inputs"),),
         _einsum,
         _einsum_flops,
         "ONNX Einsum-28",

@@ -13,7 +13,7 @@ from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationS
 _ROLES = (
     Role("input", FLOATING),
     Role("target", frozenset({DataType.INT32, DataType.INT64})),
-    Role("weight", FLOATING, optional=True, same="input"),
+    Role("weight", FLOATING, optional=True, same_dtype_as="input"),
 )
 _ATTRIBUTES = (
     Attribute("reduction", AttributeKind.STRING, "mean", choices=("none", "sum", "mean")),

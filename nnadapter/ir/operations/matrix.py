@@ -103,8 +103,8 @@ ROWS: tuple[OperationSchema, ...] = (
         "FULLY_CONNECTED",
         (
             Role("input", FLOATING),
-            Role("weight", FLOATING, same="input"),
-            Role("bias", FLOATING, optional=True, same="input"),
+            Role("weight", FLOATING, same_dtype_as="input"),
+            Role("bias", FLOATING, optional=True, same_dtype_as="input"),
         ),
         fusable(_fully_connected),
         fused(_fully_connected_flops),
@@ -114,7 +114,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     row(
         "MAT_MUL",
-        (Role("x", NUMERIC), Role("y", NUMERIC, same="x")),
+        (Role("x", NUMERIC), Role("y", NUMERIC, same_dtype_as="x")),
         fusable(_mat_mul),
         fused(_mat_mul_flops),
         "NNADAPTER_MAT_MUL; NNAPI BATCH_MATMUL; ONNX MatMul-13",
@@ -130,9 +130,9 @@ ROWS: tuple[OperationSchema, ...] = (
         (
             Role("x", FLOATING),
             Role("weight", frozenset({DataType.UINT8})),
-            Role("scale", FLOATING, same="x"),
+            Role("scale", FLOATING, same_dtype_as="x"),
             Role("zero_point", FLOATING | {DataType.UINT8}, optional=True),
-            Role("bias", FLOATING, optional=True, same="x"),
+            Role("bias", FLOATING, optional=True, same_dtype_as="x"),
         ),
         _mat_mul_n_bits,
         _mat_mul_n_bits_flops,

@@ -153,7 +153,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     row(
         "CONCAT",
-        (Role("inputs", variadic=True, same="inputs"),),
+        (Role("inputs", variadic=True, same_dtype_as="inputs"),),
         _concat,
         no_flops,
         "NNAPI CONCATENATION; NNADAPTER_CONCAT; ONNX Concat-13",

@@ -23,7 +23,7 @@ from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationS
 _EPSILON = Attribute("epsilon", AttributeKind.FLOAT, 1e-5)
 _AXIS = Attribute("axis", AttributeKind.INT)
 _INPUT = Role("input", FLOATING)
-_SCALE = Role("scale", FLOATING, same="input")
+_SCALE = Role("scale", FLOATING, same_dtype_as="input")
 
 
 def _per_channel(names: tuple[str, ...], types: Types) -> tuple[OperandType, ...]:
@@ -75,7 +75,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     row(
         "LAYER_NORMALIZATION",
-        (_INPUT, _SCALE, Role("bias", FLOATING, optional=True, same="input")),
+        (_INPUT, _SCALE, Role("bias", FLOATING, optional=True, same_dtype_as="input")),
         _layer,
         per_output(7),
         "NNADAPTER_LAYER_NORMALIZATION; ONNX LayerNormalization-17, over every axis from `axis` on",
@@ -84,7 +84,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     row(
         "INSTANCE_NORMALIZATION",
-        (_INPUT, _SCALE, Role("bias", FLOATING, same="input")),
+        (_INPUT, _SCALE, Role("bias", FLOATING, same_dtype_as="input")),
         _instance,
         per_output(7),
         "NNAPI INSTANCE_NORMALIZATION; ONNX InstanceNormalization-6",

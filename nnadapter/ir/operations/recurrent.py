@@ -34,15 +34,15 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 _DIRECTIONS: Mapping[str, int] = {"forward": 1, "reverse": 1, "bidirectional": 2}
 _ROLES = (
     Role("input", FLOATING),
-    Role("weights", FLOATING, same="input"),
-    Role("recurrent_weights", FLOATING, same="input"),
-    Role("bias", FLOATING, optional=True, same="input"),
+    Role("weights", FLOATING, same_dtype_as="input"),
+    Role("recurrent_weights", FLOATING, same_dtype_as="input"),
+    Role("bias", FLOATING, optional=True, same_dtype_as="input"),
     Role("sequence_lengths", frozenset({DataType.INT32}), optional=True),
-    Role("initial_hidden", FLOATING, optional=True, same="input"),
+    Role("initial_hidden", FLOATING, optional=True, same_dtype_as="input"),
 )
 _CELL_ROLES = (
-    Role("initial_cell", FLOATING, optional=True, same="input"),
-    Role("peepholes", FLOATING, optional=True, same="input"),
+    Role("initial_cell", FLOATING, optional=True, same_dtype_as="input"),
+    Role("peepholes", FLOATING, optional=True, same_dtype_as="input"),
 )
 
 

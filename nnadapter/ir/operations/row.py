@@ -84,7 +84,7 @@ def present(types: Types, position: int) -> OperandType:
 
 def pair(dtypes: frozenset[DataType]) -> tuple[Role, Role]:
     """The roles x and y of an operation of two inputs of one data type."""
-    return Role("x", dtypes), Role("y", dtypes, same="x")
+    return Role("x", dtypes), Role("y", dtypes, same_dtype_as="x")
 
 
 def no_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:

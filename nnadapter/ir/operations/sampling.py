@@ -133,7 +133,7 @@ def _deformable_flops(types: Types, outputs: Sequence[OperandType], attributes: 
 ROWS: tuple[OperationSchema, ...] = (
     row(
         "GRID_SAMPLE",
-        (_INPUT, Role("grid", FLOATING, same="input")),
+        (_INPUT, Role("grid", FLOATING, same_dtype_as="input")),
         _grid_sample,
         _sampling_flops,
         "NNADAPTER_GRID_SAMPLE; ONNX GridSample-22; grid [N, …, axes], the last axis' place first, -1 to 1",
@@ -157,7 +157,7 @@ ROWS: tuple[OperationSchema, ...] = (
         "ROI_ALIGN",
         (
             _INPUT,
-            Role("regions", FLOATING, same="input"),
+            Role("regions", FLOATING, same_dtype_as="input"),
             Role("batch_indices", frozenset({DataType.INT32, DataType.INT64})),
         ),
         _roi_align,
@@ -174,7 +174,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     row(
         "MAX_ROI_POOL",
-        (_INPUT, Role("regions", FLOATING, same="input")),
+        (_INPUT, Role("regions", FLOATING, same_dtype_as="input")),
         _max_roi_pool,
         per_output(1),
         "NNAPI ROI_POOLING; ONNX MaxRoiPool-22; regions [R, 5] as (batch, left, top, right, bottom)",
@@ -185,10 +185,10 @@ ROWS: tuple[OperationSchema, ...] = (
         "DEFORMABLE_CONV_2D",
         (
             _INPUT,
-            Role("filter", FLOATING, same="input"),
-            Role("offset", FLOATING, same="input"),
-            Role("bias", FLOATING, optional=True, same="input"),
-            Role("mask", FLOATING, optional=True, same="input"),
+            Role("filter", FLOATING, same_dtype_as="input"),
+            Role("offset", FLOATING, same_dtype_as="input"),
+            Role("bias", FLOATING, optional=True, same_dtype_as="input"),
+            Role("mask", FLOATING, optional=True, same_dtype_as="input"),
         ),
         _deformable,
         _deformable_flops,

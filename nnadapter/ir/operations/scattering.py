@@ -13,7 +13,7 @@ from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationS
 _INPUT = Role("input")
 _INTEGERS = frozenset({DataType.INT32, DataType.INT64})
 _INDICES = Role("indices", _INTEGERS)
-_UPDATES = Role("updates", same="input")
+_UPDATES = Role("updates", same_dtype_as="input")
 _AXIS = Attribute("axis", AttributeKind.INT)
 _REDUCTION = Attribute("reduction", AttributeKind.STRING, "none", ("none", "add", "mul", "max", "min"))
 

@@ -87,7 +87,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     row(
         "STFT",
-        (Role("input", FLOATING), Role("window", FLOATING, optional=True, same="input")),
+        (Role("input", FLOATING), Role("window", FLOATING, optional=True, same_dtype_as="input")),
         _short_time,
         _short_time_flops,
         "ONNX STFT-17",

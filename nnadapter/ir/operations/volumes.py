@@ -15,8 +15,8 @@ from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, FlopsRule,
 _AXES = ("depth", "height", "width")
 _ROLES = (
     Role("input", FLOATING),
-    Role("filter", FLOATING, same="input"),
-    Role("bias", FLOATING, optional=True, same="input"),
+    Role("filter", FLOATING, same_dtype_as="input"),
+    Role("bias", FLOATING, optional=True, same_dtype_as="input"),
 )
 _ATTRIBUTES = (
     Attribute("strides", AttributeKind.INTS, (1, 1, 1), length=3),

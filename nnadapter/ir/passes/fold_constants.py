@@ -15,7 +15,7 @@ from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Layout
 from nnadapter.ir.rewrite import editing
 from nnadapter.ir.schema import Attributes
-from nnadapter.ir.symbolic_numbers import plain
+from nnadapter.ir.symbolic_numbers import guard_value
 
 Evaluator = Callable[[Model, Sequence[Array]], Sequence[Array] | None]
 """Runs a model once: the model and one array per model input -> one array per model output, None where it cannot."""
@@ -129,7 +129,7 @@ def _is_plain(editor: ModelEditor, operation: Operation) -> bool:
 
 
 def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Evaluator) -> tuple[Array, ...] | None:
-    attributes = {name: plain(value) for name, value in operation.attributes.items()}
+    attributes = {name: guard_value(value) for name, value in operation.attributes.items()}
     kind = _FoldedKind(operation.type, _exact(attributes), attributes)
     if _SIZES.isdisjoint(operation.attributes):
         return derived(_computed, *arrays, evaluate=evaluate, kind=kind)

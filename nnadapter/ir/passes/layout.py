@@ -80,7 +80,7 @@ class _TransposeSweep:
         if self._is_quantized(operation):
             self._all_plain(operation)
         elif operation.type == "TRANSPOSE":
-            self._put_off(index, operation)
+            self._defer(index, operation)
         elif not self._follow(index, operation):
             self._all_plain(operation)
 
@@ -92,7 +92,7 @@ class _TransposeSweep:
         touched = (operand for operand in (*operation.inputs, *operation.outputs) if operand >= 0)
         return any(self._editor.type_of(operand).quantization is not None for operand in touched)
 
-    def _put_off(self, index: int, operation: Operation) -> None:
+    def _defer(self, index: int, operation: Operation) -> None:
         (operand,) = operation.inputs
         perm: Axes = operation.attributes["perm"]  # type: ignore[assignment]
         inner_transpose = self._put.get(operand)
@@ -120,7 +120,7 @@ class _TransposeSweep:
         back = tuple(int(axis) for axis in np.argsort(perm))
         for other in transposes[1:]:
             editor.adopt(transposes[0].operation, (other.operation,))
-        inputs = [self._before(operand, back) for operand in operation.inputs]
+        inputs = [self._transposed_back(operand, back) for operand in operation.inputs]
         attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, back)}
         results = editor.add_operation(operation.type, inputs, attributes, origins=(index,))
         result_axes = remaining_axes(operation.type, operation.attributes, back)
@@ -146,7 +146,7 @@ class _TransposeSweep:
         readers_agree = len(readers) == 1 or (self._generous and all(type_ in _MAY_READ for type_ in readers))
         return readers_agree and not self._editor.is_output(operand)
 
-    def _before(self, operand: int, back: Axes) -> int:
+    def _transposed_back(self, operand: int, back: Axes) -> int:
         """What stands for an operand where everything is transposed back."""
         if operand in self._put:
             return self._put[operand].source

@@ -13,7 +13,7 @@ from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Layout
 from nnadapter.ir.passes.views import ELEMENTWISE, REDUCING, Axes
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.symbolic_numbers import told_apart
+from nnadapter.ir.symbolic_numbers import identity_key
 
 Groups = list[list[int]]
 """Axes, ascending; each group is one axis of the merged operand."""
@@ -102,7 +102,7 @@ def _named(input_shape: Sequence[int], output_shape: Axes, operation: Operation)
 
 def _changed(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
     pairs = enumerate(zip(input_shape, output_shape, strict=True))
-    return frozenset(axis for axis, (input_size, other) in pairs if told_apart(input_size) != told_apart(other))
+    return frozenset(axis for axis, (input_size, other) in pairs if identity_key(input_size) != identity_key(other))
 
 
 def _padded(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
@@ -292,7 +292,7 @@ def _gather_elements(shapes: RankShapes, operation: Operation) -> Sequence[int] 
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
     operand, indices = (shapes.dimensions(input_index) for input_index in operation.inputs)
     outer_shapes = [(*shape[:axis], *shape[axis + 1 :]) for shape in (operand, indices)]
-    same = told_apart(outer_shapes[0]) == told_apart(outer_shapes[1])
+    same = identity_key(outer_shapes[0]) == identity_key(outer_shapes[1])
     return _along_one_axis(shapes, operation) if same else None
 
 
@@ -338,7 +338,7 @@ def _layer_normalization(shapes: RankShapes, operation: Operation) -> Sequence[i
     dimensions = shapes.dimensions(operand)
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
     parameters = [parameter for parameter in optional_inputs if parameter != ABSENT]
-    if any(told_apart(shapes.dimensions(parameter)) != told_apart(dimensions[axis:]) for parameter in parameters):
+    if any(identity_key(shapes.dimensions(parameter)) != identity_key(dimensions[axis:]) for parameter in parameters):
         return None
     count = prod(dimensions[axis:])
     rows = shapes.shaped(operand, (prod(dimensions[:axis]), count))
@@ -490,9 +490,9 @@ class Ranks:
     def shaped(self, operand: int, shape: Axes) -> int:
         """The operand's elements in these dimensions."""
         source = self._low.get(operand, operand)
-        if told_apart(self.dimensions(source)) == told_apart(shape):
+        if identity_key(self.dimensions(source)) == identity_key(shape):
             return source
-        key = source, told_apart(shape)
+        key = source, identity_key(shape)
         if key not in self._shaped:
             self._shaped[key] = self._reshaped(source, shape)
         return self._shaped[key]

@@ -11,7 +11,7 @@ from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, digest_of
 from nnadapter.ir.pattern import COMMUTATIVE
 from nnadapter.ir.rewrite import editing
-from nnadapter.ir.symbolic_numbers import told_apart
+from nnadapter.ir.symbolic_numbers import identity_key
 
 
 def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
@@ -285,7 +285,7 @@ def _key(editor: ModelEditor, operation: Operation, constants: dict[int, Hashabl
         read.sort(key=hash)
     types = [editor.type_of(operand) for operand in operation.outputs]
     result_keys = tuple((type_.dtype, type_.layout, type_.quantization) for type_ in types)
-    attributes = tuple((name, told_apart(value)) for name, value in sorted(operation.attributes.items()))
+    attributes = tuple((name, identity_key(value)) for name, value in sorted(operation.attributes.items()))
     return operation.type, tuple(read), attributes, result_keys
 
 

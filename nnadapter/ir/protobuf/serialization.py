@@ -262,7 +262,7 @@ BEGINNING = b"\x0a\x0f" + FORMAT.encode()
 def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
     """Return a model as bytes, and the bytes of its data file, to which it refers as `file`.
 
-    The same model gives the same bytes. `Model.varying`, a hint to compilers, is left out.
+    The same model gives the same bytes. `Model.covarying_number_groups`, a hint to compilers, is left out.
 
     Raises:
         InvalidModelError: the model contradicts itself, is none, or holds a number that the format has no room for.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import AXIS, LIKE_INPUT, Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import AXIS, LIKE_INPUT, Example, OperationDoc, tensor
 
-MEANINGS: Mapping[str, Meaning] = {
-    "CUM_PROD": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "CUM_PROD": OperationDoc(
         summary="Running products along an axis.",
         formula="output[…, i, …] = product of input[…, j, …] for j <= i\n"
         "exclusive: for j < i. reverse: for j >= i, or j > i",
@@ -21,7 +21,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((tensor([1.0, 2.0, 3.0, 4.0]),), {"axis": 0, "exclusive": True, "reverse": True}),
         traps=("Integers wrap around.",),
     ),
-    "HARDMAX": Meaning(
+    "HARDMAX": OperationDoc(
         summary="1 at the largest element along an axis, 0 at the others.",
         formula="output[…, i, …] = 1 if i is the first index of max(input[…, :, …]), else 0",
         inputs={"input": "The numbers."},

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nnadapter.ir.reference.meaning import Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, counting, tensor
 
-MEANINGS: Mapping[str, Meaning] = {
-    "ATTENTION": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "ATTENTION": OperationDoc(
         summary="Every query looks at the keys that it may see, and takes a mixture of their values.",
         formula="g = floor(h / (H / G))\n"
         "product[b, h, i, j] = scale * sum over d of query[b, h, i, d] * key[b, g, j, d]\n"
@@ -61,7 +61,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="B * H * S * T * (2D + 2E + 7)",
     ),
-    "ROTARY_EMBEDDING": Meaning(
+    "ROTARY_EMBEDDING": OperationDoc(
         summary="Pairs of features turned by an angle that depends on the position.",
         formula="for pair p of P: (l, r) = (p, p + P), or (2p, 2p + 1) if interleaved\n"
         "output[b, h, s, l] = cosine[b, s, p] * input[b, h, s, l] - sine[b, s, p] * input[b, h, s, r]\n"
@@ -84,7 +84,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "There is no position input: the converter gathers rows of the caches.",
         ),
     ),
-    "LINEAR_ATTENTION": Meaning(
+    "LINEAR_ATTENTION": OperationDoc(
         summary="Attention with a state in the place of a cache: every step updates it, and reads it.",
         formula="per step t and head g of keys, with state M [D, E], k = key[b, t, g], v = value[b, t, g]:\n"
         "M = exp(decay[b, t, g])[:, None] * M        gated, gated_delta; else M stays\n"
@@ -129,7 +129,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="B * T * D * E * (5 * key_value_heads + 2 * query_heads)",
     ),
-    "CAUSAL_CONV": Meaning(
+    "CAUSAL_CONV": OperationDoc(
         summary="A depthwise convolution along the steps that sees no step to come.",
         formula="padded = past_state, then input\n"
         "sum[b, c, t] = bias[c] + sum over k of weight[c, 0, k] * padded[b, c, t + k]\n"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import LIKE_INPUT, Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import LIKE_INPUT, Example, OperationDoc, tensor
 
 _SPREAD = "The data type of `x`. The dimensions of both inputs, broadcast as numpy does."
 _PAIR = (tensor([12, 10, -1], "int8"), tensor([10], "int8"))
 
 
-def _pair(summary: str, formula: str) -> Meaning:
-    return Meaning(
+def _pair(summary: str, formula: str) -> OperationDoc:
+    return OperationDoc(
         summary=summary,
         formula=formula,
         inputs={"x": "The first integers.", "y": "The second integers; broadcast against `x`."},
@@ -21,11 +21,11 @@ def _pair(summary: str, formula: str) -> Meaning:
     )
 
 
-MEANINGS: Mapping[str, Meaning] = {
+MEANINGS: Mapping[str, OperationDoc] = {
     "BITWISE_AND": _pair("The bits that both have.", "x & y"),
     "BITWISE_OR": _pair("The bits that one of them has at least.", "x | y"),
     "BITWISE_XOR": _pair("The bits that exactly one of them has.", "x ^ y"),
-    "BITWISE_NOT": Meaning(
+    "BITWISE_NOT": OperationDoc(
         summary="All bits the other way round.",
         formula="~x; -x - 1 for signed integers",
         inputs={"input": "The integers."},
@@ -33,7 +33,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((tensor([0, 1, -3], "int8"),)),
         traps=("A truth value has no such: NOT takes bool.",),
     ),
-    "BIT_SHIFT": Meaning(
+    "BIT_SHIFT": OperationDoc(
         summary="Bits moved to the left or to the right.",
         formula="left: x * 2^y, the low bits of it\nright: floor(x / 2^y)",
         inputs={"x": "The integers.", "y": "By how many bits; broadcast against `x`."},
@@ -46,7 +46,7 @@ MEANINGS: Mapping[str, Meaning] = {
             " for negative x. In C that is undefined.",
         ),
     ),
-    "BIT_CAST": Meaning(
+    "BIT_CAST": OperationDoc(
         summary="The same bytes, read as another data type.",
         formula="the bits of x as `to`",
         inputs={"input": "Any operand."},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import FUSED, Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import FUSED, Example, OperationDoc, counting, tensor
 
 _IMAGE = "Images [N, C, H, W], or [N, H, W, C] if the layout says NHWC."
 _BIAS = "[O], added to every pixel of channel o; none adds nothing."
@@ -15,8 +15,8 @@ _ATTRIBUTES = {
     "group": "In how many shares channels are kept apart; equal to C for a depthwise convolution.",
 }
 
-MEANINGS: Mapping[str, Meaning] = {
-    "CONV_2D": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "CONV_2D": OperationDoc(
         summary="A convolution of images; grouped and depthwise ones, too.",
         formula="output[n, o, y, x] = activation(bias[o] + sum over c, i, j of\n"
         "    filter[o, c, i, j] * padded[n, g * C/group + c,\n"
@@ -47,7 +47,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="2 * output elements * C/group * kH * kW, 1 more for each with a bias, and the activation's steps",
     ),
-    "CONV_2D_TRANSPOSE": Meaning(
+    "CONV_2D_TRANSPOSE": OperationDoc(
         summary="A transposed convolution: every input pixel adds its multiple of the filter to the output.",
         formula="full[n, o, y * down + i * dilation_down, x * across + j * dilation_across] +=\n"
         "    input[n, c, y, x] * filter[c, o - g * O/group, i, j]    for the c of group g = floor(o / (O/group))\n"

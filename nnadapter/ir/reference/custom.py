@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import Example, Meaning, counting
+from nnadapter.ir.reference.meaning import Example, OperationDoc, counting
 
-MEANINGS: Mapping[str, Meaning] = {
-    "CUSTOM": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "CUSTOM": OperationDoc(
         summary="One node of any ONNX op, computed by a custom kernel that a person registered.",
         formula="outputs = kernel(domain, op_type, since_version)(inputs, attributes)",
         inputs={"inputs": "The inputs of the node that are there, in their order."},

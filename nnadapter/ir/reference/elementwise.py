@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import FUSED, FUSED_INTEGERS, LIKE_INPUT, Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import FUSED, FUSED_INTEGERS, LIKE_INPUT, Example, OperationDoc, tensor
 from nnadapter.ir.schema import AttributeValue
 
 _NUMBERS = (-2.0, -0.5, 0.0, 0.5, 2.0)
@@ -23,8 +23,8 @@ def _unary(
     attributes: Mapping[str, str] | None = None,
     values: Mapping[str, AttributeValue] | None = None,
     flops: str = "",
-) -> Meaning:
-    return Meaning(
+) -> OperationDoc:
+    return OperationDoc(
         summary=summary,
         formula=formula,
         inputs={"input": "The operand, x in the formula; every element is taken by itself."},
@@ -36,10 +36,10 @@ def _unary(
     )
 
 
-def _binary(summary: str, formula: str, *traps: str, truth: bool = False, to_bool: bool = False) -> Meaning:
+def _binary(summary: str, formula: str, *traps: str, truth: bool = False, to_bool: bool = False) -> OperationDoc:
     x = tensor([[True, True], [False, False]]) if truth else tensor([[1.0, -2.0], [3.0, 7.0]])
     y = tensor([True, False]) if truth else tensor([2.0, -2.0])
-    return Meaning(
+    return OperationDoc(
         summary=summary,
         formula=formula,
         inputs={"x": _X, "y": _Y},
@@ -49,8 +49,8 @@ def _binary(summary: str, formula: str, *traps: str, truth: bool = False, to_boo
     )
 
 
-def _arithmetic(summary: str, formula: str, *traps: str) -> Meaning:
-    return Meaning(
+def _arithmetic(summary: str, formula: str, *traps: str) -> OperationDoc:
+    return OperationDoc(
         summary=summary,
         formula=formula,
         inputs={"x": _X, "y": _Y},
@@ -62,7 +62,7 @@ def _arithmetic(summary: str, formula: str, *traps: str) -> Meaning:
     )
 
 
-_UNARY: Mapping[str, Meaning] = {
+_UNARY: Mapping[str, OperationDoc] = {
     "ABS": _unary(
         "The absolute value.", "|x|", "The smallest signed integer has no positive counterpart and stays as it is."
     ),
@@ -138,7 +138,7 @@ _UNARY: Mapping[str, Meaning] = {
         "gamma * x if x > 0, gamma * alpha * (exp(x) - 1) if x <= 0",
         attributes={"alpha": "Factor of the exponential part.", "gamma": "Factor of both parts."},
     ),
-    "NOT": Meaning(
+    "NOT": OperationDoc(
         summary="The other truth value.",
         formula="not x",
         inputs={"input": "Truth values."},
@@ -183,7 +183,7 @@ _UNARY: Mapping[str, Meaning] = {
     ),
 }
 
-_BINARY: Mapping[str, Meaning] = {
+_BINARY: Mapping[str, OperationDoc] = {
     "MAX": _binary("The larger of two values.", "max(x, y)", _NAN, "It has exactly two inputs; ONNX's Max any number."),
     "MIN": _binary(
         "The smaller of two values.", "min(x, y)", _NAN, "It has exactly two inputs; ONNX's Min any number."
@@ -213,8 +213,8 @@ _BINARY: Mapping[str, Meaning] = {
     ),
 }
 
-_OTHER: Mapping[str, Meaning] = {
-    "PRELU": Meaning(
+_OTHER: Mapping[str, OperationDoc] = {
+    "PRELU": OperationDoc(
         summary="The value, or below 0 a share of it that a tensor says.",
         formula="x if x >= 0, slope * x if x < 0",
         inputs={
@@ -227,7 +227,7 @@ _OTHER: Mapping[str, Meaning] = {
             "Slopes align at the last axis: one slope per channel of [N, C, H, W] has dimensions [C, 1, 1], not [C].",
         ),
     ),
-    "POW": Meaning(
+    "POW": OperationDoc(
         summary="A power.",
         formula="input ^ exponent",
         inputs={"input": "The base.", "exponent": "May have another data type than `input`; broadcast against it."},
@@ -239,7 +239,7 @@ _OTHER: Mapping[str, Meaning] = {
             "A negative base with a fractional exponent gives NaN.",
         ),
     ),
-    "MOD": Meaning(
+    "MOD": OperationDoc(
         summary="The rest of a division.",
         formula="fmod false: x - y * floor(x / y)\nfmod true: x - y * trunc(x / y)",
         inputs={"x": "The dividend.", "y": "The divisor; broadcast against `x`."},
@@ -254,7 +254,7 @@ _OTHER: Mapping[str, Meaning] = {
             "Integers divided by 0 are undefined.",
         ),
     ),
-    "SUM": Meaning(
+    "SUM": OperationDoc(
         summary="The sum of any number of operands.",
         formula="inputs[0] + inputs[1] + …",
         inputs={"inputs": "One or more operands of one data type; all are broadcast."},
@@ -262,7 +262,7 @@ _OTHER: Mapping[str, Meaning] = {
         example=Example((tensor([1.0, 2.0]), tensor([10.0, 20.0]), tensor([[100.0], [200.0]]))),
         flops="the number of inputs less one, for each element of the output",
     ),
-    "WHERE": Meaning(
+    "WHERE": OperationDoc(
         summary="One of two values, as a condition says.",
         formula="x if condition, else y",
         inputs={
@@ -276,5 +276,5 @@ _OTHER: Mapping[str, Meaning] = {
     ),
 }
 
-MEANINGS: Mapping[str, Meaning] = {**_UNARY, **_BINARY, **_OTHER}
+MEANINGS: Mapping[str, OperationDoc] = {**_UNARY, **_BINARY, **_OTHER}
 """By operation."""

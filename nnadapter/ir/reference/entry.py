@@ -27,7 +27,7 @@ from nnadapter.ir.operations.row import no_flops, per_input, per_output
 from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.passes.run import PASSES
 from nnadapter.ir.reference.families import family_of, meaning_of
-from nnadapter.ir.reference.meaning import Example, Meaning
+from nnadapter.ir.reference.meaning import Example, OperationDoc
 from nnadapter.ir.reference.onnx_ops import ONNX_OPS
 from nnadapter.ir.schema import Attribute, FlopsRule, OperationSchema, Role
 from nnadapter.ir.verification import verify
@@ -378,8 +378,8 @@ def ranks_in_words(ranks: tuple[int, int]) -> str:
     return str(low) if low == high else f"{low} or more" if high >= 64 else f"{low} to {high}"
 
 
-def _input(role: Role, meaning: Meaning | None) -> Mapping[str, str]:
-    types = f"as {role.same}" if role.same not in (None, role.name) else _data_types(role.dtypes)
+def _input(role: Role, meaning: OperationDoc | None) -> Mapping[str, str]:
+    types = f"as {role.same_dtype_as}" if role.same_dtype_as not in (None, role.name) else _data_types(role.dtypes)
     several = "any number" if role.optional else "one or more"
     kind = several if role.variadic else "optional" if role.optional else ""
     return {
@@ -399,7 +399,7 @@ def _data_types(dtypes: frozenset[DataType]) -> str:
     return ", ".join(dtype.value for dtype in DataType if dtype in dtypes)
 
 
-def _attribute(attribute: Attribute, meaning: Meaning | None) -> Mapping[str, str]:
+def _attribute(attribute: Attribute, meaning: OperationDoc | None) -> Mapping[str, str]:
     length = "" if attribute.length is None else f" of {attribute.length}"
     choices = () if len(attribute.choices) == len(DataType) else attribute.choices
     return {

@@ -33,7 +33,7 @@ from nnadapter.ir.reference import (
     volumes,
     window_pooling,
 )
-from nnadapter.ir.reference.meaning import Meaning
+from nnadapter.ir.reference.meaning import OperationDoc
 from nnadapter.ir.schema import OperationSchema
 
 _MODULES = (
@@ -64,7 +64,7 @@ _MODULES = (
     custom,
 )
 
-FAMILIES: Mapping[str, Mapping[str, Meaning]] = MappingProxyType(
+FAMILIES: Mapping[str, Mapping[str, OperationDoc]] = MappingProxyType(
     {module.__name__.rpartition(".")[2]: module.MEANINGS for module in _MODULES}
 )
 """By family, named as the module of its rows: the operations in the order in which they are told."""
@@ -76,15 +76,17 @@ def family_of(type_: str) -> str:
     return _FAMILY_OF.get(type_, "")
 
 
-def meaning_of(schema: OperationSchema) -> Meaning | None:
+def meaning_of(schema: OperationSchema) -> OperationDoc | None:
     """What is said of an operation: by its own row, or by the family's table; None if nobody says anything.
 
     Raises:
         InvalidModelError: a row from outside holds something else.
     """
-    meaning = schema.meaning
-    if meaning is not None and not isinstance(meaning, Meaning):
-        raise InvalidModelError(f"{schema.type}: meaning is {type(meaning).__name__}, expected an nnadapter.ir.Meaning")
+    meaning = schema.doc
+    if meaning is not None and not isinstance(meaning, OperationDoc):
+        raise InvalidModelError(
+            f"{schema.type}: doc is {type(meaning).__name__}, expected an nnadapter.ir.OperationDoc"
+        )
     if meaning is not None:
         return meaning
     return FAMILIES[_FAMILY_OF[schema.type]][schema.type] if schema.type in _FAMILY_OF else None

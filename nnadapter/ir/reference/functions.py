@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import LIKE_INPUT, Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import LIKE_INPUT, Example, OperationDoc, tensor
 from nnadapter.ir.schema import AttributeValue
 
 _NUMBERS = (-1.0, -0.5, 0.0, 0.5, 1.0)
@@ -20,8 +20,8 @@ def _function(
     attributes: Mapping[str, str] | None = None,
     values: Mapping[str, AttributeValue] | None = None,
     outputs: Mapping[str, str] = LIKE_INPUT,
-) -> Meaning:
-    return Meaning(
+) -> OperationDoc:
+    return OperationDoc(
         summary=summary,
         formula=formula,
         inputs={"input": "The operand, x in the formula; every element is taken by itself."},
@@ -32,7 +32,7 @@ def _function(
     )
 
 
-MEANINGS: Mapping[str, Meaning] = {
+MEANINGS: Mapping[str, OperationDoc] = {
     "ACOS": _function("The inverse of the cosine, 0 to pi.", "acos(x)", "Outside -1 to 1 it gives NaN."),
     "ACOSH": _function(
         "The inverse of the hyperbolic cosine, 0 or more.",
@@ -56,7 +56,7 @@ MEANINGS: Mapping[str, Meaning] = {
         "One over the square root.", "1 / sqrt(x)", "0 gives inf, negative numbers NaN.", numbers=(0.25, 1.0, 4.0)
     ),
     "SQUARE": _function("The value times itself.", "x * x", "Integers wrap around.", numbers=(-3.0, 0.5, 2.0)),
-    "NOT_EQUAL": Meaning(
+    "NOT_EQUAL": OperationDoc(
         summary="Whether two values differ.",
         formula="x != y",
         inputs={"x": "The first operand.", "y": "The second operand; broadcast against `x`."},
@@ -64,7 +64,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((tensor([1, 2, 3]), tensor([[1], [3]]))),
         traps=("NaN differs from everything, from NaN too.",),
     ),
-    "FLOOR_DIV": Meaning(
+    "FLOOR_DIV": OperationDoc(
         summary="The quotient, rounded down.",
         formula="floor(x / y)",
         inputs={"x": "The dividend.", "y": "The divisor; broadcast against `x`."},
@@ -113,7 +113,7 @@ MEANINGS: Mapping[str, Meaning] = {
         values={"detect_negative": False},
         outputs=_TESTED,
     ),
-    "SWIGLU": Meaning(
+    "SWIGLU": OperationDoc(
         summary="The gated activation of many language models: the Swish of one operand times another.",
         formula="gate / (1 + exp(-alpha * gate)) * value",
         inputs={"gate": "What the activation is applied to.", "value": "What it is multiplied with."},

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nnadapter.ir.reference.meaning import Example, Meaning, counting
+from nnadapter.ir.reference.meaning import Example, OperationDoc, counting
 
-MEANINGS: Mapping[str, Meaning] = {
-    "FILL": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "FILL": OperationDoc(
         summary="One number, everywhere.",
         formula="output[…] = value",
         inputs={"value": "A scalar: rank 0."},
@@ -18,7 +18,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((np.array(7.0, np.float32),), {"shape": (2, 2)}),
         traps=("[1] is no scalar, and is refused.",),
     ),
-    "RANGE": Meaning(
+    "RANGE": OperationDoc(
         summary="Numbers at equal distances.",
         formula="output[i] = start + i * delta for i = 0 to count - 1",
         inputs={"start": "The first number, a scalar.", "delta": "The distance, a scalar; it may be negative."},
@@ -30,7 +30,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "Multiply; do not add up: roundings of sums grow.",
         ),
     ),
-    "EYE_LIKE": Meaning(
+    "EYE_LIKE": OperationDoc(
         summary="Ones on a diagonal, zeros elsewhere, in the dimensions of another matrix.",
         formula="output[i, j] = 1 if j - i = k, else 0",
         inputs={"input": "A matrix; its dimensions alone matter, its numbers do not."},

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import AXIS, Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import AXIS, Example, OperationDoc, counting, tensor
 
 _ANY = "Any operand."
 _QUANTIZED = "A result of a per-tensor quantized operand is quantized as it is."
 _OUTSIDE = "Indices outside of the axis are undefined: the definition raises, a device may do as it likes."
 
-MEANINGS: Mapping[str, Meaning] = {
-    "SLICE": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "SLICE": OperationDoc(
         summary="Every so many elements of some axes, forwards or backwards.",
         formula="output[…, i, …] = input[…, first + i * steps[a], …] on axis axes[a]; other axes are kept whole\n"
         "first = starts[a]; for a negative step min(starts[a], size - 1)\n"
@@ -37,7 +37,7 @@ MEANINGS: Mapping[str, Meaning] = {
             _QUANTIZED,
         ),
     ),
-    "GATHER": Meaning(
+    "GATHER": OperationDoc(
         summary="Slices of an operand along an axis, by index.",
         formula="output[a…, i…, b…] = input[a…, indices[i…], b…]",
         inputs={
@@ -51,7 +51,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((counting(3, 2), tensor([[2, -3]])), {"axis": 0}),
         traps=(_OUTSIDE, "A scalar index takes the axis away.", _QUANTIZED),
     ),
-    "GATHER_ELEMENTS": Meaning(
+    "GATHER_ELEMENTS": OperationDoc(
         summary="Elements of an operand, each by an index along one axis.",
         formula="output[a…, i, b…] = input[a…, indices[a…, i, b…], b…], the index standing on `axis`",
         inputs={
@@ -63,7 +63,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((counting(2, 3), tensor([[0, -1], [1, 1]])), {"axis": 1}),
         traps=(_OUTSIDE, "Nothing is broadcast: what `indices` does not reach is left out.", _QUANTIZED),
     ),
-    "PAD": Meaning(
+    "PAD": OperationDoc(
         summary="Elements added around an operand, or taken away.",
         formula="output[…, i, …] = kept[…, i - max(0, begin), …] inside; outside by `mode`\n"
         "kept: the input without the elements that negative pads take away",

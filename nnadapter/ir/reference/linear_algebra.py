@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import LIKE_INPUT, Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import LIKE_INPUT, Example, OperationDoc, counting, tensor
 
-MEANINGS: Mapping[str, Meaning] = {
-    "TRILU": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "TRILU": OperationDoc(
         summary="A triangle of every matrix; zeros elsewhere.",
         formula="upper: output[…, i, j] = input[…, i, j] if j - i >= k, else 0\n"
         "lower: output[…, i, j] = input[…, i, j] if j - i <= k, else 0",
@@ -20,7 +20,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((counting(3, 3),), {"upper": False, "k": -1}),
         traps=("The diagonal k itself belongs to either triangle.", "ONNX's k is an input, and here a number."),
     ),
-    "DETERMINANT": Meaning(
+    "DETERMINANT": OperationDoc(
         summary="The determinant of every matrix.",
         formula="output[…] = det(input[…, :, :])",
         inputs={"input": "Square matrices […, n, n]."},
@@ -29,7 +29,7 @@ MEANINGS: Mapping[str, Meaning] = {
         traps=("The determinant of a matrix of 0 rows is 1.",),
         flops="floor(2 / 3 * n^3) + n for each matrix",
     ),
-    "EINSUM": Meaning(
+    "EINSUM": OperationDoc(
         summary="Sums of products, as an equation says them.",
         formula="output[result] = sum over all other letters of inputs[0][term 0] * inputs[1][term 1] * …",
         inputs={"inputs": "One for each term, of one data type."},

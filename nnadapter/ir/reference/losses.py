@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, tensor
 
 _ROLES = {
     "target": "[N, d1, …]: the class of every place, from 0 to C - 1, or `ignore_index`.",
@@ -22,8 +22,8 @@ _TRAPS = (
 )
 _TARGETS = tensor([0, 2, -1])
 
-MEANINGS: Mapping[str, Meaning] = {
-    "NEGATIVE_LOG_LIKELIHOOD_LOSS": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "NEGATIVE_LOG_LIKELIHOOD_LOSS": OperationDoc(
         summary="How unlikely the right classes are, from logarithms of probabilities.",
         formula="loss[n, d…] = -weight[t] * input[n, t, d…] with t = target[n, d…]; 0 where t = ignore_index\n"
         "output = loss, its sum, or its sum / sum of weight[t]",
@@ -34,7 +34,7 @@ MEANINGS: Mapping[str, Meaning] = {
         traps=(*_TRAPS, "It takes no logarithm: the input is one."),
         flops="4 for each target",
     ),
-    "SOFTMAX_CROSS_ENTROPY_LOSS": Meaning(
+    "SOFTMAX_CROSS_ENTROPY_LOSS": OperationDoc(
         summary="How unlikely the right classes are, from scores.",
         formula="log_probabilities[n, c, d…] = input[n, c, d…] - log(sum over k of exp(input[n, k, d…]))\n"
         "output as NEGATIVE_LOG_LIKELIHOOD_LOSS of log_probabilities",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import FUSED, FUSED_INTEGERS, Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import FUSED, FUSED_INTEGERS, Example, OperationDoc, tensor
 
-MEANINGS: Mapping[str, Meaning] = {
-    "FULLY_CONNECTED": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "FULLY_CONNECTED": OperationDoc(
         summary="A layer of a network: rows of numbers times a matrix of weights.",
         formula="output[…, n] = activation(bias[n] + sum over k of input[…, k] * weight[n, k])",
         inputs={
@@ -30,7 +30,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="2 * output elements * K, 1 more for each with a bias, and the activation's steps",
     ),
-    "MAT_MUL": Meaning(
+    "MAT_MUL": OperationDoc(
         summary="A product of matrices, or of stacks of them, as numpy.matmul.",
         formula="output[…, i, j] = activation(sum over k of x[…, i, k] * y[…, k, j])",
         inputs={
@@ -59,7 +59,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="2 * output elements * K, and the activation's steps",
     ),
-    "MAT_MUL_N_BITS": Meaning(
+    "MAT_MUL_N_BITS": OperationDoc(
         summary="FULLY_CONNECTED with a weight of few bits that stays packed, in blocks with a scale and a zero point.",
         formula="W[n, k] = (integer[n, k] - zero_point[n, b]) * scale[n, b] with b = floor(k / block_size)\n"
         "integer[n, k] = floor(weight[n, b, floor(p * bits / 8)] / 2^((p * bits) mod 8)) mod 2^bits"

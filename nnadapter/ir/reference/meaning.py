@@ -26,7 +26,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Meaning:
+class OperationDoc:
     """What a person needs to implement an operation, beside its row of the schema table."""
 
     summary: str

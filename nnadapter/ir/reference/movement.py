@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nnadapter.ir.reference.meaning import AXIS, Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import AXIS, Example, OperationDoc, counting, tensor
 
 _ANY = "Any operand."
 _QUANTIZED = "A result of a per-tensor quantized operand is quantized as it is."
 
-MEANINGS: Mapping[str, Meaning] = {
-    "RESHAPE": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "RESHAPE": OperationDoc(
         summary="The same elements in the same order, with other dimensions.",
         formula="flat(output) = flat(input), in row-major order",
         inputs={"input": _ANY},
@@ -26,7 +26,7 @@ MEANINGS: Mapping[str, Meaning] = {
             _QUANTIZED,
         ),
     ),
-    "TRANSPOSE": Meaning(
+    "TRANSPOSE": OperationDoc(
         summary="The same elements, their axes in another order.",
         formula="output axis i is input axis perm[i]: output.dimensions[i] = input.dimensions[perm[i]]",
         inputs={"input": _ANY},
@@ -44,7 +44,7 @@ MEANINGS: Mapping[str, Meaning] = {
             _QUANTIZED,
         ),
     ),
-    "EXPAND": Meaning(
+    "EXPAND": OperationDoc(
         summary="Axes of size 1 repeated, as numpy broadcasts.",
         formula="output[…, i, …] = input[…, 0, …] where the input has size 1, input[…, i, …] elsewhere",
         inputs={"input": _ANY},
@@ -58,7 +58,7 @@ MEANINGS: Mapping[str, Meaning] = {
             _QUANTIZED,
         ),
     ),
-    "TILE": Meaning(
+    "TILE": OperationDoc(
         summary="The whole operand, repeated along each axis.",
         formula="output[…, i, …] = input[…, i mod size, …]",
         inputs={"input": _ANY},
@@ -67,7 +67,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((counting(1, 2),), {"repeats": (2, 2)}),
         traps=("1 2 becomes 1 2 1 2, not 1 1 2 2.", _QUANTIZED),
     ),
-    "CONCAT": Meaning(
+    "CONCAT": OperationDoc(
         summary="Operands behind each other along an axis.",
         formula="output = inputs[0], inputs[1], … along axis",
         inputs={"inputs": "One or more of one data type and rank, equal in every dimension but that of the axis."},
@@ -80,7 +80,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "The number of inputs is not bounded.",
         ),
     ),
-    "SPLIT": Meaning(
+    "SPLIT": OperationDoc(
         summary="An operand cut into pieces along an axis.",
         formula="outputs[p] = input[…, split[0] + … + split[p - 1] : split[0] + … + split[p], …]",
         inputs={"input": _ANY},
@@ -96,7 +96,7 @@ MEANINGS: Mapping[str, Meaning] = {
             _QUANTIZED,
         ),
     ),
-    "DEPTH_TO_SPACE": Meaning(
+    "DEPTH_TO_SPACE": OperationDoc(
         summary="Channels become blocks of pixels: a larger image with fewer channels.",
         formula="output[n, c, y * b + i, x * b + j] = input[n, k, y, x], b = block_size, C' = C / (b * b)\n"
         "DCR: k = (i * b + j) * C' + c    CRD: k = c * b * b + i * b + j",
@@ -110,7 +110,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((counting(1, 8, 1, 1),), {"block_size": 2, "mode": "CRD"}),
         traps=("The two modes give the same only if C' is 1.", _QUANTIZED),
     ),
-    "SPACE_TO_DEPTH": Meaning(
+    "SPACE_TO_DEPTH": OperationDoc(
         summary="Blocks of pixels become channels: a smaller image with more channels.",
         formula="output[n, (i * b + j) * C + c, y, x] = input[n, c, y * b + i, x * b + j], b = block_size",
         inputs={"input": "[N, C, H, W], or [N, H, W, C] if the layout says NHWC; H and W multiples of block_size."},

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import AXIS, LIKE_INPUT, Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import AXIS, LIKE_INPUT, Example, OperationDoc, counting, tensor
 
 EPSILON = "Added to the variance, under the square root."
 """Of normalizations by a variance."""
 _CHANNELS = "[N, C, …]; the channels are the last axis if the layout says NHWC."
 
-MEANINGS: Mapping[str, Meaning] = {
-    "BATCH_NORMALIZATION": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "BATCH_NORMALIZATION": OperationDoc(
         summary="Every channel moved and scaled by statistics that training found.",
         formula="output = (input - mean[c]) / sqrt(variance[c] + epsilon) * scale[c] + bias[c]",
         inputs={
@@ -39,7 +39,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "fuse_batch_normalization folds it into the operation before it, or makes MUL and ADD of it.",
         ),
     ),
-    "LAYER_NORMALIZATION": Meaning(
+    "LAYER_NORMALIZATION": OperationDoc(
         summary="Every item brought to mean 0 and variance 1, over the last axes.",
         formula="output = (input - mean) / sqrt(variance + epsilon) * scale + bias\n"
         "mean, variance: over the axes from `axis` to the last; variance = mean of (input - mean)^2",
@@ -59,7 +59,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "It has one output: where ONNX's Mean or InvStdDev is read, the converter spells the node out in steps.",
         ),
     ),
-    "INSTANCE_NORMALIZATION": Meaning(
+    "INSTANCE_NORMALIZATION": OperationDoc(
         summary="Every channel of every item brought to mean 0 and variance 1.",
         formula="output = (input - mean[n, c]) / sqrt(variance[n, c] + epsilon) * scale[c] + bias[c]\n"
         "mean, variance: over the spatial axes",
@@ -75,7 +75,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "GroupNormalization becomes this operation between two RESHAPE, with a group in the place of a channel.",
         ),
     ),
-    "LOCAL_RESPONSE_NORMALIZATION": Meaning(
+    "LOCAL_RESPONSE_NORMALIZATION": OperationDoc(
         summary="Every element divided by a power of the sum of squares of its neighbors in other channels.",
         formula="output[n, c, …] = input[n, c, …] / (bias + alpha / size * sum of input[n, i, …]^2) ^ beta\n"
         "i from max(0, c - floor((size - 1) / 2)) to min(C - 1, c + floor(size / 2))",
@@ -95,7 +95,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="size + 5 for each element of the output",
     ),
-    "SOFTMAX": Meaning(
+    "SOFTMAX": OperationDoc(
         summary="Exponentials along an axis, divided by their sum.",
         formula="output[…, i, …] = exp(input[…, i, …]) / sum over j of exp(input[…, j, …])",
         inputs={"input": "The scores."},
@@ -108,7 +108,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "A row of nothing but -inf gives NaN.",
         ),
     ),
-    "LOG_SOFTMAX": Meaning(
+    "LOG_SOFTMAX": OperationDoc(
         summary="The logarithm of SOFTMAX.",
         formula="output[…, i, …] = input[…, i, …] - log(sum over j of exp(input[…, j, …]))",
         inputs={"input": "The scores."},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import AXIS, LIKE_INPUT, Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import AXIS, LIKE_INPUT, Example, OperationDoc, tensor
 
-MEANINGS: Mapping[str, Meaning] = {
-    "RMS_NORMALIZATION": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "RMS_NORMALIZATION": OperationDoc(
         summary="Every item divided by its root mean square, over the last axes.",
         formula="output = input / sqrt(mean of input^2 over the axes from `axis` to the last + epsilon) * scale",
         inputs={"input": "Any rank.", "scale": "Broadcasts to the dimensions of `input`."},
@@ -22,7 +22,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "The result has the data type of the scale, which may differ from the input's.",
         ),
     ),
-    "LP_NORMALIZATION": Meaning(
+    "LP_NORMALIZATION": OperationDoc(
         summary="Elements along an axis, divided by their norm.",
         formula="output[…, i, …] = input[…, i, …] / (sum over j of |input[…, j, …]| ^ p) ^ (1 / p)",
         inputs={"input": "The numbers."},
@@ -31,7 +31,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((tensor([[3.0, 4.0], [0.0, 0.0]]),), {"axis": 1}),
         traps=("Where the norm is 0 the result is 0, not NaN.", "There is no epsilon."),
     ),
-    "MEAN_VARIANCE_NORMALIZATION": Meaning(
+    "MEAN_VARIANCE_NORMALIZATION": OperationDoc(
         summary="Brought to mean 0 and deviation 1 over any axes.",
         formula="output = (input - mean) / (deviation + epsilon)\n"
         "mean: over `axes`; deviation = sqrt(mean of (input - mean)^2 over `axes`)",

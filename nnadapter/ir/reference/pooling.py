@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import Example, Meaning, counting
+from nnadapter.ir.reference.meaning import Example, OperationDoc, counting
 
 ATTRIBUTES = {
     "kernel_shape": "Size of the window along each spatial axis.",
@@ -35,8 +35,8 @@ _EXAMPLE = Example(
 )
 _FLOPS = "output elements * kernel_shape[0] * kernel_shape[1]"
 
-MEANINGS: Mapping[str, Meaning] = {
-    "MAX_POOL_2D": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "MAX_POOL_2D": OperationDoc(
         summary="The largest element of each window of an image.",
         formula="output[n, c, y, x] = max over i, j of padded[n, c, y * down + i * dilation_down, x * across +"
         f" j * dilation_across]\n{SIZES}",
@@ -53,7 +53,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops=_FLOPS,
     ),
-    "AVERAGE_POOL_2D": Meaning(
+    "AVERAGE_POOL_2D": OperationDoc(
         summary="The mean of each window of an image.",
         formula="output[n, c, y, x] = sum over i, j of padded[n, c, y * down + i * dilation_down, x * across +"
         f" j * dilation_across] / divisor[y, x]\n{SIZES}",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nnadapter.ir.operand import DataType, Quantization, QuantizedType
-from nnadapter.ir.reference.meaning import Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, tensor
 
 _HALVES = Quantization(scale=(0.5,), zero_point=(10,))
 _BYTES = QuantizedType(DataType.UINT8, _HALVES)
 
-MEANINGS: Mapping[str, Meaning] = {
-    "QUANTIZE": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "QUANTIZE": OperationDoc(
         summary="Reals as the integers of a quantized operand.",
         formula="output = saturated(rint(input / scale) + zero_point)",
         inputs={"input": "Reals; taken as float32."},
@@ -27,7 +27,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "What NaN becomes is not defined.",
         ),
     ),
-    "DEQUANTIZE": Meaning(
+    "DEQUANTIZE": OperationDoc(
         summary="The reals that a quantized operand stands for.",
         formula="output = (input - zero_point) * scale",
         inputs={"input": "A quantized operand of any integer type. Its type says scale, zero point and axis."},
@@ -40,7 +40,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "An operand that is not quantized is refused; CAST takes it.",
         ),
     ),
-    "STORAGE_CAST": Meaning(
+    "STORAGE_CAST": OperationDoc(
         summary="The same integers, said to stand for reals from now on.",
         formula="output = input",
         inputs={"input": "Integers."},

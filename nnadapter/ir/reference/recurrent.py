@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, tensor
 
 _LETTERS = "Steps T, batch B, features I, directions D (1 or 2), hidden units H."
 _SEQUENCE = "[T, D, B, H]: the hidden state after every step; zeros behind the end of a sequence."
@@ -43,8 +43,8 @@ _FUNCTIONS = (
 )
 _ONE = (tensor([[[1.0]], [[2.0]]]), tensor([[[1.0]]]), tensor([[[0.5]]]))
 
-MEANINGS: Mapping[str, Meaning] = {
-    "LSTM": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "LSTM": OperationDoc(
         summary="A layer of long short-term memory over whole sequences.",
         formula="per step, x = input[t], h and c the states; W, R, b, P: the gate's weights, recurrent weights, both"
         " biases added, peephole\n"
@@ -76,7 +76,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="(4 * (2I + 2H + 2) + 10) for each element of the output",
     ),
-    "GRU": Meaning(
+    "GRU": OperationDoc(
         summary="A layer of gated recurrent units over whole sequences.",
         formula="per step, x = input[t], h the state; W, R: the gate's weights, bw and br: its two biases\n"
         "z = f(W_z x + R_z h + bw_z + br_z)\n"
@@ -94,7 +94,7 @@ MEANINGS: Mapping[str, Meaning] = {
         traps=("Gates are update, reset, hidden. PyTorch's order is reset, update, new.", *_FUNCTIONS),
         flops="(3 * (2I + 2H + 2) + 7) for each element of the output",
     ),
-    "RNN": Meaning(
+    "RNN": OperationDoc(
         summary="A plain recurrent layer over whole sequences.",
         formula="h' = f(W x + R h + b), b: both biases added",
         inputs=_inputs(1, ""),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import AXIS, LIKE_INPUT, Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import AXIS, LIKE_INPUT, Example, OperationDoc, counting, tensor
 
 _KEEPDIMS = "True: the axes stay, with size 1. False: they go."
 _ARGUMENT = {"output": "int64: indices along the axis, from 0. The axis has size 1, or goes."}
 
 
-def _reduction(summary: str, formula: str, *traps: str, flops: str = "") -> Meaning:
-    return Meaning(
+def _reduction(summary: str, formula: str, *traps: str, flops: str = "") -> OperationDoc:
+    return OperationDoc(
         summary=summary,
         formula=formula,
         inputs={"input": "The numbers."},
@@ -29,8 +29,8 @@ def _reduction(summary: str, formula: str, *traps: str, flops: str = "") -> Mean
     )
 
 
-def _argument(summary: str, formula: str, extreme: str) -> Meaning:
-    return Meaning(
+def _argument(summary: str, formula: str, extreme: str) -> OperationDoc:
+    return OperationDoc(
         summary=summary,
         formula=formula,
         inputs={"input": "The numbers."},
@@ -49,7 +49,7 @@ def _argument(summary: str, formula: str, extreme: str) -> Meaning:
     )
 
 
-MEANINGS: Mapping[str, Meaning] = {
+MEANINGS: Mapping[str, OperationDoc] = {
     "REDUCE_MEAN": _reduction(
         "The mean over axes.",
         "output = (sum of input over axes) / number of elements",
@@ -85,7 +85,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "ARG_MIN": _argument(
         "Where the smallest element along an axis is.", "output[…] = i with input[…, i, …] the smallest", "smallest"
     ),
-    "CUM_SUM": Meaning(
+    "CUM_SUM": OperationDoc(
         summary="Running sums along an axis.",
         formula="output[…, i, …] = sum of input[…, j, …] for j <= i\n"
         "exclusive: for j < i. reverse: for j >= i, or j > i",
@@ -99,7 +99,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((tensor([1.0, 2.0, 3.0, 4.0]),), {"axis": 0, "exclusive": True, "reverse": True}),
         traps=("Integers wrap around.",),
     ),
-    "TOP_K": Meaning(
+    "TOP_K": OperationDoc(
         summary="The k largest or smallest elements along an axis, and where they are.",
         formula="values, indices = the first k along the axis of (input, index) in order",
         inputs={"input": "The numbers."},

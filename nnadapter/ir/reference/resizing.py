@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, tensor
 
 _PLACES = (
     "place of output index i on an axis that goes from `size` to `out` elements, s = scales[axis]:\n"
@@ -26,8 +26,8 @@ _TRAPS = (
     "`shape` and `scales` have an entry for every axis, also for batch and channels.",
 )
 
-MEANINGS: Mapping[str, Meaning] = {
-    "RESIZE_NEAREST": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "RESIZE_NEAREST": OperationDoc(
         summary="Another size, by the nearest element of the input.",
         formula=f"output[…, i, …] = input[…, clip(rounded(place(i)), 0, size - 1), …], axis by axis\n{_PLACES}"
         "rounded: round_prefer_floor ceil(p - 0.5); round_prefer_ceil floor(p + 0.5); floor(p); ceil(p)",
@@ -49,7 +49,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         traps=(*_TRAPS, "A result of a per-tensor quantized operand is quantized as it is."),
     ),
-    "RESIZE_LINEAR": Meaning(
+    "RESIZE_LINEAR": OperationDoc(
         summary="Another size, by a weighed mean of neighbors along every axis that changes.",
         formula="output[…, i, …] = input[…, low, …] * (1 - w) + input[…, high, …] * w, axis by axis\n"
         "p = clip(place(i), 0, size - 1), low = floor(p), high = min(low + 1, size - 1), w = p - low\n" + _PLACES,

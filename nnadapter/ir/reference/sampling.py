@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, counting, tensor
 
 _ONNX_ORDER = "Images [N, C, H, W]; no other layout."
 _OUTPUT_SHAPE = "(height, width) of what every region becomes, in bins."
 _SCALE = "What corners are multiplied by: pixels of `input` per unit of a region."
 
-MEANINGS: Mapping[str, Meaning] = {
-    "GRID_SAMPLE": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "GRID_SAMPLE": OperationDoc(
         summary="Images read at the places that a grid says.",
         formula="output[n, c, y, x] = interpolated(input[n, c], place(grid[n, y, x]))\n"
         "place of a coordinate v on an axis of `size`:\n"
@@ -46,7 +46,7 @@ MEANINGS: Mapping[str, Meaning] = {
         flops="2 * output elements * neighbors per axis ^ spatial axes (1, 2 and 4 per axis for nearest, linear and"
         " cubic)",
     ),
-    "AFFINE_GRID": Meaning(
+    "AFFINE_GRID": OperationDoc(
         summary="The grid for GRID_SAMPLE of an affine map.",
         formula="output[n, y, x] = input[n] @ (px, py, 1)\n"
         "p of index i on an axis of `size`: align_corners: 2 * i / (size - 1) - 1; else: (2 * i + 1) / size - 1",
@@ -63,7 +63,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="2 * output elements * columns of a matrix",
     ),
-    "ROI_ALIGN": Meaning(
+    "ROI_ALIGN": OperationDoc(
         summary="Regions of images, read at places between pixels, each in equally many bins.",
         formula="region = regions[r] * spatial_scale, less 0.5 if half_pixel: (left, top, right, bottom)\n"
         "height = bottom - top, width = right - left; at least 1 unless half_pixel\n"
@@ -98,7 +98,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "spatial_scale comes before the shift.",
         ),
     ),
-    "MAX_ROI_POOL": Meaning(
+    "MAX_ROI_POOL": OperationDoc(
         summary="The largest element of each bin of regions of images.",
         formula="corner = floor(|c| * spatial_scale + 0.5), with the sign of c, for each number c of a region\n"
         "step = max(bottom - top + 1, 1) / bins; rows of bin b: floor(b * step) + top up to and without"
@@ -116,7 +116,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "The number of the image is a float, the first of the five.",
         ),
     ),
-    "DEFORMABLE_CONV_2D": Meaning(
+    "DEFORMABLE_CONV_2D": OperationDoc(
         summary="A convolution whose taps are moved, each by an offset of its own, and may be weighed.",
         formula="output[n, o, y, x] = bias[o] + sum over c, i, j of filter[o, c, i, j] * m * sampled(input[n, k],"
         " place)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import AXIS, Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import AXIS, Example, OperationDoc, counting, tensor
 
 _OUTSIDE = "Indices outside are undefined: the definition raises, a device may do as it likes."
 _SAME = {"output": "Data type and dimensions of `input`; layout NCHW."}
@@ -17,8 +17,8 @@ _EQUAL = (
 )
 _FLOPS = "1 for each update, 0 with reduction `none`"
 
-MEANINGS: Mapping[str, Meaning] = {
-    "GATHER_ND": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "GATHER_ND": OperationDoc(
         summary="Slices of an operand, each by several indices at once.",
         formula="output[b…, i…, r…] = input[b…, indices[b…, i…, 0], indices[b…, i…, 1], …, r…]",
         inputs={
@@ -31,7 +31,7 @@ MEANINGS: Mapping[str, Meaning] = {
         example=Example((counting(2, 2, 2), tensor([[[1]], [[0]]])), {"batch_dims": 1}),
         traps=(_OUTSIDE, "A depth of 0 takes whole items."),
     ),
-    "SCATTER_ELEMENTS": Meaning(
+    "SCATTER_ELEMENTS": OperationDoc(
         summary="An operand in which single elements were changed, each by an index along one axis.",
         formula="output = input; for every place (a…, i, b…) of indices:\n"
         "    output[a…, indices[a…, i, b…], b…] = reduction(output[…], updates[a…, i, b…])",
@@ -48,7 +48,7 @@ MEANINGS: Mapping[str, Meaning] = {
         traps=(_EQUAL, _OUTSIDE, "The input is not changed in place: it may be read elsewhere."),
         flops=_FLOPS,
     ),
-    "SCATTER_ND": Meaning(
+    "SCATTER_ND": OperationDoc(
         summary="An operand in which slices were changed, each at several indices at once.",
         formula="output = input; for every place i… of indices without the last axis:\n"
         "    output[indices[i…, 0], indices[i…, 1], …, r…] = reduction(output[…], updates[i…, r…])",
@@ -64,7 +64,7 @@ MEANINGS: Mapping[str, Meaning] = {
         traps=(_EQUAL, _OUTSIDE, "The input is not changed in place: it may be read elsewhere."),
         flops=_FLOPS,
     ),
-    "TENSOR_SCATTER": Meaning(
+    "TENSOR_SCATTER": OperationDoc(
         summary="A cache in which each item of the batch was written from a position of its own on.",
         formula="output = input; output[b, …, p, …] = updates[b, …, i, …]\n"
         "p = indices[b] + i; circular: modulo the size of the axis",
@@ -86,7 +86,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "ONNX's negative axis has been resolved.",
         ),
     ),
-    "ONE_HOT": Meaning(
+    "ONE_HOT": OperationDoc(
         summary="A new axis that is `on` at the index and `off` elsewhere.",
         formula="output[a…, i, b…] = values[1] if i = indices[a…, b…] (or that + depth), else values[0]",
         inputs={
@@ -104,7 +104,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "Negative indices count from the end; those outside of -depth to depth - 1 give off everywhere.",
         ),
     ),
-    "REVERSE_SEQUENCE": Meaning(
+    "REVERSE_SEQUENCE": OperationDoc(
         summary="The first elements of each sequence of a batch, in reverse.",
         formula="output[b, t] = input[b, lengths[b] - 1 - t] if t < lengths[b], else input[b, t]",
         inputs={

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import Example, Meaning, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, tensor
 
 _PARTS = "The last axis has size 1 for real numbers, 2 for complex ones (real part, imaginary part)."
 
-MEANINGS: Mapping[str, Meaning] = {
-    "DFT": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "DFT": OperationDoc(
         summary="The discrete Fourier transform along an axis, or its inverse.",
         formula="forwards: output[k] = sum over n of x[n] * exp(-2i * pi * k * n / length)\n"
         "inverse:  output[k] = 1 / length * sum over n of x[n] * exp(2i * pi * k * n / length)\n"
@@ -36,7 +36,7 @@ MEANINGS: Mapping[str, Meaning] = {
         ),
         flops="5 * elements * ceil(log2(length)), the logarithm 1 at least, for `length` elements along the axis",
     ),
-    "STFT": Meaning(
+    "STFT": OperationDoc(
         summary="Fourier transforms of overlapping frames of signals.",
         formula="output[b, f, k] = sum over n of input[b, f * frame_step + n] * window[n] * exp(-2i * pi * k * n /"
         " frame_length)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nnadapter.ir.reference.meaning import Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, counting, tensor
 
 _INPUT = "Volumes [N, C, D, H, W]."
 _BIAS = "[O], added to every element of channel o."
@@ -15,8 +15,8 @@ _ATTRIBUTES = {
     "group": "In how many shares channels are kept apart.",
 }
 
-MEANINGS: Mapping[str, Meaning] = {
-    "CONV_3D": Meaning(
+MEANINGS: Mapping[str, OperationDoc] = {
+    "CONV_3D": OperationDoc(
         summary="A convolution of volumes.",
         formula="output[n, o, z, y, x] = bias[o] + sum over c, h, i, j of filter[o, c, h, i, j] *\n"
         "    padded[n, g * C/group + c, z * deep + h * dilation_deep, y * down + i * dilation_down,"
@@ -29,7 +29,7 @@ MEANINGS: Mapping[str, Meaning] = {
         traps=("It has no fuse code, and no other layout.", "The filter is not mirrored."),
         flops="2 * output elements * C/group * kD * kH * kW, and 1 more for each with a bias",
     ),
-    "CONV_3D_TRANSPOSE": Meaning(
+    "CONV_3D_TRANSPOSE": OperationDoc(
         summary="A transposed convolution of volumes.",
         formula="full[n, o, z * deep + h * dilation_deep, y * down + i * dilation_down, x * across +"
         " j * dilation_across] +=\n    input[n, c, z, y, x] * filter[c, o - g * O/group, h, i, j]"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nnadapter.ir.reference.meaning import Example, Meaning, counting, tensor
+from nnadapter.ir.reference.meaning import Example, OperationDoc, counting, tensor
 from nnadapter.ir.reference.pooling import ATTRIBUTES, CEIL, COUNT_INCLUDE_PAD, SIZES
 from nnadapter.ir.schema import AttributeValue
 
@@ -32,10 +32,10 @@ def _pool(
     more: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
     values: Mapping[str, AttributeValue] | None = None,
-) -> Meaning:
+) -> OperationDoc:
     image, result = _IMAGES if rank == 2 else _VOLUMES
     given: dict[str, AttributeValue] = {"kernel_shape": (2,) * rank, "strides": (1,) * (rank - 1) + (2,)}
-    return Meaning(
+    return OperationDoc(
         summary=summary,
         formula=f"{formula}\n{SIZES}",
         inputs={"input": image},
@@ -51,7 +51,7 @@ _LOWEST = "Pads are -inf, for integers the smallest number, and not 0."
 _ZEROS = "Pads are zeros. Nothing is divided by the number of elements."
 _INDICES = {"indices": _POSITIONS}
 
-MEANINGS: Mapping[str, Meaning] = {
+MEANINGS: Mapping[str, OperationDoc] = {
     "MAX_POOL_3D": _pool(
         3, "The largest element of each window of a volume.", "output[n, c, z, y, x] = max of the window", _LOWEST
     ),
@@ -100,7 +100,7 @@ MEANINGS: Mapping[str, Meaning] = {
         more={"storage_order": _STORAGE},
         outputs=_INDICES,
     ),
-    "MAX_UNPOOL_2D": Meaning(
+    "MAX_UNPOOL_2D": OperationDoc(
         summary="What MAX_POOL_2D_WITH_INDICES found, put back where it was; zeros elsewhere.",
         formula="output = 0; flat(output)[indices[n, c, y, x]] = input[n, c, y, x]",
         inputs={
@@ -119,7 +119,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "Of equal positions the last one is kept.",
         ),
     ),
-    "COL_TO_IM": Meaning(
+    "COL_TO_IM": OperationDoc(
         summary="Columns that are blocks of an image, put back together; where blocks overlap they are added.",
         formula="output[n, c, y * down + i * dilation_down - top, x * across + j * dilation_across - left] +=\n"
         "    input[n, (c * kH + i) * kW + j, y * columns of blocks + x]    where that lies inside the image",

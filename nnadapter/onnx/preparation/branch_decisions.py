@@ -12,12 +12,12 @@ MOST_FORKS = 32
 THEN, ELSE = "then_branch", "else_branch"
 
 
-class Taken(NamedTuple):
+class BranchDecision(NamedTuple):
     """A condition that inputs decide, and what it decided."""
 
     condition: str
     """As a person reads it: an input, or how it is computed of some."""
-    holds: bool
+    value: bool
     nodes: tuple[str, ...]
     """The `If` nodes in whose place the branch stands."""
     key: bytes = b""
@@ -26,10 +26,10 @@ class Taken(NamedTuple):
     @property
     def text(self) -> str:
         """What was decided, in words."""
-        return f"{self.condition} is {'true' if self.holds else 'false'}"
+        return f"{self.condition} is {'true' if self.value else 'false'}"
 
 
-Choice = tuple[Taken, ...]
+Choice = tuple[BranchDecision, ...]
 """What was decided, the outermost first."""
 
 
@@ -50,11 +50,11 @@ class Conditions(NamedTuple):
     """A model of ONNX's that computes them from `inputs` and, behind these, `shapes`; empty where inputs are all."""
 
 
-def in_words(choice: Iterable[Taken]) -> str:
+def decisions_text(choice: Iterable[BranchDecision]) -> str:
     """Return when a choice is made, in words."""
     return " and ".join(dict.fromkeys(decision.text for decision in choice))
 
 
 def decision_values(choice: Choice) -> Truths:
     """Return what was decided, by which choices of one model are known."""
-    return tuple(decision.holds for decision in choice)
+    return tuple(decision.value for decision in choice)

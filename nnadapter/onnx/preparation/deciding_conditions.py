@@ -23,7 +23,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import info_of, initializer_of, model_of, untyped
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.onnxruntime_limits import loadable
-from nnadapter.onnx.preparation.branch_decisions import ELSE, MOST_DECIDING, THEN, Choice, Conditions, Taken
+from nnadapter.onnx.preparation.branch_decisions import ELSE, MOST_DECIDING, THEN, BranchDecision, Choice, Conditions
 from nnadapter.onnx.preparation.folding import may_fold
 from nnadapter.onnx.preparation.prepare import Prepared, inline_constant_branches, inline_decided_branches
 from nnadapter.process.resources import paused_collection
@@ -48,7 +48,7 @@ class DecidingConditions:
     texts: tuple[str, ...]
     """The conditions as a person reads them."""
     keys: tuple[bytes, ...]
-    """See `Taken.key`."""
+    """See `BranchDecision.key`."""
     branches: Mapping[int, tuple[int, bool]]
     """By position of an `If`: the condition that decides, and whether its branch `then` is taken where that holds."""
 
@@ -82,22 +82,24 @@ def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
     for index, (number, _) in decision.branches.items():
         names[number].append(prepared.nodes[index].name)
     choice: Choice = tuple(
-        Taken(text, bool(holds), tuple(nodes), key)
+        BranchDecision(text, bool(holds), tuple(nodes), key)
         for text, holds, nodes, key in zip(decision.texts, truths, names, decision.keys, strict=True)
     )
     inlined_model = inline_decided_branches(prepared, takes_then)
-    inlined_model = inline_constant_branches(replace(inlined_model, choice=(*prepared.choice, *choice)))
+    inlined_model = inline_constant_branches(
+        replace(inlined_model, branch_decisions=(*prepared.branch_decisions, *choice))
+    )
     while takes_then := _decided_before(inlined_model):
         inlined_model = inline_constant_branches(inline_decided_branches(inlined_model, takes_then))
     return inlined_model
 
 
-def _decidable_ifs(prepared: Prepared) -> tuple[_Known | None, dict[int, tuple[str, bool]]]:
+def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dict[int, tuple[str, bool]]]:
     """The `If` that inputs decide, by position, each with the value that its condition is or is the opposite of."""
     condition_names = {
         index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_undecided(node, prepared)
     }
-    value_facts = _Known(prepared) if condition_names else None
+    value_facts = _PrecomputableValues(prepared) if condition_names else None
     if value_facts is None:
         return None, {}
     return value_facts, {
@@ -112,7 +114,7 @@ def _decided_before(prepared: Prepared) -> dict[int, bool]:
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None:
         return {}
-    truths = {decision.key: decision.holds for decision in prepared.choice}
+    truths = {decision.key: decision.value for decision in prepared.branch_decisions}
     outcomes = {
         index: (truths.get(value_facts.keys[root]), is_same) for index, (root, is_same) in root_conditions.items()
     }
@@ -132,7 +134,7 @@ def _is_undecided(node: OnnxNode, prepared: Prepared) -> bool:
 
 
 @dataclass(eq=False)
-class _Known:
+class _PrecomputableValues:
     """What is known of a model before its nodes run, but not before there are inputs."""
 
     prepared: Prepared

@@ -42,10 +42,10 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.inference import InitialFacts
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.kv_cache_sizes import (
-    CACHED,
-    NEW,
+    DEFAULT_NEW_LENGTH,
+    DEFAULT_PAST_LENGTH,
+    CacheDimensions,
     Dimension,
-    Roles,
     cache_roles,
     cache_sizes,
     dimension_at,
@@ -315,8 +315,15 @@ def _listed(inputs: Mapping[str, Value]) -> str:
 
 Sizes = Mapping[Dimension, int]
 
-_ROWS, _CACHES, _NEW = (1, 2), (0, 1, CACHED), (1, 7)
-_IN_ROOM = ((CACHED // 2, 1), (CACHED // 3, 1), (0, 7), (0, 9), (CACHED // 2, 7), (CACHED // 3, 7))
+_ROWS, _CACHES, _NEW = (1, 2), (0, 1, DEFAULT_PAST_LENGTH), (1, 7)
+_IN_ROOM = (
+    (DEFAULT_PAST_LENGTH // 2, 1),
+    (DEFAULT_PAST_LENGTH // 3, 1),
+    (0, 7),
+    (0, 9),
+    (DEFAULT_PAST_LENGTH // 2, 7),
+    (DEFAULT_PAST_LENGTH // 3, 7),
+)
 """Tokens in a cache with room, and new ones: two of each kind, so that a plan for the first is seen to serve others."""
 _PROMPT = 64
 """New tokens of a usual prompt: bounds of a device are some times the largest sizes, and end far below `_LONG`."""
@@ -344,7 +351,7 @@ def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
 
 def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) -> Iterator[Sizes]:
     roles = cache_roles(prepared.graph, prepared.nodes, inputs)
-    if roles.cached:
+    if roles.past_lengths:
         yield from _of_cache(roles)
         if takes_room(prepared.nodes):
             yield from _of_cache_with_room(roles)
@@ -365,19 +372,22 @@ def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) ->
         yield doubled
 
 
-def _of_cache(roles: Roles) -> Iterator[Sizes]:
+def _of_cache(roles: CacheDimensions) -> Iterator[Sizes]:
     for rows, cached, appended in product(_ROWS, _CACHES, _NEW):
         yield sizes_of(roles, rows, cached, appended)
     yield from (sizes_of(roles, rows, 0, _PROMPT) for rows in _ROWS)
     if roles.encoded:
-        yield from (sizes_of(roles, rows, CACHED, NEW, 1) for rows in _ROWS)
+        yield from (sizes_of(roles, rows, DEFAULT_PAST_LENGTH, DEFAULT_NEW_LENGTH, 1) for rows in _ROWS)
     for length in _LONG:
         yield sizes_of(roles, _MANY_ROWS, length - 1, length)
 
 
-def _of_cache_with_room(roles: Roles) -> Iterator[Sizes]:
+def _of_cache_with_room(roles: CacheDimensions) -> Iterator[Sizes]:
     for rows, (past, appended) in product(_ROWS, _IN_ROOM):
-        yield {**sizes_of(roles, rows, CACHED + 1, appended), **dict.fromkeys(roles.whole, past + appended)}
+        yield {
+            **sizes_of(roles, rows, DEFAULT_PAST_LENGTH + 1, appended),
+            **dict.fromkeys(roles.total_lengths, past + appended),
+        }
 
 
 def _small_and_large(usual: Sizes) -> Iterator[Sizes]:

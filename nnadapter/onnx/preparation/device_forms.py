@@ -128,7 +128,7 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
     constants = {name: prepared.constants.get(name, array) for name, array in expansion.constants.items()}
     functions = [(origin[node.name], node) for node in prepared.nodes if node.name in bodies]
     expansion = replace(expansion, constants=constants, functions=(*prepared.functions, *functions))
-    return replace(expansion, original=prepared.original, choice=prepared.choice), names
+    return replace(expansion, original=prepared.original, branch_decisions=prepared.branch_decisions), names
 
 
 def with_dequantized(prepared: Prepared, positions: Collection[int]) -> Prepared:

@@ -524,7 +524,7 @@ class Folding:
             self._waiting.append(index)
             self._promised.update(filter(None, node.outputs))
 
-    def hangs_on_known(self, index: int) -> bool:
+    def can_evaluate(self, index: int) -> bool:
         """Whether the node at `index` was not evaluated, and may be, as its inputs are known or waited for."""
         is_new = index not in self.evaluated and self._promised.isdisjoint(self._read.nodes[index].outputs)
         return is_new and self._reads_known(index) and may_fold(self._read, index, self._dequantizing)

@@ -77,7 +77,7 @@ def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
 Dimension = str | tuple[str, int]
 """An open dimension: its name, or where it has none the input and the axis."""
 
-CACHED, NEW, DEFAULT_ENCODER_LENGTH = 127, 1, 32
+DEFAULT_PAST_LENGTH, DEFAULT_NEW_LENGTH, DEFAULT_ENCODER_LENGTH = 127, 1, 32
 """Usual sizes; the first two together are a round number, as engines like it."""
 
 _ENCODER = re.compile(r"(?<![a-z])(encoder|cross|source)(?![a-z])", re.IGNORECASE)
@@ -87,14 +87,14 @@ _ALL = re.compile(r"(?<![a-z])total(?![a-z])|past.*\+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class CacheDimensions:
     """What open dimensions are; no cache is kept where none of them is cached."""
 
     batch: frozenset[Dimension]
-    cached: frozenset[Dimension]
-    whole: frozenset[Dimension]
+    past_lengths: frozenset[Dimension]
+    total_lengths: frozenset[Dimension]
     """Of what is cached and what is new."""
-    new: frozenset[Dimension]
+    new_lengths: frozenset[Dimension]
     encoded: frozenset[Dimension] = frozenset()
     """Of what another model read, as the sentence that is translated; it stays as it is while a cache grows."""
 
@@ -117,14 +117,17 @@ def cache_sizes(
         stated: sizes that are given, which hold; what is cached and what is new follows them.
     """
     roles = cache_roles(graph, nodes, inputs)
-    if not roles.cached:
+    if not roles.past_lengths:
         return {}
-    of_cached, of_new = _stated(roles.cached, stated, CACHED), _stated(roles.new, stated, NEW)
+    of_cached, of_new = (
+        _stated(roles.past_lengths, stated, DEFAULT_PAST_LENGTH),
+        _stated(roles.new_lengths, stated, DEFAULT_NEW_LENGTH),
+    )
     of_encoded = _stated(roles.encoded, stated, DEFAULT_ENCODER_LENGTH)
     return {**sizes_of(roles, 1, of_cached, of_new, of_encoded), **stated}
 
 
-def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]) -> Roles:
+def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]) -> CacheDimensions:
     """Return what the open dimensions of inputs are."""
     open_axes = [
         (value, axis)
@@ -153,19 +156,21 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
             appended.add(dimension)
     encoded -= cached
     total, appended = (total | (masked - appended)) - cached - encoded, appended - cached - encoded - total
-    return Roles(frozenset(batch), frozenset(cached), frozenset(total), frozenset(appended), frozenset(encoded))
+    return CacheDimensions(
+        frozenset(batch), frozenset(cached), frozenset(total), frozenset(appended), frozenset(encoded)
+    )
 
 
 def sizes_of(
-    roles: Roles, rows: int, cached: int, appended: int, encoded: int = DEFAULT_ENCODER_LENGTH
+    roles: CacheDimensions, rows: int, cached: int, appended: int, encoded: int = DEFAULT_ENCODER_LENGTH
 ) -> dict[Dimension, int]:
     """Return a size for every open dimension."""
     groups = (
         (roles.batch, rows),
-        (roles.cached, cached),
+        (roles.past_lengths, cached),
         (roles.encoded, encoded),
-        (roles.whole, cached + appended),
-        (roles.new, appended),
+        (roles.total_lengths, cached + appended),
+        (roles.new_lengths, appended),
     )
     return {dimension: size for group, size in groups for dimension in group}
 
@@ -173,7 +178,7 @@ def sizes_of(
 def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
     """Return the shapes of inputs if caches that are empty had grown by one, and what counts them with the new ones."""
     graph = prepared.graph
-    total_dimensions = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).whole
+    total_dimensions = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).total_lengths
     return {
         name: tuple(
             size + 1 if size == 0 or dimension_at(graph.value(name), axis) in total_dimensions else size
@@ -194,14 +199,17 @@ def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
         for axis, size in enumerate(shapes[name])
         if len(value.shape or ()) == len(shapes[name])
     }
-    groups = [{sizes[dimension] for dimension in group if dimension in sizes} for group in (roles.cached, roles.new)]
+    groups = [
+        {sizes[dimension] for dimension in group if dimension in sizes}
+        for group in (roles.past_lengths, roles.new_lengths)
+    ]
     if any(len(group) != 1 for group in groups):
         return shapes
     total_size = sum(size for group in groups for size in group)
     return {
         name: tuple(
             total_size
-            if len(value.shape or ()) == len(shapes[name]) and dimension_at(value, axis) in roles.whole
+            if len(value.shape or ()) == len(shapes[name]) and dimension_at(value, axis) in roles.total_lengths
             else size
             for axis, size in enumerate(shapes[name])
         )

@@ -119,9 +119,9 @@ _NONE: Mapping[str, Array] = MappingProxyType({})
 class NodeHashes:
     """Two hashes for every node of a graph, 32 hexadecimal digits each."""
 
-    alone: tuple[str, ...]
+    content_hashes: tuple[str, ...]
     """Of the node without what stands around it."""
-    wired: tuple[str, ...]
+    ancestry_hashes: tuple[str, ...]
     """Of the node and the nodes before it, up to `DEPTH` of them in a row."""
 
 

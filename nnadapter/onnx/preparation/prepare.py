@@ -37,8 +37,8 @@ from nnadapter.onnx.normal_form import check_versions, in_order, with_dense, wit
 from nnadapter.onnx.preparation.branch_decisions import Choice
 from nnadapter.onnx.preparation.folding import Folding, is_known
 from nnadapter.onnx.preparation.node_hashes import NodeHashes, structure_of
-from nnadapter.onnx.preparation.shape_facts import Forward, empty_parts, marked, ranks_found, without_parts
-from nnadapter.onnx.references import array_of, lightened, read_ahead
+from nnadapter.onnx.preparation.shape_facts import Forward, empty_parts, infer_ranks, marked, without_parts
+from nnadapter.onnx.references import array_of, read_ahead, with_references
 from nnadapter.process.resources import paused_collection
 from partition.graph import Graph, Node, Value
 
@@ -66,13 +66,13 @@ class Prepared(OnnxModel):
     """Contents of inputs that need not be fed: initializers that are inputs as well."""
     stated: Types = field(default_factory=dict)
     """What is said of values without onnx, whatever the shapes of inputs."""
-    kept: Sequence[Array] = ()
+    referenced_arrays: Sequence[Array] = ()
     """What the model refers to: arrays that were part of the message."""
     original: Prepared | None = None
     """The same before branches took the place of their `If` whose conditions are known, where one did."""
     functions: tuple[tuple[str, OnnxNode], ...] = ()
     """Function ops that were expanded, each after the name of the model's own node that it was part of."""
-    choice: Choice = ()
+    branch_decisions: Choice = ()
     """Which branches took the place of their `If` since inputs chose them, see `decisions`."""
 
     @cached_property
@@ -81,10 +81,10 @@ class Prepared(OnnxModel):
         return self.inference.types(InitialFacts({}, self.constants, range(len(self.nodes)), self.stated))
 
     @cached_property
-    def ranks_found(self) -> Mapping[str, Value]:
+    def inferred_ranks(self) -> Mapping[str, Value]:
         """See `ranks.ranks_found`: of values of which `values` tells no rank."""
         facts = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
-        return ranks_found(self.inference, self.nodes, facts, self.values)
+        return infer_ranks(self.inference, self.nodes, facts, self.values)
 
     @cached_property
     def structure(self) -> NodeHashes:
@@ -96,7 +96,7 @@ class Prepared(OnnxModel):
 class Specialized:
     """A model for one set of input shapes."""
 
-    own: Graph
+    model_nodes: Graph
     """The model's own nodes."""
     graph: Graph
     """What is left to run; its nodes name their origins in the model."""
@@ -143,7 +143,12 @@ def without_empty_parts(prepared: Prepared) -> Prepared:
         return prepared
     origins = [node.origins[0] for node in prepared.graph.nodes]
     pruned = prepare_again(without_parts(prepared.model, parts), origins, prepared.operators)
-    return replace(pruned, original=prepared.original, choice=prepared.choice, kept=(*prepared.kept, *pruned.kept))
+    return replace(
+        pruned,
+        original=prepared.original,
+        branch_decisions=prepared.branch_decisions,
+        referenced_arrays=(*prepared.referenced_arrays, *pruned.referenced_arrays),
+    )
 
 
 def inline_constant_branches(prepared: Prepared) -> Prepared:
@@ -171,7 +176,7 @@ def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) 
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)
     result = prepare_again(expanded, [origin[name] for name in names], prepared.operators)
-    return replace(result, choice=prepared.choice)
+    return replace(result, branch_decisions=prepared.branch_decisions)
 
 
 def _known_conditions(prepared: Prepared) -> dict[int, bool]:
@@ -204,14 +209,14 @@ def prepare_again(
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
-    model, weight_arrays = lightened(model)
+    model, weight_arrays = with_references(model)
     onnx_model = read_model(model, operators, origins, read or ())
     initializers = _initializers(model, onnx_model.graph.constants)
     inference = Inference(onnx_model)
     facts = InitialFacts({}, initializers, range(len(onnx_model.nodes)))
     if inference.has_further:
         onward = Forward(onnx_model, inference, facts, _once_bytes(initializers), dynamic_shapes=True)
-        onward.go()
+        onward.propagate()
         facts = replace(facts, stated=onward.stated)
     values = inference.values(facts)
     folding = _fold(onnx_model, facts, values, _once_bytes(initializers))
@@ -227,7 +232,7 @@ def prepare_again(
         values=values,
         stated=facts.stated,
         defaults=_initializers(model, frozenset(onnx_model.graph.inputs)),
-        kept=weight_arrays,
+        referenced_arrays=weight_arrays,
     )
 
 
@@ -253,7 +258,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
         if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
             facts = InitialFacts(shapes, constants, remaining_nodes, stated)
             onward = Forward(prepared, prepared.inference, facts, limits.FOLDED_BYTES_PER_SHAPE)
-            folding = onward.go()
+            folding = onward.propagate()
             added.update(folding.folded)
             evaluated |= folding.evaluated
             stated = onward.stated
@@ -293,7 +298,7 @@ def _specialized(
     _check_elements(graph, positions, values)
     removed_positions = sorted(set(range(len(graph.nodes))) - set(positions))
     return Specialized(
-        own=graph,
+        model_nodes=graph,
         graph=_remaining_graph(graph, positions, frozenset(constants), marked(graph, positions, values)),
         nodes=tuple(prepared.nodes[index] for index in positions),
         positions=tuple(positions),
@@ -389,7 +394,7 @@ def _fold_further(
             break
         values = dict(values)
         for index in facts.nodes:
-            if folding.hangs_on_known(index):
+            if folding.can_evaluate(index):
                 if not is_known(graph, index, values):
                     folding.evaluate()
                     infos = inference.types_of_one(index, {}, folding.known)

@@ -198,7 +198,7 @@ _MOST_NUMBERS = 64
 _Rank = Callable[[Sequence[Value | None]], int | None]
 
 
-def ranks_found(
+def infer_ranks(
     inference: Inference, nodes: Sequence[OnnxNode], facts: InitialFacts, values: Mapping[str, Value]
 ) -> Mapping[str, Value]:
     """Return those of `values` whose ranks are told by lengths of shapes, and what follows from them; by name.
@@ -274,7 +274,7 @@ class Forward:
         self.stated = dict(facts.stated)
         """What is said of values without onnx, which inference over the whole graph is told from then on."""
 
-    def go(self) -> Folding:
+    def propagate(self) -> Folding:
         """Return what becomes known on the way.
 
         Raises:

@@ -35,7 +35,7 @@ def deployment(
     batch_wait_s: float = 0.0,
     replicas: int = 1,
     deadline_s: float | None = None,
-    max_waiting: int = 256,
+    max_queued_requests: int = 256,
     max_request_bytes: int = protocol.BODY_BYTES,
     input_shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     without_device: str = "error",
@@ -58,7 +58,7 @@ def deployment(
         replicas: sessions, each an actor.
         deadline_s: seconds that a request may take, where it does not say so itself; then it is answered by 504, and
             its run stops where the device can.
-        max_waiting: requests that may wait at a replica; others are answered by 503.
+        max_queued_requests: requests that may wait at a replica; others are answered by 503.
         max_request_bytes: of a request; longer ones are answered by 413 before they are read.
         input_shapes: see `map_batches`; so are `without_device`, `device_share`, `num_cpus`, `threads` and `folder`.
         without_device: see there.
@@ -81,7 +81,12 @@ def deployment(
     from nnadapter.ray.job import Compiler
     from nnadapter.ray.serving.server import Server, Settings
 
-    _check_counts(max_batch_size=max_batch_size, replicas=replicas, max_waiting=max_waiting, bytes=max_request_bytes)
+    _check_counts(
+        max_batch_size=max_batch_size,
+        replicas=replicas,
+        max_queued_requests=max_queued_requests,
+        bytes=max_request_bytes,
+    )
     source = read_source(model)
     _refuse_others(source.signature)
     request = request_of(
@@ -99,7 +104,7 @@ def deployment(
         max_batch_size=max_batch_size,
         batch_wait_s=_seconds("batch_wait_s", batch_wait_s, least=0.0),
         deadline_s=None if deadline_s is None else _seconds("deadline_s", deadline_s, least=1e-6),
-        max_waiting=max_waiting,
+        max_queued_requests=max_queued_requests,
         max_request_bytes=max_request_bytes,
     )
     needs = needed(request.accelerators, device_share) if not request.allows_cpu and ray.is_initialized() else {}
@@ -110,8 +115,8 @@ def deployment(
         Server,
         name=settings.name,
         num_replicas=replicas,
-        max_ongoing_requests=max_waiting + _MORE,
-        max_queued_requests=max_waiting,
+        max_ongoing_requests=max_queued_requests + _MORE,
+        max_queued_requests=max_queued_requests,
         ray_actor_options={"num_cpus": num_cpus, "resources": needs if declared(cluster) else {}},
     )
     return server.bind(compiler.bind(source.contents, request), request, settings)

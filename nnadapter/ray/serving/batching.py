@@ -13,7 +13,7 @@ from nnadapter.errors import DeadlineExceededError, InvalidInputError, NNAdapter
 from nnadapter.onnx.signature import Signature
 from nnadapter.ray.rows import Axis, axis_of, run_rows
 from nnadapter.ray.serving.protocol import (
-    Asked,
+    InferenceRequest,
 )
 
 Array = np.ndarray[Any, Any]
@@ -30,13 +30,13 @@ Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], 
 class QueuedRequest:
     """A request that waits for its turn."""
 
-    asked: Asked
+    asked: InferenceRequest
     until: float | None
     """By `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RequestResult:
     """What became of a request."""
 
     results: Mapping[str, Array]
@@ -80,14 +80,14 @@ class Batcher:
             rows[key] += count or 0
         yield from groups.values()
 
-    def _rows(self, inference_request: Asked) -> int | None:
+    def _rows(self, inference_request: InferenceRequest) -> int | None:
         """Rows of a request that may share a run; None for one of its own."""
         counts = {array.shape[0] if array.ndim else None for array in inference_request.feed.values()}
         if self._axis is None or len(counts) != 1:
             return None
         return counts.pop() or None
 
-    def run(self, waiting: Sequence[QueuedRequest], run: Run) -> list[Given]:
+    def run(self, waiting: Sequence[QueuedRequest], run: Run) -> list[RequestResult]:
         """Run requests of one group together, and give each its rows."""
         current_time = time.monotonic()
         late = [queued_request.until is not None and queued_request.until <= current_time for queued_request in waiting]
@@ -95,23 +95,25 @@ class Batcher:
         try:
             results = iter(self._together(alive, run, current_time)) if alive else iter(())
         except NNAdapterError as error:
-            results = iter([Given({}, error=error)] * len(alive) if len(alive) < 2 else self._apart(alive, run, error))
+            results = iter(
+                [RequestResult({}, error=error)] * len(alive) if len(alive) < 2 else self._apart(alive, run, error)
+            )
         return [_TOO_LATE if is_late else next(results) for is_late in late]
 
-    def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[Given]:
+    def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[RequestResult]:
         """One of several may be at fault; each gets a run of its own, but for time that is over for all."""
         if isinstance(error, DeadlineExceededError):
-            return [Given({}, error=error)] * len(waiting)
+            return [RequestResult({}, error=error)] * len(waiting)
         return [self.run([queued_request], run)[0] for queued_request in waiting]
 
-    def _together(self, waiting: Sequence[QueuedRequest], run: Run, current_time: float) -> list[Given]:
+    def _together(self, waiting: Sequence[QueuedRequest], run: Run, current_time: float) -> list[RequestResult]:
         first = waiting[0].asked
         ends = [queued_request.until for queued_request in waiting]
         seconds = None if None in ends else max(end for end in ends if end is not None) - current_time
         count, axis = self._rows(first), self._axis
         if count is None or axis is None:
             results, devices = run(first.outputs, first.feed, 1, seconds)
-            return [Given(dict(zip(first.outputs, results, strict=True)), devices)]
+            return [RequestResult(dict(zip(first.outputs, results, strict=True)), devices)]
         counts = [len(next(iter(queued_request.asked.feed.values()))) for queued_request in waiting]
         feed = {name: _joined([queued_request.asked.feed[name] for queued_request in waiting]) for name in first.feed}
         device_names: dict[str, None] = {}
@@ -124,7 +126,7 @@ class Batcher:
         joint_results = run_rows(axis, feed, first.outputs, sum(counts), run_part)
         ends_at = np.cumsum(counts)
         return [
-            Given(
+            RequestResult(
                 {name: joint_results[name][end - rows : end] for name in queued_request.asked.outputs},
                 ", ".join(device_names),
             )
@@ -132,14 +134,14 @@ class Batcher:
         ]
 
 
-_TOO_LATE = Given({}, error=DeadlineExceededError("the request was not begun in time: others came before it"))
+_TOO_LATE = RequestResult({}, error=DeadlineExceededError("the request was not begun in time: others came before it"))
 
 
 def _joined(arrays: Sequence[Array]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _key(inference_request: Asked) -> object:
+def _key(inference_request: InferenceRequest) -> object:
     """What must be equal in requests that share a run."""
     shapes = tuple((name, array.dtype.name, array.shape[1:]) for name, array in sorted(inference_request.feed.items()))
     return shapes, inference_request.outputs

@@ -95,7 +95,7 @@ _LONGEST_US = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class InferenceRequest:
     """A request that was read."""
 
     id: str
@@ -107,7 +107,7 @@ class Asked:
     """Seconds that it may take."""
 
 
-def read_request(body: bytes, header_length: str | None, signature: Signature) -> Asked:
+def read_request(body: bytes, header_length: str | None, signature: Signature) -> InferenceRequest:
     """Return what a request asks for.
 
     Raises:
@@ -121,7 +121,7 @@ def read_request(body: bytes, header_length: str | None, signature: Signature) -
     name = request.get("id", "")
     if not isinstance(name, str) or len(name) > NAME_LENGTH:
         raise HttpError(400, f"id is a text of at most {NAME_LENGTH} characters")
-    return Asked(id=name, feed=feed, outputs=outputs, binary=binary, timeout=_timeout(parameters))
+    return InferenceRequest(id=name, feed=feed, outputs=outputs, binary=binary, timeout=_timeout(parameters))
 
 
 def _parts(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:

@@ -23,11 +23,11 @@ from nnadapter.process.packages import own_version
 from nnadapter.ray.actors import Sums, kind_of, local_file, open_file, run_options
 from nnadapter.ray.request import Request as Wanted
 from nnadapter.ray.serving import protocol
-from nnadapter.ray.serving.batching import Batcher, Given, QueuedRequest
+from nnadapter.ray.serving.batching import Batcher, QueuedRequest, RequestResult
 from nnadapter.ray.serving.protocol import (
     HEADER_LENGTH,
-    Asked,
     HttpError,
+    InferenceRequest,
     Route,
     http_error,
     model_metadata,
@@ -87,7 +87,7 @@ class Health:
                 "statuses": {str(status): number for status, number in sorted(self._statuses.items())},
                 "runs": sums.runs,
                 "rows": sum(sums.where.values()),
-                "requests_that_shared_a_run": self.joined,
+                "batched_requests": self.joined,
                 "seconds": sums.seconds,
                 "rows_by_device": dict(sums.where),
                 "fallback_rows": sums.fallen,
@@ -109,7 +109,7 @@ class Settings:
     max_batch_size: int
     batch_wait_s: float
     deadline_s: float | None
-    max_waiting: int
+    max_queued_requests: int
     max_request_bytes: int
 
 
@@ -129,7 +129,7 @@ class Server:
             path = await asyncio.to_thread(lambda: local_file(ray.get(reference), kind, request))
         opened = await asyncio.to_thread(open_file, path, kind, request)
         self._session = opened.session
-        self._batcher = Batcher(self._signature, settings.max_batch_size, opened.fixed)
+        self._batcher = Batcher(self._signature, settings.max_batch_size, opened.static_rows)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nnadapter")
         self._infer.set_max_batch_size(settings.max_batch_size)
         self._infer.set_batch_wait_timeout_s(settings.batch_wait_s)
@@ -184,7 +184,9 @@ class Server:
 
     async def _inferred(self, request: Request) -> Response:
         settings, length = self._settings, length_of(request, self._settings.max_request_bytes)
-        if self._waiting >= settings.max_waiting or (self._waiting and self._bytes + length > protocol.WAITING_BYTES):
+        if self._waiting >= settings.max_queued_requests or (
+            self._waiting and self._bytes + length > protocol.WAITING_BYTES
+        ):
             raise HttpError(503, f"{self._waiting} requests wait already; try again", retry_after=1)
         self._waiting, self._bytes = self._waiting + 1, self._bytes + length
         try:
@@ -203,20 +205,22 @@ class Server:
         )
         return Response(text, headers=dict(headers))
 
-    async def _await_results(self, inference_request: Asked) -> Given:
+    async def _await_results(self, inference_request: InferenceRequest) -> RequestResult:
         """Wait for a request's results, no longer than it may take."""
         seconds = inference_request.timeout if inference_request.timeout is not None else self._settings.deadline_s
         until = None if seconds is None else time.monotonic() + seconds
         try:
-            result: Given = await asyncio.wait_for(self._infer(QueuedRequest(inference_request, until)), seconds)
+            result: RequestResult = await asyncio.wait_for(
+                self._infer(QueuedRequest(inference_request, until)), seconds
+            )
         except TimeoutError as error:
             raise DeadlineExceededError(f"the request was not done within {seconds:g} s") from error
         return result
 
     @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
-    async def _infer(self, waiting: list[QueuedRequest]) -> list[Given]:
+    async def _infer(self, waiting: list[QueuedRequest]) -> list[RequestResult]:
         """Run what came together."""
-        results: list[Given] = [Given({})] * len(waiting)
+        results: list[RequestResult] = [RequestResult({})] * len(waiting)
         loop = asyncio.get_running_loop()
         for group in self._batcher.groups(waiting):
             group_results = await loop.run_in_executor(

@@ -82,7 +82,7 @@ def _lines(report: ReportFacts) -> Iterator[str]:
 def _label(segment: SegmentFacts, guessed: bool) -> list[str]:
     lines = [
         f"{segment.index}: {segment.device}",
-        f"{count(len(segment.nodes), 'node')}, {work(segment.flops, segment.uncounted)}",
+        f"{count(len(segment.nodes), 'node')}, {work(segment.flops, segment.unknown_flops_nodes)}",
     ]
     if segment.predicted_seconds is not None:
         lines.append(f"{duration(segment.predicted_seconds)} {'guessed' if guessed else 'predicted'}")

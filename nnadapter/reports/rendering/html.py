@@ -15,7 +15,7 @@ from typing import Any
 
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.onnx.domains import op_name
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 from nnadapter.reports.difference_facts import DifferenceFacts
 from nnadapter.reports.facts import CostFacts, NodeFacts, PlanFileFacts, ReportFacts, SegmentFacts, TensorFacts, plain
 from nnadapter.reports.rendering.sections import (
@@ -57,7 +57,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         "made": _made(report),
         "policy": report.policy,
         "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
-        "choice": report.choice_text,
+        "choice": report.branch_decisions_text,
         "coverage": plain(report.coverage),
         "switches": report.switches,
         "fewest": report.fewest,
@@ -70,7 +70,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         **_nodes(report),
         "groups": [_group(group) for group in refused_groups(report)],
         "difference": None if difference is None else difference.to_dict(),
-        "before": None if difference is None else _plan(difference.old),
+        "before": None if difference is None else _plan(difference.old_report),
     }
 
 
@@ -99,7 +99,12 @@ def _made(report: ReportFacts) -> dict[str, Any]:
 
 
 def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
-    return {"path": plan.path, "bound": plan.bound, "lost": len(plan.lost), "groups": plain(plan.lost_groups())}
+    return {
+        "path": plan.path,
+        "bound": plan.matched_nodes,
+        "lost": len(plan.unmatched_entries),
+        "groups": plain(plan.lost_groups()),
+    }
 
 
 def _plan(report: ReportFacts) -> dict[str, Any]:
@@ -127,14 +132,14 @@ def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str
         "launch": segment.launch_seconds,
         "benefit": segment.benefit_seconds,
         "compile": segment.compile_seconds,
-        "bound": segment.bound_to,
+        "bound": segment.program_of,
         "facts": dict(segment.facts),
         "failures": list(segment.failures),
     }
     return {
         "device": device,
         "count": len(segment.nodes),
-        "flops": segment.flops if segment.flops or not segment.uncounted else None,
+        "flops": segment.flops if segment.flops or not segment.unknown_flops_nodes else None,
         "weights": segment.weight_bytes,
         "in": crossing(segment.inputs),
         "out": crossing(segment.outputs),
@@ -232,13 +237,13 @@ def policy_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-@remembered(1)
+@memoize(1)
 def page_style() -> str:
     """The style of all pages."""
     return _file("page.css")
 
 
-@remembered(1)
+@memoize(1)
 def _script() -> str:
     return "(() => {\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();"
 

@@ -48,7 +48,7 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     rows = [
         ("devices", f"{', '.join(code(name) for name in report.devices)}, policy {report.policy}"),
         ("inputs", ", ".join(code(f"{name}{list(shape)}") for name, shape in report.input_shapes.items()) or "none"),
-        *([("chosen", f"where {code(report.choice_text)}")] if report.choice else []),
+        *([("chosen", f"where {code(report.branch_decisions_text)}")] if report.branch_decisions else []),
         ("nodes", f"{states.total()}: {states['runs']} run, {states['folded']} folded, {states['unused']} unused"),
         ("coverage", f"{cover.nodes:.1%} of nodes, {flops_off_the_cpu(report)}, {cover.bytes:.1%} of bytes"),
         (
@@ -58,7 +58,7 @@ def _summary(report: ReportFacts) -> Iterator[str]:
         ),
         ("weights", quantity(report.weights.total, "B")),
     ]
-    bound = sum(segment.bound_to is not None for segment in report.segments)
+    bound = sum(segment.program_of is not None for segment in report.segments)
     if bound:
         rows.append(("programs", f"{count(bound, 'segment')} bound to another one's program, with other weights"))
     if report.cost is not None:
@@ -140,8 +140,9 @@ def _plan_file(report: ReportFacts) -> Iterator[str]:
     plan = report.plan_file
     if plan is None:
         return
-    yield f"Plan file {code(plan.path)}: {count(plan.bound, 'node')} placed, {len(plan.lost)} entries lost."
-    if plan.lost:
+    placed, lost = count(plan.matched_nodes, "node"), len(plan.unmatched_entries)
+    yield f"Plan file {code(plan.path)}: {placed} placed, {lost} entries lost."
+    if plan.unmatched_entries:
         groups = plan.lost_groups()
         rows = [tuple(code(text) for text in group) for group in groups[:_SHOWN]]
         yield folded("entries lost", table(("node", "device", "why"), rows, len(groups)))

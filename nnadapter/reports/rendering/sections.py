@@ -23,7 +23,7 @@ from nnadapter.reports.formatting import GUESS, count, duration, foretold, quant
 
 def flops_off_the_cpu(report: ReportFacts) -> str:
     """`97.1% of FLOPs`, `97.1% of known FLOPs`, or that none are known: what is shared out then are nodes."""
-    if not report.uncounted:
+    if not report.unknown_flops_nodes:
         return f"{report.coverage.flops:.1%} of FLOPs"
     known = any(node.flops for node in report.nodes)
     return f"{report.coverage.flops:.1%} of known FLOPs" if known else "FLOPs not known"
@@ -35,7 +35,7 @@ def incident_lines(report: ReportFacts) -> Iterator[str]:
     for device, kinds in report.incident_counts.items():
         for kind, number in kinds.items():
             incident = last.get((device, kind))
-            said = "" if incident is None else f": {incident.message}; {incident.instead}"
+            said = "" if incident is None else f": {incident.message}; {incident.fallback_action}"
             yield f"{device}: {kind} x{number}{said}"
 
 
@@ -164,7 +164,7 @@ def boundary_sentences(report: ReportFacts) -> list[str]:
 
 
 def _planned(report: ReportFacts) -> Iterator[str]:
-    steps = report.borders.steps
+    steps = report.boundaries.operations
     if not steps:
         return
     kinds = Counter(step.kind for step in steps)
@@ -186,7 +186,7 @@ def _transfer(step: BoundaryOperation) -> str:
 
 
 def _staying(report: ReportFacts) -> Iterator[str]:
-    stay = report.borders.stay
+    stay = report.boundaries.device_resident
     if stay:
         shown = ", ".join(
             f"{resident_value.value} on {resident_value.device}" for resident_value in stay[:_SHOWN_STEPS]
@@ -197,20 +197,20 @@ def _staying(report: ReportFacts) -> Iterator[str]:
 
 
 def _waiting(report: ReportFacts) -> Iterator[str]:
-    borders = report.borders
+    borders = report.boundaries
     for segments, how in (
-        (borders.enqueued, "enqueued one behind the other"),
-        (borders.alongside, "run beside others"),
+        (borders.enqueued_segments, "enqueued one behind the other"),
+        (borders.threaded_segments, "run beside others"),
     ):
         if segments:
             yield f"{count(len(segments), 'segment is', 'segments are')} {how}: {_numbers(segments)}"
-    if borders.waits:
+    if borders.host_waits:
         shown = ", ".join(
-            f"for {wait.segment} {'at the end' if wait.before is None else f'before {wait.before}'}"
-            for wait in borders.waits[:_SHOWN_STEPS]
+            f"for {wait.segment} {'at the end' if wait.waiting_segment is None else f'before {wait.waiting_segment}'}"
+            for wait in borders.host_waits[:_SHOWN_STEPS]
         )
-        more = f" and {len(borders.waits) - _SHOWN_STEPS} more" if len(borders.waits) > _SHOWN_STEPS else ""
-        yield f"a run waits {count(len(borders.waits), 'time', 'times')} for them: {shown}{more}"
+        more = f" and {len(borders.host_waits) - _SHOWN_STEPS} more" if len(borders.host_waits) > _SHOWN_STEPS else ""
+        yield f"a run waits {count(len(borders.host_waits), 'time', 'times')} for them: {shown}{more}"
 
 
 def _numbers(segments: Sequence[int]) -> str:
@@ -222,9 +222,9 @@ def _ran(report: ReportFacts) -> Iterator[str]:
     ran = report.transfers
     if ran is not None:
         yield (
-            f"the last run copied {count(ran.into, 'tensor')} to devices ({quantity(ran.bytes_into, 'B')}) and "
-            f"{ran.out} from them ({quantity(ran.bytes_out, 'B')}) in {duration(ran.seconds)}; "
-            f"{ran.returned} went back to where they were made"
+            f"the last run copied {count(ran.to_device, 'tensor')} to devices ({quantity(ran.bytes_to_device, 'B')}) "
+            f"and {ran.to_host} from them ({quantity(ran.bytes_to_host, 'B')}) in {duration(ran.seconds)}; "
+            f"{ran.round_trips} went back to where they were made"
         )
 
 
@@ -254,8 +254,10 @@ def plan_file_lines(report: ReportFacts) -> Iterator[str]:
     if plan is None:
         return
     yield ""
-    lost = f", {count(len(plan.lost), 'entry', 'entries')} lost" if plan.lost else ", none lost"
-    yield from wrapped(f"{plan.path}: {count(plan.bound, 'node')} placed{lost}", "plan file  ")
+    lost = (
+        f", {count(len(plan.unmatched_entries), 'entry', 'entries')} lost" if plan.unmatched_entries else ", none lost"
+    )
+    yield from wrapped(f"{plan.path}: {count(plan.matched_nodes, 'node')} placed{lost}", "plan file  ")
     groups = plan.lost_groups()
     for names, device, why in groups[:_SHOWN_LOST]:
         yield from wrapped(f"{names} on {device}: {why}", "  ")
@@ -274,7 +276,7 @@ def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[s
         str(segment.index),
         segment.device,
         str(len(segment.nodes)),
-        work(segment.flops, segment.uncounted),
+        work(segment.flops, segment.unknown_flops_nodes),
         quantity(segment.weight_bytes, "B"),
         _bytes(segment.inputs),
         _bytes(segment.outputs),

@@ -114,9 +114,9 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     names = [f"{name} (isolated)" if name in report.isolated else name for name in report.devices]
     yield f"devices    {', '.join(names)} (policy {report.policy})"
     yield from wrapped(shapes or "none", "inputs     ")
-    if report.choice:
+    if report.branch_decisions:
         yield from wrapped(
-            f"where {report.choice_text}; other inputs choose other branches, with other plans", "chosen     "
+            f"where {report.branch_decisions_text}; other inputs choose other branches, with other plans", "chosen     "
         )
     yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
     yield from _groups(report)
@@ -124,9 +124,9 @@ def _summary(report: ReportFacts) -> Iterator[str]:
         f"coverage   {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}, "
         f"{report.coverage.bytes:.1%} of bytes off the CPU"
     )
-    if report.uncounted:
+    if report.unknown_flops_nodes:
         words = "are not known: their op has no formula, or the run alone tells their sizes"
-        yield from wrapped(f"FLOPs of {count(report.uncounted, 'node')} {words}", " " * 11)
+        yield from wrapped(f"FLOPs of {count(report.unknown_flops_nodes, 'node')} {words}", " " * 11)
     accelerated = sum(segment.device not in HOSTS for segment in report.segments)
     fewest = "the fewest possible" if report.exact else "not proved the fewest"
     yield (
@@ -141,11 +141,11 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     if report.plans is not None:
         held = quantity(report.plans.memory_bytes, "B")
         yield (
-            f"plans      {report.plans.kept} kept ({held}), {report.plans.made} made, "
-            f"{report.plans.used_again} times used again, {report.plans.dropped} dropped"
+            f"plans      {report.plans.in_cache} kept ({held}), {report.plans.compiled} made, "
+            f"{report.plans.reused} times used again, {report.plans.evicted} dropped"
         )
-        if report.plans.sizes:
-            yield from wrapped(report.plans.sizes, "           ")
+        if report.plans.served_shapes_text:
+            yield from wrapped(report.plans.served_shapes_text, "           ")
     if report.caches:
         hits, misses = (sum(getattr(cache, what) for cache in report.caches) for what in ("hits", "misses"))
         failures = sum(cache.failures for cache in report.caches)
@@ -183,13 +183,13 @@ def _segments(report: ReportFacts) -> Iterator[str]:
 def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str]:
     yield _row(segment_cells(segment, "-", guessed), priced)
     told = [_fact(name, value) for name, value in segment.facts.items()]
-    if segment.bound_to is not None:
-        told.append(f"bound to the program of segment {segment.bound_to}")
+    if segment.program_of is not None:
+        told.append(f"bound to the program of segment {segment.program_of}")
     if told:
         facts = ", ".join(fact.replace(" ", _KEPT) for fact in told)
         yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
     if segment.cache is not None:
-        yield from wrapped("cache: hit" if segment.cache.hit else f"cache: miss, {segment.cache.why}", " " * 8)
+        yield from wrapped("cache: hit" if segment.cache.hit else f"cache: miss, {segment.cache.miss_reason}", " " * 8)
 
 
 def _row(cells: Sequence[str], priced: bool) -> str:

@@ -66,8 +66,8 @@ def _operands_for_role(maker: Maker, schema: OperationSchema, role: Role, operan
     count = maker.random.choice((0, 1, 1, 2, 3)) if role.variadic else 1
     first = maker.type_of(operands[0])
     dtype = maker.dtype(role.dtypes) if first.dtype not in role.dtypes or maker.chance(0.2) else first.dtype
-    if role.same is not None:
-        position = next(index for index, other in enumerate(schema.inputs) if other.name == role.same)
+    if role.same_dtype_as is not None:
+        position = next(index for index, other in enumerate(schema.inputs) if other.name == role.same_dtype_as)
         dtype = maker.type_of(operands[position]).dtype
     return [_other(maker, role, dtype, first.dimensions) for _ in range(count)]
 

@@ -123,7 +123,7 @@ class Maker:
     values: dict[int, Array] = field(default_factory=dict)
     inputs: list[int] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
-    made: list[int] = field(default_factory=list)
+    produced_operands: list[int] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     """Why attempts failed, the latest last."""
 
@@ -193,7 +193,7 @@ class Maker:
         try:
             operands, attributes, quantized = recipe.propose(self, schema)
             outputs = self.builder.add_operation(
-                type_, operands, attributes, origins=[f"n{len(self.made)}"], quantized=quantized
+                type_, operands, attributes, origins=[f"n{len(self.produced_operands)}"], quantized=quantized
             )
             model = self.builder.finish(())
             input_arrays = [None if operand == ABSENT else self.values[operand] for operand in operands]
@@ -210,14 +210,16 @@ class Maker:
             self.inputs, self.values = inputs, values
             return False
         self.values.update(zip(outputs, results, strict=True))
-        self.made.extend(outputs)
+        self.produced_operands.extend(outputs)
         self.read.update(operands)
         return True
 
     def finish(self, *, produced_only: bool = False) -> RandomCase:
         """The model: what nobody reads is its outputs, with some others; `produced_only` leaves out the rest."""
-        unread = [operand for operand in self.made if operand not in self.read]
-        read_operands = [operand for operand in (self.made if produced_only else self.values) if operand not in unread]
+        unread = [operand for operand in self.produced_operands if operand not in self.read]
+        read_operands = [
+            operand for operand in (self.produced_operands if produced_only else self.values) if operand not in unread
+        ]
         extra_outputs = [operand for operand in read_operands if self.chance(0.15)]
         outputs = [*unread, *extra_outputs] or list(self.values)[:1]
         if not produced_only and self.chance(0.1):

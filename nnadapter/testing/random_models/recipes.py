@@ -36,24 +36,24 @@ from nnadapter.testing.random_models.attributes import (
 )
 from nnadapter.testing.random_models.maker import Maker, Proposal, Sound, contents, indices
 
-Given = Sequence[Array | None]
+InputArrays = Sequence[Array | None]
 AttributeValues = Mapping[str, AttributeValue]
-SoundnessCheck = Callable[[Given, AttributeValues], bool]
+SoundnessCheck = Callable[[InputArrays, AttributeValues], bool]
 _PAIR = 2
 
 
-def always(input_arrays: Given, attributes: AttributeValues) -> bool:
+def always(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Every value will do."""
     return True
 
 
-def _pair(input_arrays: Given) -> tuple[Array, Array]:
+def _pair(input_arrays: InputArrays) -> tuple[Array, Array]:
     x, y = input_arrays[0], input_arrays[1]
     assert x is not None and y is not None
     return x, y
 
 
-def division(input_arrays: Given, attributes: AttributeValues) -> bool:
+def division(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Integers are not divided by 0, nor the smallest one by -1; reals by nothing near 0."""
     x, y = _pair(input_arrays)
     if x.dtype.kind == "f":
@@ -62,7 +62,7 @@ def division(input_arrays: Given, attributes: AttributeValues) -> bool:
     return bool((y != 0).all()) and not overflows
 
 
-def power(input_arrays: Given, attributes: AttributeValues) -> bool:
+def power(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """A positive base where the exponent is no whole number; no negative exponent of an integer."""
     x, y = _pair(input_arrays)
     if y.dtype.kind == "f" and (y != np.floor(y)).any() and (x <= 0).any():
@@ -72,7 +72,7 @@ def power(input_arrays: Given, attributes: AttributeValues) -> bool:
     return bool((y >= 0).all() and (y == np.floor(y)).all() and np.abs(y).max(initial=0) <= 3)
 
 
-def cast(input_arrays: Given, attributes: AttributeValues) -> bool:
+def cast(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Whatever is cast to an integer is one of its numbers, rounded to zero."""
     value, target = input_arrays[0], DataType(str(attributes["to"]))
     assert value is not None
@@ -83,7 +83,7 @@ def cast(input_arrays: Given, attributes: AttributeValues) -> bool:
     return bool(((truncated >= limits.min) & (truncated <= limits.max)).all())
 
 
-def in_range(input_arrays: Given, attributes: AttributeValues) -> bool:
+def in_range(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Indices are those of the axis, counted from either end."""
     value, chosen = _pair(input_arrays)
     axis = attributes["axis"]
@@ -92,14 +92,14 @@ def in_range(input_arrays: Given, attributes: AttributeValues) -> bool:
     return bool(((chosen >= -size) & (chosen < size)).all())
 
 
-def of_the_batch(input_arrays: Given, attributes: AttributeValues) -> bool:
+def of_the_batch(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """Every region is of a picture that there is: each has an index of its own, or in its first column."""
     pictures, regions = _pair(input_arrays)
     indices = input_arrays[2] if len(input_arrays) > _PAIR else regions[:, 0]
     return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
 
 
-def apart_along_axis(input_arrays: Given, attributes: AttributeValues) -> bool:
+def apart_along_axis(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """No two updates of an axis are for one position, where ONNX does not say which of them stays."""
     value, chosen = _pair(input_arrays)
     axis = attributes["axis"]
@@ -110,7 +110,7 @@ def apart_along_axis(input_arrays: Given, attributes: AttributeValues) -> bool:
     return bool((np.diff(ordered, axis=axis) != 0).all())
 
 
-def lengths(input_arrays: Given, attributes: AttributeValues) -> bool:
+def lengths(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """No sequence is longer than there are steps."""
     value, sequence_lengths = _pair(input_arrays)
     axis = attributes["time_axis"]
@@ -124,7 +124,7 @@ _LEAST_SPREAD = 0.05
 def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> SoundnessCheck:
     """Returns whether numbers that are normalized together differ: else the rounding of their mean is all there is."""
 
-    def sound(input_arrays: Given, attributes: AttributeValues) -> bool:
+    def sound(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
         value = input_arrays[0]
         assert value is not None
         axes = axes_of(value.ndim, attributes)
@@ -151,7 +151,7 @@ def axes_behind(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
     return tuple(range(axis, rank))
 
 
-def written(input_arrays: Given, attributes: AttributeValues) -> bool:
+def written(input_arrays: InputArrays, attributes: AttributeValues) -> bool:
     """What is written to a cache begins within it, and ends within it where it does not go round."""
     cache, updates = _pair(input_arrays)
     axis, starts = attributes["axis"], input_arrays[2] if len(input_arrays) > 2 else None

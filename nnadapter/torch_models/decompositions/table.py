@@ -69,7 +69,7 @@ def _merged(*tables: Mapping[torch._ops.OpOverload, Decomposition]) -> dict[torc
     }
 
 
-OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
+DECOMPOSITIONS: Mapping[torch._ops.OpOverload, Decomposition] = {
     **_merged(
         OF_PRODUCTS,
         OF_DOUBLES,
@@ -118,4 +118,4 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
 
 def decompositions() -> dict[torch._ops.OpOverload, Decomposition]:
     """Return the decompositions for graphs that are exported: PyTorch's own for core ATen, and ours before them."""
-    return {**core_aten_decompositions(), **OWN}
+    return {**core_aten_decompositions(), **DECOMPOSITIONS}

@@ -37,13 +37,17 @@ SAME_NAMES = f"""{HEAD} g (float[2] x, bool c) => (float[2] y) {{
 
 def test_nodes_of_one_name_and_inside_others_are_told_apart():
     found = assigned(parse(SAME_NAMES))
-    assert found.taken >= {0, 2} and not found.left and not found.made
+    assert found.provider_nodes >= {0, 2} and not found.cpu_nodes and not found.cpu_op_types_in_functions
     assert [found.verdict(position, CPU) for position in range(4)] == [SUPPORTED] * 4
 
 
 def test_what_another_provider_runs_is_refused_with_the_parts_of_functions():
     found = assigned(parse(SAME_NAMES), "AcmeExecutionProvider")
-    assert found.left >= {0, 2} and not found.taken and set(found.made) == {"HardSigmoid", "Mul"}
+    assert (
+        found.cpu_nodes >= {0, 2}
+        and not found.provider_nodes
+        and set(found.cpu_op_types_in_functions) == {"HardSigmoid", "Mul"}
+    )
     assert "leaves it to ONNX Runtime's CPU, with all of the graph" in found.verdict(0, "Acme").detail
     assert "leaves parts of it to ONNX Runtime's CPU: HardSigmoid, Mul" in found.verdict(3, "Acme").detail
 
@@ -56,10 +60,10 @@ def test_what_was_made_of_a_node_keeps_its_mark(layout):
 
     parts = [part("A", layout, "Conv"), part("A", "nnadapter:1:0", "Relu"), part(CPU, "", "Transpose")]
     found = read_assignment(SimpleNamespace(get_provider_graph_assignment_info=lambda: parts), "A")
-    assert (found.taken, found.left, found.made) == ({0, 1}, frozenset(), ())
+    assert (found.provider_nodes, found.cpu_nodes, found.cpu_op_types_in_functions) == ({0, 1}, frozenset(), ())
     parts.append(part(CPU, "nnadapter:1:1", "Relu"))
     found = read_assignment(SimpleNamespace(get_provider_graph_assignment_info=lambda: parts), "A")
-    assert (found.taken, found.left) == ({0}, {1})
+    assert (found.provider_nodes, found.cpu_nodes) == ({0}, {1})
 
 
 def test_the_rest_of_a_model_reads_what_is_gone_and_gives_what_it_read():

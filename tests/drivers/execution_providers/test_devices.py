@@ -45,7 +45,7 @@ def test_a_provider_whose_hardware_is_not_here_is_no_device_of_the_machine(monke
     provider_names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: provider_names)
     row = rows()["ort:CUDA"]
-    assert not row.available and not row.possible and "none of the hardware" in row.reason
+    assert not row.available and not row.installable and "none of the hardware" in row.reason
     with pytest.warns(FallbackWarning, match="'CUDAExecutionProvider' is not a device of this installation"):
         assert nna.InferenceSession(parse(CHAIN), providers=provider_names).devices == ("cpu",)
     with pytest.raises(DeviceUnavailableError, match="none of the hardware"):

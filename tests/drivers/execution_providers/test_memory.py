@@ -8,7 +8,7 @@ import pytest
 
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.driver import EpContext
-from nnadapter.drivers.execution_providers.program import EpMemory, taken_over
+from nnadapter.drivers.execution_providers.program import EpMemory, import_dlpack
 from nnadapter.errors import InvalidInputError
 from tests import device_memory
 from tests.device_memory import check_bytes_are_seen_as_other_types, check_freed_memory_is_not_read, taken
@@ -73,7 +73,7 @@ def test_types_that_its_python_interface_does_not_take_are_left_to_arrays():
 
 def test_a_program_on_another_device_than_the_first_leaves_values_to_arrays():
     backing = Backing(provider="CUDAExecutionProvider", options={"device_id": "1"})
-    assert not backing.keeps_values and Backing(provider="CUDAExecutionProvider").keeps_values
+    assert not backing.has_device_memory and Backing(provider="CUDAExecutionProvider").has_device_memory
 
 
 by_dlpack = pytest.mark.skipif(
@@ -84,7 +84,7 @@ by_dlpack = pytest.mark.skipif(
 @by_dlpack
 def test_values_come_and_go_by_dlpack_as_copies():
     given = numbers(2, 3)
-    tensor = taken_over(given, PROVIDER)
+    tensor = import_dlpack(given, PROVIDER)
     expected = given.copy()
     given[:] = 0
     np.testing.assert_array_equal(taken(tensor), expected)
@@ -104,10 +104,10 @@ def test_values_come_and_go_by_dlpack_as_copies():
 
 @by_dlpack
 def test_what_it_does_not_take_by_dlpack_is_left_to_the_host():
-    assert taken_over("text", PROVIDER) is None and taken_over(numbers(2, 3).T, PROVIDER) is None
-    assert taken_over(np.zeros((0, 3), np.float32), PROVIDER) is None
-    assert taken_over(numbers(3), "CUDAExecutionProvider") is None
+    assert import_dlpack("text", PROVIDER) is None and import_dlpack(numbers(2, 3).T, PROVIDER) is None
+    assert import_dlpack(np.zeros((0, 3), np.float32), PROVIDER) is None
+    assert import_dlpack(numbers(3), "CUDAExecutionProvider") is None
     assert placed(np.array([True])).memory.dlpack_device() is None
     torch = pytest.importorskip("torch")
-    assert taken_over(torch.ones(2, dtype=torch.bfloat16), PROVIDER) is None
-    assert taken_over(torch.ones(2).to(torch.float8_e5m2), PROVIDER) is None
+    assert import_dlpack(torch.ones(2, dtype=torch.bfloat16), PROVIDER) is None
+    assert import_dlpack(torch.ones(2).to(torch.float8_e5m2), PROVIDER) is None

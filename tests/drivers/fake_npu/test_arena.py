@@ -23,7 +23,7 @@ def test_programs_of_one_context_share_their_working_memory() -> None:
         for execution, size in zip(executions, (50_000, 100, 80_000, 7), strict=True):
             x = np.linspace(0, 1, size, dtype=np.float32)
             np.testing.assert_allclose(execution.compute([x])[0], (x * x + x) * x * x, rtol=1e-6)
-    with opened.arenas.lent(0) as arena:
+    with opened.arenas.acquire(0) as arena:
         assert len(arena.bound) == 4
         del executions, execution
         gc.collect()

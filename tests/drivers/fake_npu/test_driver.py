@@ -185,7 +185,7 @@ def test_results_belong_to_the_caller():
     for result, copy, other in zip(first, kept, second, strict=True):
         np.testing.assert_array_equal(result, copy)
         assert not np.shares_memory(result, other)
-        with opened.arenas.lent(0) as arena:
+        with opened.arenas.acquire(0) as arena:
             assert not np.shares_memory(result, arena.bytes)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from nnadapter.ir.deferred_arrays import DeferredArray, contents_of, unpacked_weight
 from nnadapter.ir.derived import ArrayTrace, applied, derived
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from tests.drivers.fake_npu.against_definition import agrees
 
 RANDOM = np.random.default_rng(3)
@@ -49,7 +49,7 @@ def test_nothing_is_unpacked_for_a_verdict():
 
 
 def test_a_size_that_is_traced_is_decided_on_where_weights_are_traced_too():
-    arrays, sizes = ArrayTrace([packed(3, 2, 16), reals(3, 2)]), Trace()
+    arrays, sizes = ArrayTrace([packed(3, 2, 16), reals(3, 2)]), SymbolicTrace()
     depth = sizes.variable(40)
     made = derived(unpacked_weight, *arrays.variables(), None, bits=4, block_size=32, depth=depth)
     assert (made.shape, dict(sizes.answers)) == ((3, 40), {0: 40})

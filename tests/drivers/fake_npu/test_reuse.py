@@ -19,7 +19,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.ir import DataType, Lifetime, Model, ModelBuilder, Operand, OperandType
 from nnadapter.ir.operand import freeze
 from nnadapter.ir.structure import numbers, with_numbers
-from nnadapter.ir.symbolic_numbers import is_traced
+from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.offering.atoms import with_atoms
 from nnadapter.offering.conversions import Conversions, converted
 from nnadapter.offering.preparing import prepare
@@ -46,8 +46,8 @@ def plainly(model: Model) -> LoweredModel:
 
 
 def same(found: NpuGraph, expected: NpuGraph) -> None:
-    assert not any(is_traced(tensor.type.dimensions) for tensor in found.tensors)
-    assert not any(is_traced(value) for each in found.instructions for value in each.parameters.values())
+    assert not any(is_symbolic(tensor.type.dimensions) for tensor in found.tensors)
+    assert not any(is_symbolic(value) for each in found.instructions for value in each.parameters.values())
     assert [tensor.type for tensor in found.tensors] == [tensor.type for tensor in expected.tensors]
     assert [tensor.view_of for tensor in found.tensors] == [tensor.view_of for tensor in expected.tensors]
     assert found.instructions == expected.instructions

@@ -13,15 +13,15 @@ from nnadapter.drivers.fake_npu.sized_binding import Layout, SizedBinding
 from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.operand import freeze
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from tests.models import HEAD, numbers, parse, run_whole
 
 COLUMNS = 6
 
 
-def layers(scales: list[float]) -> tuple[NpuGraph, Trace]:
+def layers(scales: list[float]) -> tuple[NpuGraph, SymbolicTrace]:
     """A sum and a softmax of it per scale, over rows of which there may be any number."""
-    trace, builder = Trace(), ModelBuilder()
+    trace, builder = SymbolicTrace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), COLUMNS)))
     (made,) = builder.add_operation("TANH", (x,))
     for index, scale in enumerate(scales):
@@ -32,7 +32,7 @@ def layers(scales: list[float]) -> tuple[NpuGraph, Trace]:
     return lower(builder.finish([last])).graph, trace
 
 
-def bound_again(graph: NpuGraph, trace: Trace, rows: int) -> tuple[list[Run], np.ndarray, np.ndarray]:
+def bound_again(graph: NpuGraph, trace: SymbolicTrace, rows: int) -> tuple[list[Run], np.ndarray, np.ndarray]:
     """The instructions bound at 8 rows and then at so many, an input, and what they make of it."""
     traced = TracedGraph(graph)
     first, then = (traced.numbers(trace.replay([size])) for size in (8, rows))  # type: ignore[arg-type]  # one class
@@ -77,7 +77,7 @@ def test_layers_alike_in_the_same_memory_are_bound_once(scales: list[float], add
 
 def test_scratch_memory_is_what_the_sizes_at_hand_want() -> None:
     """As many rows want what they did; others, then, want something else."""
-    trace, builder = Trace(), ModelBuilder()
+    trace, builder = SymbolicTrace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), trace.variable(6))))
     (moved,) = builder.add_operation("TANH", (x,))
     (made,) = builder.add_operation("SOFTMAX", (moved,), {"axis": 1})
@@ -103,7 +103,7 @@ def test_scratch_memory_is_what_the_sizes_at_hand_want() -> None:
 
 def test_whether_products_are_small_follows_from_the_sizes_at_hand() -> None:
     """In one layout: in the memory for many rows few are bound again, and each layer counts."""
-    trace, builder = Trace(), ModelBuilder()
+    trace, builder = SymbolicTrace(), ModelBuilder()
     made = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), 256)))
     weight = builder.add_constant("w", freeze(np.zeros((256, 256), np.float32)))
     for _ in range(4):

@@ -44,7 +44,7 @@ def set_number() -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _nobody_computed_just_now():
-    BLAS_THREADS.part()
+    BLAS_THREADS.after_fork()
 
 
 class Clock:

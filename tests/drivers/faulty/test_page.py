@@ -19,7 +19,9 @@ def test_the_table_has_every_kind():
         phases = [f"`{phase.value}`" for phase in Phase if phase in row.phases]
         where = "all" if len(phases) == len(Phase) else ", ".join(phases)
         keys = ", ".join(f"`{key}`" for key in row.keys)
-        assert f"| `{kind.value}` | {row.what} | {where} | {keys} |".replace("  ", " ") in PAGE.replace("  ", " ")
+        assert f"| `{kind.value}` | {row.description} | {where} | {keys} |".replace("  ", " ") in PAGE.replace(
+            "  ", " "
+        )
     for phase in Phase:
         assert f"| `{phase.value}` | " in PAGE
     for option in OPTIONS:

@@ -102,7 +102,7 @@ def check_bound(order, device="acme_c"):
     expected = [dense(seed)[1](x) for seed in range(3)]
     programs = {0: context.compile(dense(0)[0])}
     for seed in (1, 2):
-        programs[seed] = context.bind(programs[seed - 1], dense(seed)[0])
+        programs[seed] = context.clone_with_constants(programs[seed - 1], dense(seed)[0])
     executions = {seed: program.create_execution() for seed, program in programs.items()}
     for gone in order:
         for seed in executions:

@@ -80,7 +80,7 @@ static NNAdapterStatus compile(NNAdapterContext *context, const NNAdapterCompile
 static NNAdapterStatus bind(NNAdapterProgram *program, const NNAdapterCompileRequest *request,
                             NNAdapterProgram **bound, NNAdapterError *error) {
     forced += refuses(request->model);
-    return within->bind(program, request, bound, error);
+    return within->clone_with_constants(program, request, bound, error);
 }
 
 const NNAdapterDriver *inner_driver(uint32_t host_version);
@@ -94,6 +94,6 @@ NNADAPTER_EXPORT const NNAdapterDriver *nnadapter_driver(uint32_t host_version) 
     table.supported = supported;
     table.admit = admit;
     table.compile = compile;
-    table.bind = bind;
+    table.clone_with_constants = bind;
     return &table;
 }

@@ -19,7 +19,7 @@ from tests.c_compiler import compile_library, needs_compiler
 from tests.drivers.native.acme_models import OPTIONS, ORDERS, check_bound, dense, feeds_of, model_of
 
 TRIAL = Path(__file__).with_name("trial.c")
-OLDER = "-DTABLE_SIZE=offsetof(NNAdapterDriver, bind)"
+OLDER = "-DTABLE_SIZE=offsetof(NNAdapterDriver, clone_with_constants)"
 X = np.random.default_rng(2).standard_normal((2, 6)).astype(np.float32)
 
 
@@ -49,7 +49,7 @@ def test_layers_share_a_program_in_a_session(acme):
     with nna.InferenceSession(model_of("layers"), devices=acme) as session:
         session.run(None, feeds_of(model_of("layers")))
         mine = [segment for segment in session.report().segments if segment.device == acme]
-    assert [segment.bound_to for segment in mine] == [None, mine[0].index, mine[0].index]
+    assert [segment.program_of for segment in mine] == [None, mine[0].index, mine[0].index]
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_programs_are_bound_in_a_process_of_their_own(acme):
     with closing(IsolatedDevice(acme)) as device:
         context = device.create_context(OPTIONS)
         program = context.compile(first)
-        bound = context.bind(program, second)
+        bound = context.clone_with_constants(program, second)
         program.close()
         (result,) = bound.create_execution().compute([X])
     np.testing.assert_allclose(result, expected(X), rtol=1e-5, atol=1e-6)
@@ -73,7 +73,10 @@ def test_programs_come_and_go_in_many_threads(device):
     def work(seed):
         model, expected = dense(seed)
         for _ in range(20):
-            with closing(context.bind(program, model)) as bound, closing(bound.create_execution()) as execution:
+            with (
+                closing(context.clone_with_constants(program, model)) as bound,
+                closing(bound.create_execution()) as execution,
+            ):
                 wrong.append(not np.allclose(execution.compute([X])[0], expected(X), rtol=1e-5, atol=1e-6))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
@@ -99,9 +102,9 @@ def test_deadline_and_cancelling(device):
     ("fault", "error", "message"),
     [
         ("bind_fails", CompilationError, "trial_c: a sentence"),
-        ("bind_invalid", CompilationError, "bind gave INVALID_ARGUMENT and no message"),
-        ("bind_lost", DeviceLostError, "bind gave DEVICE_LOST"),
-        ("bind_same", DriverError, "bind gave the program that it was given, expected a new one"),
+        ("bind_invalid", CompilationError, "clone_with_constants gave INVALID_ARGUMENT and no message"),
+        ("bind_lost", DeviceLostError, "clone_with_constants gave DEVICE_LOST"),
+        ("bind_same", DriverError, "clone_with_constants gave the program that it was given, expected a new one"),
     ],
 )
 @needs_compiler
@@ -109,7 +112,7 @@ def test_failures_become_errors_and_the_program_goes_on(trial, fault, error, mes
     context = trial().create_context({"fault": fault})
     program = context.compile(assigning("x"))
     with pytest.raises(error, match=message) as caught:
-        context.bind(program, assigning("y"))
+        context.clone_with_constants(program, assigning("y"))
     assert type(caught.value) is error
     assert program.create_execution().compute([np.ones((2, 3), np.float32)])[0].all()
 
@@ -123,7 +126,7 @@ def test_failures_become_errors_and_the_program_goes_on(trial, fault, error, mes
 def test_none_is_compiled(trial, flags, fault, binds):
     context = trial(*flags).create_context({"fault": fault})
     program, model = context.compile(assigning("x")), assigning("y")
-    bound = context.bind(program, model)
+    bound = context.clone_with_constants(program, model)
     assert (bound is not None) == binds
     execution = (bound or context.compile(model)).create_execution()
     assert execution.compute([np.ones((2, 3), np.float32)])[0].all()

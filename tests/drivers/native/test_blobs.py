@@ -76,7 +76,7 @@ def check_computes(context, blob):
 
 def test_one_of_the_same_version(context):
     blob = context.compile(dense(0)[0]).serialize()
-    assert says(context, blob) is Compatibility.SAME
+    assert says(context, blob) is Compatibility.IDENTICAL
     check_computes(context, blob)
 
 
@@ -86,7 +86,7 @@ def test_one_of_the_same_version(context):
     [
         ("older", Compatibility.COMPATIBLE),
         ("newer", Compatibility.RECOMPILE),
-        ("other chip", Compatibility.NO),
+        ("other chip", Compatibility.INCOMPATIBLE),
     ],
 )
 def test_one_of_another(context, folders, other, answer):
@@ -104,14 +104,14 @@ def test_what_it_wrote_is_what_it_reads(context):
     blob = bytearray(b"1" + context.compile(dense(0)[0]).serialize())
     program = context.deserialize(bytes(memoryview(blob)[1:]))
     blob[:] = bytes(len(blob))
-    assert says(context, program.serialize()) is Compatibility.SAME
+    assert says(context, program.serialize()) is Compatibility.IDENTICAL
     check_computes(context, program.serialize())
 
 
 def test_a_deserialized_program_is_bound_and_outlived(context):
     program = context.deserialize(context.compile(dense(0)[0]).serialize())
     model, expected = dense(1)
-    bound = context.bind(program, model)
+    bound = context.clone_with_constants(program, model)
     program.close()
     with closing(bound), closing(bound.create_execution()) as execution:
         np.testing.assert_allclose(execution.compute([X])[0], expected(X), rtol=1e-5, atol=1e-6)
@@ -122,11 +122,11 @@ def test_truncated(context):
     border, contents = inside(context.compile(dense(0)[0]).serialize())
     for length in range(len(contents)):
         blob = seal("acme_c", border, [contents[:length]])
-        assert says(context, blob) is (Compatibility.NO if length < HEAD_BYTES else Compatibility.RECOMPILE)
+        assert says(context, blob) is (Compatibility.INCOMPATIBLE if length < HEAD_BYTES else Compatibility.RECOMPILE)
         with pytest.raises(IncompatibleProgramError):
             context.deserialize(blob)
     blob = seal("acme_c", border, [contents])
-    assert all(says(context, blob[:length]) is not Compatibility.SAME for length in range(len(blob)))
+    assert all(says(context, blob[:length]) is not Compatibility.IDENTICAL for length in range(len(blob)))
 
 
 def test_every_byte_changed(context):
@@ -135,7 +135,7 @@ def test_every_byte_changed(context):
         changed = contents[:place] + bytes([contents[place] ^ 0x55]) + contents[place + 1 :]
         blob = seal("acme_c", border, [changed])
         if place < 20:
-            assert says(context, blob) in (Compatibility.NO, Compatibility.RECOMPILE)
+            assert says(context, blob) in (Compatibility.INCOMPATIBLE, Compatibility.RECOMPILE)
         # A release that becomes a greater number is a newer one; none becomes a smaller one by this change.
         with pytest.raises(IncompatibleProgramError):
             context.deserialize(blob)
@@ -146,8 +146,8 @@ def test_random_bytes(context):
     random = Random(5)
     for length in (0, 1, 39, 40, 41, 500):
         noise = random.randbytes(length)
-        assert says(context, noise) is Compatibility.NO
-        assert says(context, seal("acme_c", border, [noise])) is Compatibility.NO
+        assert says(context, noise) is Compatibility.INCOMPATIBLE
+        assert says(context, seal("acme_c", border, [noise])) is Compatibility.INCOMPATIBLE
         with pytest.raises(IncompatibleProgramError):
             context.deserialize(seal("acme_c", border, [noise]))
 
@@ -167,10 +167,10 @@ def test_what_a_context_refuses_it_does_not_deserialize(device, context):
 
 def test_another_drivers_is_none_of_its(context, trial):
     border, contents = inside(context.compile(dense(0)[0]).serialize())
-    assert says(context, seal("other_c", border, [contents])) is Compatibility.NO
+    assert says(context, seal("other_c", border, [contents])) is Compatibility.INCOMPATIBLE
     blob = seal("acme_c", border, [contents])
-    assert says(context, blob.replace(b'"driver"', b'"drivel"')) is Compatibility.NO
-    assert says(context, blob.replace(json.dumps("acme_c").encode(), b"\xff" * 8)) is Compatibility.NO
+    assert says(context, blob.replace(b'"driver"', b'"drivel"')) is Compatibility.INCOMPATIBLE
+    assert says(context, blob.replace(json.dumps("acme_c").encode(), b"\xff" * 8)) is Compatibility.INCOMPATIBLE
 
 
 def assigning():
@@ -184,10 +184,10 @@ def assigning():
     ("code", "answer"),
     [
         (0, None),
-        (1, Compatibility.SAME),
+        (1, Compatibility.IDENTICAL),
         (2, Compatibility.COMPATIBLE),
         (3, Compatibility.RECOMPILE),
-        (4, Compatibility.NO),
+        (4, Compatibility.INCOMPATIBLE),
         (5, Compatibility.RECOMPILE),
         (-7, Compatibility.RECOMPILE),
     ],

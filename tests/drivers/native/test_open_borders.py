@@ -7,12 +7,12 @@ import pytest
 from nnadapter.drivers.native.models import NumberedSizes
 from nnadapter.drivers.native.requests import DynamicSignatures
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 
 
 def model_of(rows: int, columns: int, width: int = 3, *, operation: str = "RELU"):
     """A model of [rows, columns, width] -> the same, whose first two dimensions are open."""
-    trace = Trace()
+    trace = SymbolicTrace()
     builder = ModelBuilder()
     dimensions = (trace.variable(rows), trace.variable(columns), width)
     x = builder.add_input("x", OperandType(DataType.FLOAT32, dimensions))

@@ -15,7 +15,7 @@ from nnadapter.drivers.native.driver import NativeDriver
 from nnadapter.drivers.native.models import OPEN, NumberedSizes, build
 from nnadapter.errors import CancelledError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from tests.c_compiler import compile_acme, needs_compiler
 from tests.models import parse, run_whole
 
@@ -44,7 +44,7 @@ def test_one_program_computes_at_all_sizes(acme):
         for sizes in SIZES:
             agree(session, model, feed_of(*sizes))
         assert "acme_c" in {step.device for step in session.provenance.steps}
-        assert session.report().plans.made == 2
+        assert session.report().plans.compiled == 2
 
 
 def test_many_threads_with_sizes_of_their_own(acme):
@@ -80,7 +80,7 @@ def test_a_run_with_open_sizes_has_a_deadline(acme):
 
 def opened(size=5):
     """A model with a traced size, and its replay."""
-    trace = Trace()
+    trace = SymbolicTrace()
     size = trace.variable(size)
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3, size)))
@@ -107,11 +107,11 @@ def test_a_model_says_which_of_the_sizes_a_number_is():
     (shape,) = [each for each in attributes if each.name == b"shape"]
     assert list((ctypes.c_int64 * 2).from_address(shape.value.integers)) == [OPEN, 3]
     assert list((ctypes.c_int32 * 2).from_address(shape.sizes)) == [0, -1]
-    assert list(sizes.told(sizes.of(trace.replay([7])))) == [7]
+    assert list(sizes.c_array(sizes.of(trace.replay([7])))) == [7]
 
 
 def test_sizes_that_were_found_to_be_equal_are_one():
-    trace = Trace()
+    trace = SymbolicTrace()
     first, second, third = (trace.variable(size) for size in (4, 4, 4))
     builder = ModelBuilder()
     x, y, z = (
@@ -120,8 +120,8 @@ def test_sizes_that_were_found_to_be_equal_are_one():
     )
     model = builder.finish(builder.add_operation("ADD", (x, y)) + builder.add_operation("NEG", (z,)))
     sizes = NumberedSizes(model)
-    assert len(sizes) == 2 and sizes.places((first, second, third)) == [0, 0, 1]
-    assert bool(second == third) and sizes.places((first, third)) == [0, 1], "what is found later counts no more"
+    assert len(sizes) == 2 and sizes.positions_of((first, second, third)) == [0, 0, 1]
+    assert bool(second == third) and sizes.positions_of((first, third)) == [0, 1], "what is found later counts no more"
     assert sizes.of(trace.replay([7, 7, 7])) == [7, 7] and trace.replay([7, 6, 7]) is None
 
 

@@ -14,7 +14,7 @@ from nnadapter.drivers.native.models import ModelTemplates, build
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
 from nnadapter.ir.structure import SpecializableModel, SpecializationGroup, SpecializedModel, program_sharing_key_of
-from nnadapter.ir.symbolic_numbers import Trace, computed
+from nnadapter.ir.symbolic_numbers import SymbolicTrace, apply_function
 
 LISTS = {AttributeCode.KIND_INTS: ("integers", ctypes.c_int64), AttributeCode.KIND_FLOATS: ("reals", ctypes.c_double)}
 SINGLE = {AttributeCode.KIND_BOOL: "boolean", AttributeCode.KIND_INT: "integer", AttributeCode.KIND_FLOAT: "real"}
@@ -30,9 +30,9 @@ def made_of(rows, columns, table=None, dtype=DataType.FLOAT32):
     (y,) = builder.add_operation("ADD", (x, weight), origins=["one", "zwei ü"])
     if dtype is DataType.FLOAT32:
         (y,) = builder.add_operation("ADD", (y, added))
-    product = computed(int.__mul__, rows, columns)
+    product = apply_function(int.__mul__, rows, columns)
     (y,) = builder.add_operation("RESHAPE", (y,), {"shape": (product, 3)})
-    (z,) = builder.add_operation("ELU", (y,), {"alpha": computed(int.__truediv__, rows, columns)}, outputs=["z"])
+    (z,) = builder.add_operation("ELU", (y,), {"alpha": apply_function(int.__truediv__, rows, columns)}, outputs=["z"])
     (t,) = builder.add_operation("TRANSPOSE", (z,), {"perm": (1, 0)})
     return builder.finish([z, t])
 
@@ -79,7 +79,7 @@ def said(address):
 
 
 def fillable(dtype=DataType.FLOAT32):
-    trace = Trace()
+    trace = SymbolicTrace()
     return trace, fillable_of(trace.variable(2), trace.variable(5), dtype)
 
 
@@ -96,7 +96,7 @@ def filled_at(trace, of, rows, columns, dtype=np.float32):
 @pytest.mark.parametrize("sizes", [(2, 5), (7, 3), (3, 4)])
 def test_a_filled_model_says_what_one_built_for_its_sizes_says(sizes):
     trace, of = fillable()
-    template, holder, other = ModelTemplates(of.together), Holder(), Holder()
+    template, holder, other = ModelTemplates(of.group), Holder(), Holder()
     model, table = filled_at(trace, of, *sizes)
     built = made_of(*sizes, table)
     address = template.build(model, holder)
@@ -108,7 +108,7 @@ def test_a_filled_model_says_what_one_built_for_its_sizes_says(sizes):
 
 def test_models_at_other_sizes_stay_as_they_were_and_outlive_their_template():
     trace, of = fillable()
-    template, holders = ModelTemplates(of.together), [Holder(), Holder()]
+    template, holders = ModelTemplates(of.group), [Holder(), Holder()]
     models = [filled_at(trace, of, *sizes)[0] for sizes in ((2, 5), (3, 4))]
     addresses = [template.build(model, holder) for model, holder in zip(models, holders, strict=True)]
     before = list(map(said, addresses))
@@ -118,7 +118,7 @@ def test_models_at_other_sizes_stay_as_they_were_and_outlive_their_template():
 
 
 def test_models_that_are_filled_together_say_what_each_says_alone():
-    trace = Trace()
+    trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [SpecializableModel(made_of(*order)) for order in ((rows, columns), (columns, rows), (rows, columns))]
     templates = ModelTemplates(SpecializationGroup(models))
@@ -135,17 +135,17 @@ def test_models_that_are_filled_together_say_what_each_says_alone():
 
 @pytest.mark.parametrize("sizes", [(1 << 31, 1 << 31), (1 << 32, 1 << 32), (1 << 40, (1 << 23) + 1), (1 << 64, 2)])
 def test_a_tensor_larger_than_can_be_told_is_refused(sizes):
-    trace, builder = Trace(), ModelBuilder()
+    trace, builder = SymbolicTrace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(2), trace.variable(5))))
     of = SpecializableModel(builder.finish(builder.add_operation("RELU", (x,))))
     model = SpecializedModel(of, trace.replay(list(sizes)), {})
-    for build_one in (ModelTemplates(of.together).build, build):
+    for build_one in (ModelTemplates(of.group).build, build):
         with pytest.raises(InvalidModelError, match="sizes are too large for a driver in C"):
             build_one(model, Holder())
 
 
 def test_a_model_keeps_the_tables_of_no_other():
-    trace = Trace()
+    trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [SpecializableModel(made_of(rows, columns)) for _ in range(50)]
     templates, known, held = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
@@ -155,7 +155,7 @@ def test_a_model_keeps_the_tables_of_no_other():
 
 
 def test_models_that_are_filled_at_once_lie_together_and_one_that_is_there_twice_lies_alone():
-    trace = Trace()
+    trace = SymbolicTrace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [fillable_of(rows, columns) for _ in range(3)]
     templates, known, held = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
@@ -174,14 +174,18 @@ def test_models_that_are_filled_at_once_lie_together_and_one_that_is_there_twice
 def test_given_contents_of_four_bits_are_built_as_any_other():
     trace, of = fillable(DataType.INT4)
     model, _ = filled_at(trace, of, 3, 4, DataType.INT4.array_type)
-    assert ModelTemplates(of.together).build(model, Holder()) is None
+    assert ModelTemplates(of.group).build(model, Holder()) is None
 
 
 def test_a_filled_model_goes_to_another_process_as_a_model():
     trace, of = fillable()
     model, _ = filled_at(trace, of, 3, 4)
     again = pickle.loads(pickle.dumps(model))
-    assert type(again) is not SpecializedModel and to_text(again) == to_text(model) and again.is_sound == model.is_sound
+    assert (
+        type(again) is not SpecializedModel
+        and to_text(again) == to_text(model)
+        and again.is_verified == model.is_verified
+    )
 
 
 def test_models_are_alike_where_their_numbers_are():

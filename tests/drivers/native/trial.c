@@ -155,8 +155,8 @@ static NNAdapterStatus deserialize(NNAdapterContext *context, const NNAdapterDes
 
 /* What the option `fault` wants it to say: "says3". */
 static int32_t check_blob(NNAdapterContext *context, const void *data, uint64_t bytes) {
-    if (bytes < 5 || memcmp(data, "trial", 5)) return NNADAPTER_NO;
-    return strncmp(context->fault, "says", 4) ? NNADAPTER_SAME : atoi(context->fault + 4);
+    if (bytes < 5 || memcmp(data, "trial", 5)) return NNADAPTER_INCOMPATIBLE;
+    return strncmp(context->fault, "says", 4) ? NNADAPTER_IDENTICAL : atoi(context->fault + 4);
 }
 
 #ifndef GROUP_SIZE
@@ -179,7 +179,7 @@ static const NNAdapterDriver driver = {
     .compile = compile, .create_execution = create_execution,
     .destroy_execution = destroy_execution, .compute = compute, .describe_device = describe_device,
     .serialization = &serialization,
-    .bind = bind,
+    .clone_with_constants = bind,
 #ifdef LISTS
     .list_devices = list_devices,
 #endif

@@ -63,7 +63,7 @@ def test_attention_over_a_cache_that_grows(heads, mask, attributes, opset):
             feed["m"] = mask_of(mask, numbers, (*lead, new, new + past))
             feed["m"][..., 0] = 1
         feeds.append(feed)
-    assert check(made, feeds).plans.made <= 3
+    assert check(made, feeds).plans.compiled <= 3
 
 
 def test_queries_that_see_no_key_make_0():

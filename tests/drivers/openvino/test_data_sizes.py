@@ -225,7 +225,9 @@ def test_a_size_of_what_has_no_rank_is_left_alone_at_all_sizes():
             feed = {"x": np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
         report = session.report()
-    assert report.plans.made == 2 and report.plans.sizes == "one plan for all input shapes", report.plans
+    assert report.plans.compiled == 2 and report.plans.served_shapes_text == "one plan for all input shapes", (
+        report.plans
+    )
     refusals = [refusal.detail for node in report.nodes for refusal in node.refusals]
     assert any(detail.endswith("of Shape is not known") for detail in refusals), refusals
 

@@ -26,7 +26,7 @@ from nnadapter.errors import (
     IncompatibleProgramError,
     InvalidOptionError,
 )
-from nnadapter.onnx.references import lightened
+from nnadapter.onnx.references import with_references
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, run_whole
 
@@ -275,7 +275,7 @@ def test_large_weights_are_shared_with_the_engine_and_give_the_same(dtype):
     held = onnx.numpy_helper.from_array(weights, "w")
     graph = helper.make_graph(nodes, "g", [given], [made], [held])
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
-    light, arrays = lightened(model)
+    light, arrays = with_references(model)
     assert len(arrays) == 1 and light is not model
     rows = np.array([5, 0, 2047])
     for each in (light, model):

@@ -70,7 +70,7 @@ def test_a_decoder_that_begins_with_one_word():
             feed = {"x": numbers(1, 4, 1, 32, seed=word), "past": past}
             expected, past = run_whole(model, feed)
             np.testing.assert_allclose(session.run(["y"], feed)[0], expected, rtol=1e-3, atol=1e-4)
-        assert session.report().plans.made == 1
+        assert session.report().plans.compiled == 1
 
 
 def test_a_softmax_that_is_spelled_out():

@@ -14,7 +14,7 @@ import nnadapter as nna
 from nnadapter import limits
 from nnadapter.drivers import Reason
 from nnadapter.drivers.openvino import program
-from nnadapter.drivers.openvino.verdicts import Whole, judge_dynamic
+from nnadapter.drivers.openvino.verdicts import ModelAnalysis, judge_dynamic
 from nnadapter.errors import ExecutionError, InvalidModelError, NNAdapterError
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, parse, run_whole
@@ -66,7 +66,7 @@ def test_a_cache_that_grows_is_compiled_once():
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
             cache = results[1:]
         report = session.report()
-        assert report.plans.made == 1 and not session.provenance.fell_back
+        assert report.plans.compiled == 1 and not session.provenance.fell_back
         assert {node.device for node in report.nodes if node.state == "runs"} == {"openvino"}
 
 
@@ -84,7 +84,7 @@ def test_a_cache_that_is_empty_at_first():
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
             assert {node.device for node in session.report().nodes if node.state == "runs"} == {"openvino"}
             cache = results[1:]
-        assert session.report().plans.made == 1 and not session.provenance.fell_back
+        assert session.report().plans.compiled == 1 and not session.provenance.fell_back
 
 
 def with_weights(text, **weights):
@@ -118,7 +118,7 @@ def test_what_scales_up_is_compiled_once_for_many_sizes():
             feed = {"x": numbers(batch, 2, height, width, seed=height)}
             for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-        assert session.report().plans.made == 2
+        assert session.report().plans.compiled == 2
 
 
 @pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
@@ -131,7 +131,7 @@ def test_sequences_of_any_length_have_one_plan(op_type, gates):
             feed = {"x": numbers(length, batch, 3, seed=length)}
             for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-        assert session.report().plans.made == 2
+        assert session.report().plans.compiled == 2
 
 
 def test_sizes_that_are_capped_have_one_plan():
@@ -149,7 +149,7 @@ def test_sizes_that_are_capped_have_one_plan():
             feed = {"x": numbers(rows, 4, seed=rows)}
             np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
         report = session.report()
-        assert report.plans.made == 2 and [segment.device for segment in report.segments] == ["openvino"]
+        assert report.plans.compiled == 2 and [segment.device for segment in report.segments] == ["openvino"]
 
 
 def test_a_last_part_that_is_smaller_at_some_sizes():
@@ -251,7 +251,7 @@ def test_groups_of_channels_of_any_size_have_one_plan():
         for size in ((1, 4, 4, 4), (2, 4, 5, 6), (3, 4, 2, 3), (1, 4, 1, 1), (4, 4, 8, 8)):
             feed = {"x": numbers(*size)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-4)
-        assert session.report().plans.made == 2
+        assert session.report().plans.compiled == 2
 
 
 COUNTED = """<ir_version: 10, opset_import: ["" : 20]> g (float[n, 5, h, w] x) => (float[n, 5, p, q] y)
@@ -268,7 +268,7 @@ def test_sizes_that_the_engine_fails_at_spoil_no_others(text, first):
             feed = {"x": numbers(*size)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-5)
         assert session.report().incidents == ()
-        assert session.report().plans.sizes.startswith("one plan for all input shapes")
+        assert session.report().plans.served_shapes_text.startswith("one plan for all input shapes")
 
 
 def test_sizes_that_the_model_is_not_for_spoil_no_others():
@@ -364,7 +364,7 @@ def test_a_program_with_open_sizes_is_kept():
 )
 def test_what_is_not_taken_with_open_sizes(text, reason, detail):
     model = model_of(text)
-    verdict = judge_dynamic(model.graph.node[0], Whole.of(model, 1 << 12))
+    verdict = judge_dynamic(model.graph.node[0], ModelAnalysis.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason(reason) and detail in verdict.detail
 
 
@@ -432,7 +432,7 @@ def test_halves_of_a_decoder_are_taken_with_open_sizes():
             for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-2, atol=1e-2)
             assert [step.device for step in session.provenance.steps] == ["openvino"]
-        assert session.report().plans.made <= 3
+        assert session.report().plans.compiled <= 3
 
 
 ATTENTION = """<ir_version: 10, opset_import: ["" : 17]> g (float[b, t, 8] x) => (float[b, t, 8] y)
@@ -463,7 +463,7 @@ def test_whichever_run_has_as_many_tokens_as_heads_others_share_a_plan(lengths):
             feed = {"x": numbers(2, length, 8, seed=length)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
         plans = session.report().plans
-    assert plans.made <= 3 and plans.sizes.startswith("one plan for all input shapes")
+    assert plans.compiled <= 3 and plans.served_shapes_text.startswith("one plan for all input shapes")
 
 
 CAUSAL = """<ir_version: 10, opset_import: ["" : 17]> g (float[t, 2] x) => (float[t, 2] y, int64[1, k] kept)
@@ -494,7 +494,7 @@ def test_a_plan_for_sizes_of_which_too_much_would_be_folded_is_not_the_last_one(
             feed = {"x": numbers(length, 2, seed=length)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
         plans = session.report().plans
-    assert plans.made <= 4 and "one more when other nodes are left to run" in plans.sizes
+    assert plans.compiled <= 4 and "one more when other nodes are left to run" in plans.served_shapes_text
 
 
 def test_what_is_refused_at_every_run_alone_is_in_the_plan_for_all_shapes():
@@ -513,7 +513,7 @@ def test_what_is_refused_at_every_run_alone_is_in_the_plan_for_all_shapes():
             feed = {"x": generator.integers(-9, 9, (batch, 2, 8), np.int32)}
             np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
         report = session.report()
-    assert (report.plans.made, report.plans.sizes) == (2, "one plan for all input shapes")
+    assert (report.plans.compiled, report.plans.served_shapes_text) == (2, "one plan for all input shapes")
     assert [segment.device for segment in report.segments] == ["openvino"]
 
 
@@ -524,7 +524,7 @@ def test_attention_with_as_many_heads_as_tokens_is_whole_at_known_sizes_and_at_o
             feed = {"x": numbers(batch, 2, 8, seed=batch)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
             assert [segment.device for segment in session.report().segments] == ["openvino"]
-        assert session.report().plans.made <= 2
+        assert session.report().plans.compiled <= 2
 
 
 def test_what_is_taken_at_fixed_sizes_alone_leaves_the_plan_for_all_shapes():
@@ -539,5 +539,5 @@ def test_what_is_taken_at_fixed_sizes_alone_leaves_the_plan_for_all_shapes():
             feed = {"x": numbers(batch, 2, length, seed=length)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
         report = session.report()
-    assert (report.plans.made, report.plans.sizes) == (2, "one plan for all input shapes")
+    assert (report.plans.compiled, report.plans.served_shapes_text) == (2, "one plan for all input shapes")
     assert [segment.device for segment in report.segments] == ["openvino", "cpu", "openvino"]

@@ -7,7 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Reason
-from nnadapter.drivers.openvino.verdicts import Whole, judge_dynamic
+from nnadapter.drivers.openvino.verdicts import ModelAnalysis, judge_dynamic
 from tests.drivers.openvino.harness import model_of
 from tests.models import numbers, parse, run_whole
 
@@ -61,7 +61,7 @@ def check_one_plan(model):
             for got, expected in zip(results, run_whole(model, feed), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
             past = results[1]
-        assert session.report().plans.made == 1
+        assert session.report().plans.compiled == 1
 
 
 @pytest.mark.parametrize("angles", ["angles = Mul (column, waves)", "angles = MatMul (column, waves)"])
@@ -74,7 +74,7 @@ def test_positions_of_half_precision_have_fixed_sizes():
         n = Shape (x) size = Squeeze (n) places = Range (none, size, one)
         half = Cast <to = 10> (places) y = Softsign (half)
     }""")
-    verdict = judge_dynamic(model.graph.node[-1], Whole.of(model, 1 << 12))
+    verdict = judge_dynamic(model.graph.node[-1], ModelAnalysis.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason.UNSUPPORTED_DTYPE and "end the process" in verdict.detail
 
 

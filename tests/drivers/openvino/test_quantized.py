@@ -40,7 +40,7 @@ def test_a_quantized_network_is_one_segment_at_any_size():
             np.testing.assert_allclose(y, expected, atol=1.01 * STEP)
         report = session.report()
     assert [segment.device for segment in report.segments] == ["openvino"] and report.coverage.nodes == 1
-    assert report.plans.made == 2
+    assert report.plans.compiled == 2
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def model_of(form: int, opset: str, given: str, node: str, constants: str = "") 
 def test_a_form_is_refused_and_its_neighbor_is_taken(parts):
     opened, (taken, refused) = context(), (model_of(form, *parts) for form in (1, 2))
     (verdict,) = opened.supported(refused)
-    assert verdict.detail in {f"{op} {row.why}" for row in RESTRICTIONS for op in row.ops.split()}
+    assert verdict.detail in {f"{op} {row.detail}" for row in RESTRICTIONS for op in row.ops.split()}
     assert all(opened.supported(taken))
     kind = taken.graph.input[0].type.tensor_type
     shape = [dimension.dim_value for dimension in kind.shape.dim]
@@ -149,5 +149,5 @@ def test_a_choice_among_one_value():
 def test_the_page_lists_every_restriction():
     page = (Path(__file__).parents[3] / "docs" / "drivers.md").read_text()
     kinds = {"": RESTRICTIONS, "with sizes open: ": DYNAMIC_SHAPE_RESTRICTIONS}
-    missing = [f"| {at}{row.ops.replace(' ', ', ')} | {row.why} |" for at, rows in kinds.items() for row in rows]
+    missing = [f"| {at}{row.ops.replace(' ', ', ')} | {row.detail} |" for at, rows in kinds.items() for row in rows]
     assert [line for line in missing if line not in page] == []

@@ -53,7 +53,7 @@ def test_a_decoder_with_states_has_one_plan_for_many_lengths(device):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
             past = results[1:]
         report = session.report()
-    assert report.plans.made <= 3, report.plans
+    assert report.plans.compiled <= 3, report.plans
     taken = {node.op_type for node in report.nodes if node.device == device}
     assert taken >= DEVICES[device], taken
 
@@ -77,5 +77,7 @@ def test_what_needs_the_size_of_a_later_value_waits_for_it():
             feed = {"x": numbers(2, steps), "past": numbers(2, before), "factor": abs(numbers(2, 1))}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
         report = session.report()
-    assert report.plans.made <= 2 and report.plans.sizes == "one plan for all input shapes", report.plans
+    assert report.plans.compiled <= 2 and report.plans.served_shapes_text == "one plan for all input shapes", (
+        report.plans
+    )
     assert {node.op_type for node in report.nodes if node.device == "cpu"} == {"Erf"}

@@ -9,7 +9,7 @@ import nnadapter as nna
 from nnadapter.drivers import TableDriver, lowers
 from nnadapter.errors import DriverError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from tests.models import HEAD, numbers, parse
 from tests.table_driver import LOWERED
 
@@ -23,13 +23,13 @@ def test_one_program_serves_sizes_that_lowerings_decide_alike():
         for rows in (2, 3, 7, 3, 8, 1):
             x = numbers(rows, 4, seed=rows)
             np.testing.assert_array_equal(session.run(None, {"x": x})[0], (1 - x).reshape(-1, 2))
-        made = session.report().plans.made
+        made = session.report().plans.compiled
         LOWERED.clear()
         session.run(None, {"x": numbers(9, 4)})
-        assert LOWERED == [("NEG", 9)] and session.report().plans.made == made
+        assert LOWERED == [("NEG", 9)] and session.report().plans.compiled == made
         x = numbers(20, 4)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], (1 - x).reshape(-1, 2))
-        assert session.report().plans.made == made + 1
+        assert session.report().plans.compiled == made + 1
 
 
 def test_nothing_runs_before_sizes_are_known():
@@ -38,12 +38,12 @@ def test_nothing_runs_before_sizes_are_known():
         def neg(self, operation):
             return np.negative
 
-    trace = Trace()
+    trace = SymbolicTrace()
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(3), 4)))
     program = Open().open("").create_context({}).compile(builder.finish(builder.add_operation("NEG", (x,))))
     execution = program.create_execution()
     with pytest.raises(DriverError, match="say by `at` what they are"):
         execution.compute([np.ones((3, 4), np.float32)])
-    (result,) = execution.at([5]).compute([np.ones((5, 4), np.float32)])
+    (result,) = execution.specialize([5]).compute([np.ones((5, 4), np.float32)])
     assert result.shape == (5, 4) and result[0, 0] == -1

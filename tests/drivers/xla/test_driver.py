@@ -140,7 +140,7 @@ def test_a_program_comes_back_from_bytes():
     model = model_of("FULLY_CONNECTED", [("float32", (2, 5))], constants=[weight])
     program = context().compile(model)
     blob = program.serialize()
-    assert context().check_blob(memoryview(blob)) is Compatibility.SAME
+    assert context().check_blob(memoryview(blob)) is Compatibility.IDENTICAL
     again = context().deserialize_view(memoryview(blob))
     np.testing.assert_array_equal(again.create_execution().compute([x])[0], computed(model, x)[0])
     assert again.serialize() == blob
@@ -160,7 +160,7 @@ def test_a_damaged_program_is_refused():
     blob[-40] ^= 1
     with pytest.raises(IncompatibleProgramError):
         context().deserialize(bytes(blob))
-    assert context().check_blob(memoryview(b"something else")) is Compatibility.NO
+    assert context().check_blob(memoryview(b"something else")) is Compatibility.INCOMPATIBLE
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

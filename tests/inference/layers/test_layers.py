@@ -44,8 +44,8 @@ def test_nothing_is_wrong():
 
 def test_the_first_of_several():
     layers = look(wrong=["fourth", "second"]).layers
-    assert names(layers.alone) == [("second",), ("fourth",)] and layers.first is layers.alone[0]
-    assert layers.accumulated.nodes == ("second",)
+    assert names(layers.local_errors) == [("second",), ("fourth",)] and layers.first is layers.local_errors[0]
+    assert layers.first_accumulated_error.nodes == ("second",)
 
 
 def test_an_error_that_vanishes():
@@ -58,17 +58,21 @@ def test_an_error_that_vanishes():
         [fifth] y = Relu(d)
     }}"""
     report = look(text, {"x": np.full((4, 8), 2, np.float32)}, wrong=["fourth"])
-    assert names(report.layers.alone) == [("fourth",)] and not report.agrees
+    assert names(report.layers.local_errors) == [("fourth",)] and not report.agrees
     tall = {"x": np.full((4, 8), -2, np.float32)}
     text = text.replace("Relu(d)", "ArgMax<axis = 1>(d)").replace("float[4, 8] y", "int64[4, 1] y")
     hidden = look(text, tall, wrong=["second"])
-    assert hidden.agrees and names(hidden.layers.alone) == [("second",)] and hidden.layers.accumulated is None
+    assert (
+        hidden.agrees
+        and names(hidden.layers.local_errors) == [("second",)]
+        and hidden.layers.first_accumulated_error is None
+    )
     assert "the outputs agree although a node inside differs" in str(hidden)
 
 
 def test_wrong_only_where_nodes_run_together():
     report = look(fused=["fourth", "fifth"])
-    assert not report.layers.alone and report.layers.fused
+    assert not report.layers.local_errors and report.layers.fused
     assert report.layers.first.nodes == ("fourth", "fifth")
     assert "wrong only where the device runs them together: 'fourth', 'fifth'" in str(report)
 
@@ -78,8 +82,11 @@ def test_error_that_grows():
     text = f"{HEAD} g (float[4, 8] v0) => (float[4, 8] v12) {{ {chain} }}"
     report = look(text, {"v0": numbers(4, 8)}, slightly=[f"n{number}" for number in range(12)])
     layers = report.layers
-    assert not report.agrees and not layers.alone and not layers.fused
-    assert len(layers.together.nodes) > 1 and layers.together.nodes[-1] == layers.accumulated.nodes[0]
+    assert not report.agrees and not layers.local_errors and not layers.fused
+    assert (
+        len(layers.shortest_deviating_stretch.nodes) > 1
+        and layers.shortest_deviating_stretch.nodes[-1] == layers.first_accumulated_error.nodes[0]
+    )
     assert "error grows over" in str(report)
 
 
@@ -88,7 +95,7 @@ def test_nodes_on_the_cpu_stay_there():
     report = nna.compare(
         parse(TEXT), ("planted", {"wrong": ["third"]}), FEED, layers=True, options=nna.Options(rules=rules)
     )
-    assert report.agrees and report.layers.atoms == 5 and not report.layers.alone
+    assert report.agrees and report.layers.atoms == 5 and not report.layers.local_errors
 
 
 def test_groups_are_named_whole():
@@ -105,7 +112,7 @@ def test_groups_are_named_whole():
 def test_nan_and_infinity():
     x = numbers(4, 8)
     x[0, :2] = np.inf, np.nan
-    assert names(look(feed={"x": x}, wrong=["third"]).layers.alone) == [("third",)]
+    assert names(look(feed={"x": x}, wrong=["third"]).layers.local_errors) == [("third",)]
 
 
 def test_several_outputs_and_integers():
@@ -115,7 +122,7 @@ def test_several_outputs_and_integers():
         [index] i = ArgMax<axis = 1>(y)
     }}"""
     layers = look(text, wrong=["split"]).layers
-    assert names(layers.alone) == [("split",)] and layers.alone[0].deviation.value == "a"
+    assert names(layers.local_errors) == [("split",)] and layers.local_errors[0].deviation.value == "a"
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
@@ -147,7 +154,7 @@ def test_what_could_not_be_checked_is_not_counted_as_right():
         node.name = f"/{node.name}"
     devices = [("trial", {"only": ["SPLIT", "ADD"], "fault": "split"}), "fake_npu"]
     report = nna.compare(model, devices, {"x": np.ones((4, 8), np.float32)}, layers=True)
-    assert not report.agrees and not report.layers.alone and report.layers.unchecked == ("/split",)
+    assert not report.agrees and not report.layers.local_errors and report.layers.unchecked == ("/split",)
     assert "no node that could be checked is beyond the tolerance by itself" in str(report)
     assert "wrong, with nodes in it that could not be checked by themselves: '/split', '/sum'" in str(report)
 
@@ -160,7 +167,7 @@ def test_quantized_values_may_be_a_step_off_wherever_they_are(tmp_path):
     }}"""
     device, rules = ("trial", {"fault": "step", "only": ["QUANTIZE", "QUANTIZE_LINEAR", "RELU"]}), tmp_path / "r.toml"
     report = nna.compare(parse(text), device, FEED, layers=True, rules_out=rules)
-    assert report.compared and report.agrees and not report.layers.alone and not report.layers.ruled_out.pins
+    assert report.compared and report.agrees and not report.layers.local_errors and not report.layers.ruled_out.pins
     assert report.differences[0].largest_absolute == 1 and report.differences[0].steps == 1
     assert "quantized values may be off by 1" in str(report)
 
@@ -220,7 +227,9 @@ def test_findings_are_not_lost_where_a_file_cannot_be_written_after_all(tmp_path
 
 def test_as_plain_data():
     data = json.loads(json.dumps(look(wrong=["third"]).to_dict()))
-    assert data["layers"]["first"]["nodes"] == ["third"] and data["layers"]["alone"][0]["deviation"]["value"] == "c"
+    assert (
+        data["layers"]["first"]["nodes"] == ["third"] and data["layers"]["local_errors"][0]["deviation"]["value"] == "c"
+    )
     assert "layers" not in nna.compare(parse(TEXT), "planted", FEED).to_dict()
 
 

@@ -19,7 +19,7 @@ BESIDE = 4
 
 def assert_named(model, name, feed, options=None):
     report = nna.compare(model, ("planted", {"wrong": [name]}), feed, layers=True, options=options)
-    assert name in report.layers.alone[0].nodes
+    assert name in report.layers.local_errors[0].nodes
     assert report.layers.compilations <= 2 * log2(report.layers.atoms) + BESIDE
     return report.layers
 
@@ -33,10 +33,10 @@ def test_random_graphs(seed):
     options = nna.Options(rules=nna.Rules(bans=tuple(bans)))
     feed = {"x": np.random.default_rng(seed).standard_normal((ROWS, COLUMNS)).astype(np.float32)}
     clean = nna.compare(model, "planted", feed, layers=True, options=options)
-    assert not clean.layers.alone
+    assert not clean.layers.local_errors
     nodes = nna.partition_report(model, "planted", options=options).nodes
     name = random.choice([node.name for node in nodes if node.device == "planted" and node.op_type != "ArgMax"])
-    assert [finding.nodes for finding in assert_named(model, name, feed, options).alone[1:]] == []
+    assert [finding.nodes for finding in assert_named(model, name, feed, options).local_errors[1:]] == []
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_a_definition_that_fails_is_blamed(bring, definition, said):
     [
         {"inputs": ()},
         {"inputs": [Role("input")]},
-        {"inputs": (Role("input", same="nobody"),)},
+        {"inputs": (Role("input", same_dtype_as="nobody"),)},
         {"inputs": (Role("many", variadic=True), Role("input"))},
         {"attributes": (Attribute("rate", AttributeKind.INT, "one"),)},
         {"attributes": (Attribute("rates", AttributeKind.INTS, [1]),)},

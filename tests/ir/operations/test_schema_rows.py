@@ -74,7 +74,7 @@ def test_roles_are_well_formed(row: OperationSchema):
     names = [role.name for role in row.inputs]
     assert len(set(names)) == len(names) > 0
     assert not row.inputs[0].optional
-    assert all(role.same in (None, *names) for role in row.inputs)
+    assert all(role.same_dtype_as in (None, *names) for role in row.inputs)
     assert not any(role.variadic for role in row.inputs[:-1])
     optional = [role.optional for role in row.inputs]
     assert optional == sorted(optional)

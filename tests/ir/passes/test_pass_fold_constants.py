@@ -6,7 +6,7 @@ from nnadapter.ir import ABSENT
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import fold_constants
 from nnadapter.ir.structure import numbers, with_numbers
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from tests.ir.passes.program import Program, check, origins, random, types
 
 FOLD = partial(fold_constants, evaluate=by_definition)
@@ -74,7 +74,7 @@ def test_sizes_that_vary_stay_where_the_driver_wants_it():
     program = Program(x=(7, 3))
     y = program("ADD", program.x, program("EXPAND", program("EXP", random(1, 1, 3)), shape=(7, 3)))
     model = program.finish(y)
-    trace = Trace()
+    trace = SymbolicTrace()
     seven = trace.variable(7)
     traced = with_numbers(model, [seven if value == 7 else value for value in numbers(model)])
     assert types(FOLD(traced, sizes=False)) == ["EXPAND", "ADD"]

@@ -5,7 +5,7 @@ from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization
 from nnadapter.ir.operand import freeze
 from nnadapter.ir.passes import PASSES
 from nnadapter.ir.structure import numbers, with_numbers
-from nnadapter.ir.symbolic_numbers import Trace
+from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from tests.ir.passes.program import Program, check, random, types
 
 COMMON = PASSES["common_subexpressions"]
@@ -48,7 +48,7 @@ def test_sizes_that_vary_are_compared_by_where_they_come_from():
     program = Program(x=(6, 3))
     made = [program("RESHAPE", program.x, shape=(3, 6)) for _ in range(2)]
     model = program.finish(program("ADD", *made))
-    trace = Trace()
+    trace = SymbolicTrace()
     six = trace.variable(6)
     traced = with_numbers(model, [six if value == 6 else value for value in numbers(model)])
     assert types(COMMON(traced)) == ["RESHAPE", "ADD"]
@@ -111,7 +111,7 @@ def test_what_changes_nothing_for_one_size_alone_is_decided_for_that_size():
     program = Program(x=(7, 3))
     y = program("PAD", program.x, pads=(7, 0, 0, 0))
     model = program.finish(program("NEG", program("EXPAND", y, shape=(14, 3))))
-    trace = Trace()
+    trace = SymbolicTrace()
     seven = trace.variable(7)
     places = {7: seven, 14: seven + seven}
     traced = with_numbers(model, [places.get(value, value) for value in numbers(model)])

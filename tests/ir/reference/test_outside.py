@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import SCHEMAS, Example, Meaning
+from nnadapter.ir import SCHEMAS, Example, OperationDoc
 from nnadapter.ir import operations as table
 from nnadapter.ir.reference.entry import entry_of
 from nnadapter.ir.reference.plain import to_dict, to_text
 
 TWICE = dataclasses.replace(SCHEMAS["ABS"], type="TWICE", source="acme")
-MEANING = Meaning(
+MEANING = OperationDoc(
     summary="Twice the number.",
     formula="2 * x",
     inputs={"input": "Numbers."},
@@ -33,7 +33,7 @@ def bring(monkeypatch):
 
 
 def test_an_operation_is_described_with_the_meaning_of_its_row(bring):
-    bring(dataclasses.replace(TWICE, meaning=MEANING))
+    bring(dataclasses.replace(TWICE, doc=MEANING))
     entry = entry_of("TWICE")
     assert (entry.family, entry.formula, entry.flops) == ("", "2 * x", "1 for each element of the output")
     assert "input (any number): Numbers." in to_text(entry)
@@ -41,12 +41,12 @@ def test_an_operation_is_described_with_the_meaning_of_its_row(bring):
 
 
 def test_an_example_from_outside_is_computed_by_its_definition(bring):
-    bring(dataclasses.replace(TWICE, meaning=MEANING, definition=lambda x: 2 * x))
+    bring(dataclasses.replace(TWICE, doc=MEANING, definition=lambda x: 2 * x))
     assert "-> output: float32[2] [2., 4.]" in to_text(entry_of("TWICE"))
 
 
 def test_a_definition_without_source_is_named(bring):
-    bring(dataclasses.replace(TWICE, meaning=MEANING, definition=eval("lambda x: 2 * x")))
+    bring(dataclasses.replace(TWICE, doc=MEANING, definition=eval("lambda x: 2 * x")))
     assert entry_of("TWICE").definition == f"{__name__}.<lambda>"
 
 
@@ -55,7 +55,7 @@ def test_a_definition_of_no_module_with_a_source_is_named(bring, module):
     made = {}
     exec("def twice(x): return x + x", {}, made)
     made["twice"].__module__ = module
-    bring(dataclasses.replace(TWICE, meaning=MEANING, definition=made["twice"]))
+    bring(dataclasses.replace(TWICE, doc=MEANING, definition=made["twice"]))
     assert entry_of("TWICE").definition == (f"{module}.twice" if module else "twice")
 
 
@@ -64,11 +64,11 @@ def test_a_definition_of_no_module_with_a_source_is_named(bring, module):
     [
         ({"definition": lambda x: 1 / 0}, "fails with its own example: ZeroDivisionError"),
         ({"definition": lambda x: x[:1]}, "fails with its own example: .* gave results of shapes"),
-        ({"meaning": "twice"}, "meaning is str, expected an nnadapter.ir.Meaning"),
+        ({"doc": "twice"}, "doc is str, expected an nnadapter.ir.OperationDoc"),
     ],
 )
 def test_what_is_wrong_outside_is_told(bring, wrong, told):
-    bring(dataclasses.replace(TWICE, **{"meaning": MEANING, **wrong}))
+    bring(dataclasses.replace(TWICE, **{"doc": MEANING, **wrong}))
     with pytest.raises(InvalidModelError, match=told):
         entry_of("TWICE")
 

@@ -17,9 +17,9 @@ def without_launches(topology, prices, rows, active=None):
     for at, maker in enumerate(topology.producer):
         made = rows[maker] if maker >= 0 else -1
         readers = {rows[atom] for atom in topology.reader[topology.read_value == at]}
-        total += sum(prices.into[row, at] for row in readers - {made, -1})
+        total += sum(prices.transfer_in[row, at] for row in readers - {made, -1})
         if made >= 0 and (topology.output[at] or readers - {made}):
-            total += prices.out[made, at]
+            total += prices.transfer_out[made, at]
     return total
 
 
@@ -59,7 +59,13 @@ def test_any_unit(scale):
     topology = topology_of(graph)
     rows = two_way(topology, prices, (0, 1)).second
     scaled = type(prices)(
-        prices.devices, "cpu", prices.run * scale, prices.into * scale, prices.out * scale, prices.launch, prices.values
+        prices.devices,
+        "cpu",
+        prices.run * scale,
+        prices.transfer_in * scale,
+        prices.transfer_out * scale,
+        prices.launch,
+        prices.values,
     )
     found = two_way(topology, scaled, (0, 1))
     assert found.bound <= without_launches(topology, scaled, rows.astype(int)) * (1 + 1e-12)

@@ -29,7 +29,7 @@ def test_a_folded_stack_is_a_shorter_stack(layers):
     assert wiring(folded.graph) == wiring(shorter)
     assert folded.repeats == (layers - 1,)  # the last layer's sum is an output, no other's is
     alone = equal_prices(shorter)
-    for name in ("run", "into", "out", "launch"):
+    for name in ("run", "transfer_in", "transfer_out", "launch"):
         assert np.array_equal(getattr(folded.prices, name), getattr(alone, name))
 
 
@@ -51,7 +51,7 @@ def test_every_atom_is_like_its_home(layers, size, seed, kept):
     if folded is None:
         return
     short = folded.graph
-    for atom, home in enumerate(folded.home.tolist()):
+    for atom, home in enumerate(folded.representative_atom.tolist()):
         assert kinds_read(graph, atom) == kinds_read(short, home)
     assert np.array_equal(folded.spread(folded.prices.run.T).T, prices.run)
     rows = np.random.default_rng(seed).integers(0, 3, len(short.atoms)).astype(np.int8)
@@ -65,10 +65,10 @@ def test_an_odd_layer_is_kept():
     prices.run[0, odd] = np.inf if np.isfinite(prices.run[0, odd]) else 1.0
     folded = folded_of(graph, prices)
     assert folded.repeats == (12, 16)
-    home = folded.home[1 + 12 * SIZE : 1 + 13 * SIZE]
-    assert (np.bincount(folded.home)[home] == 1).all()
+    home = folded.representative_atom[1 + 12 * SIZE : 1 + 13 * SIZE]
+    assert (np.bincount(folded.representative_atom)[home] == 1).all()
     takes = np.isfinite(prices.run)
-    assert np.array_equal(takes, np.isfinite(folded.prices.run)[:, folded.home])
+    assert np.array_equal(takes, np.isfinite(folded.prices.run)[:, folded.representative_atom])
 
 
 def test_prices_that_differ_little_count_as_alike():
@@ -96,7 +96,7 @@ def test_atoms_that_cross_the_border_move_it():
     graph = grouped(plain, [(at, at + 1) for at in range(5, 50, 3)])
     folded = folded_of(graph)
     assert folded.repeats == (15,)
-    home = folded.home[[graph.atom_of[at] for at in range(12, 40)]]
+    home = folded.representative_atom[[graph.atom_of[at] for at in range(12, 40)]]
     assert [len(folded.graph.atoms[at]) for at in home] == [len(graph.atoms[graph.atom_of[at]]) for at in range(12, 40)]
 
 
@@ -104,7 +104,7 @@ def test_an_atom_of_two_repeats_is_kept():
     graph = grouped(chain_of(20, 3), [(29, 30)])
     folded = folded_of(graph)
     assert len(folded.repeats) == 2
-    assert np.bincount(folded.home)[folded.home[graph.atom_of[29]]] == 1
+    assert np.bincount(folded.representative_atom)[folded.representative_atom[graph.atom_of[29]]] == 1
 
 
 @pytest.mark.parametrize(("back", "folds"), [(1, True), (3, True), (4, True), (5, True), (6, False), (9, False)])

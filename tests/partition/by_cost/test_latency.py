@@ -112,7 +112,7 @@ def test_a_bound_below_what_was_found_is_said_as_it_was_proven(monkeypatch):
     """Of a search that finds little: what it proved is no more than that, however few seconds a run takes."""
     graph = chain(60)
     prices = random_prices(graph, 5, launch=2.0)
-    few = {name: getattr(prices, name) * 1e-6 for name in ("run", "into", "out", "launch")}
+    few = {name: getattr(prices, name) * 1e-6 for name in ("run", "transfer_in", "transfer_out", "launch")}
     monkeypatch.setattr(latency, "place_on_two", lambda graph, prices, starts: PlacedOnTwo(starts, 1e-6))
     placed = place_by_latency(graph, replace(prices, **few))
     assert placed.bound <= 1e-6 < placed.cost < 1.0
@@ -122,11 +122,11 @@ def test_chains_are_solved_exactly():
     """A dynamic programme over the last label: a chain has a launch wherever its label changes."""
     graph = chain(60)
     prices = random_prices(graph, 5, launch=2.0)
-    here = prices.run[:, 0] + prices.into[:, 0] + prices.launch
+    here = prices.run[:, 0] + prices.transfer_in[:, 0] + prices.launch
     for atom in range(1, 60):
-        there = here[::-1] + prices.out[::-1, atom] + prices.into[:, atom] + prices.launch
+        there = here[::-1] + prices.transfer_out[::-1, atom] + prices.transfer_in[:, atom] + prices.launch
         here = np.minimum(here, there) + prices.run[:, atom]
-    best = min(here + prices.out[:, 60])
+    best = min(here + prices.transfer_out[:, 60])
     placed = place_by_latency(graph, prices)
     assert placed.cost == pytest.approx(best)
     assert placed.bound_kind is BoundKind.CUT
@@ -171,7 +171,7 @@ def test_values_that_leave_no_way_are_named():
     graph = linked([set(), {0}])
     prices = random_prices(graph, supported=1.0)
     prices.run[1, 1] = prices.run[0, 0] = np.inf
-    prices.into[0, prices.values.index("v0")] = np.inf
+    prices.transfer_in[0, prices.values.index("v0")] = np.inf
     with pytest.raises(GraphError, match=r"values 'v0' may not cross between devices"):
         place_by_latency(graph, prices)
 

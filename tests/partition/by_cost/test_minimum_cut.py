@@ -83,12 +83,12 @@ def test_what_is_left_is_a_sum_over_edges(seed):
     first, second = np.array(sorted(pairs), np.int64).T
     costs, plan = random_costs(60, first, second, seed), plan_elimination(60, first, second)
     reduced = eliminate(plan, costs)
-    assert 0 < len(plan.left) < 60 and (reduced.costs.edge >= 0).all()
-    for left in source.integers(0, 2, (8, len(plan.left))).astype(bool):
+    assert 0 < len(plan.remaining_vertices) < 60 and (reduced.costs.edge >= 0).all()
+    for left in source.integers(0, 2, (8, len(plan.remaining_vertices))).astype(bool):
         chosen = values(plan, reduced, left)
-        assert (chosen[plan.left] == left).all()
+        assert (chosen[plan.remaining_vertices] == left).all()
         assert reduced.least + total(reduced.costs, left) == pytest.approx(total(costs, chosen))
-        for vertex in sorted(set(range(60)) - set(plan.left.tolist())):
+        for vertex in sorted(set(range(60)) - set(plan.remaining_vertices.tolist())):
             other = chosen.copy()
             other[vertex] = not other[vertex]
             assert total(costs, other) >= total(costs, chosen) * (1 - 1e-12)
@@ -118,7 +118,7 @@ def test_what_looks_like_a_chain_from_far_away_is_eliminated(family):
     """In few rounds, with small tables."""
     for size in (500, 5000):
         plan = plan_elimination(*links(FAMILIES[family](size)))
-        assert not len(plan.left)
+        assert not len(plan.remaining_vertices)
         assert plan.size <= 40 * plan.count
         assert len(plan.steps) <= 20 * np.log2(plan.count)
 

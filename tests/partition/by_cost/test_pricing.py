@@ -16,7 +16,7 @@ def by_hand(graph, prices, placement, found):
     verdicts = {device: [SUPPORTED] * len(graph.atoms) for device in prices.devices}
     plan = make_plan(graph, prices.devices, verdicts, placement, found.segments, exact=found.exact)
     column = {name: at for at, name in enumerate(prices.values)}
-    again = np.full_like(prices.into, np.inf) if prices.again is None else prices.again
+    again = np.full_like(prices.transfer_in, np.inf) if prices.resident_read is None else prices.resident_read
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
     lies = set()
     """Values and devices on which they stay."""
@@ -26,13 +26,13 @@ def by_hand(graph, prices, placement, found):
         into = out = 0.0
         for name in step.inputs:
             stays = np.isfinite(again[row, column[name]])
-            into += again[row, column[name]] if (name, row) in lies else prices.into[row, column[name]]
+            into += again[row, column[name]] if (name, row) in lies else prices.transfer_in[row, column[name]]
             lies.update({(name, row)} if stays else ())
         for name in step.outputs:
             stays = np.isfinite(again[row, column[name]])
             readers = {later.device for later in plan.steps if later is not step and name in later.inputs}
             is_kept = stays and name not in graph.outputs and readers <= {made_on[name]}
-            out += again[row, column[name]] if is_kept else prices.out[row, column[name]]
+            out += again[row, column[name]] if is_kept else prices.transfer_out[row, column[name]]
             lies.update({(name, row)} if stays else ())
         yield run, prices.launch[row], into, out
 
@@ -44,7 +44,10 @@ def of(graph, seed, labels):
 def assert_priced(graph, prices, placement):
     expected = np.array(list(by_hand(graph, prices, placement, cut(graph, placement, host=prices.host))))
     assert price(graph, prices, placement) == pytest.approx(expected.sum())
-    parts = [(part.run, part.launch, part.into, part.out) for part in price_segments(graph, prices, placement)]
+    parts = [
+        (part.run, part.launch, part.transfer_in, part.transfer_out)
+        for part in price_segments(graph, prices, placement)
+    ]
     np.testing.assert_allclose(np.array(parts).reshape(-1, 4), expected.reshape(-1, 4))
 
 
@@ -65,8 +68,8 @@ def test_atoms_of_several_nodes_and_any_host(case, seed, host):
 def staying(prices, seed):
     """Prices of devices on which most values stay."""
     generator = np.random.default_rng(seed)
-    again = prices.into * generator.random(prices.into.shape) * 0.2
-    return replace(prices, again=np.where(generator.random(again.shape) < 0.7, again, np.inf))
+    again = prices.transfer_in * generator.random(prices.transfer_in.shape) * 0.2
+    return replace(prices, resident_read=np.where(generator.random(again.shape) < 0.7, again, np.inf))
 
 
 @given(placed_graphs(labels="abc", most=8), st.integers(0, 1000))
@@ -123,8 +126,8 @@ def numbers(**changed):
         "devices": ("npu", "cpu"),
         "host": "cpu",
         "run": np.array([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]),
-        "into": np.array([[0.1, 0.2, 0.3, 0.4], [0.0] * 4]),
-        "out": np.array([[0.01, 0.02, 0.03, 0.04], [0.0] * 4]),
+        "transfer_in": np.array([[0.1, 0.2, 0.3, 0.4], [0.0] * 4]),
+        "transfer_out": np.array([[0.01, 0.02, 0.03, 0.04], [0.0] * 4]),
         "launch": np.array([100.0, 0.0]),
         "values": ("x", "a", "b", "c"),
     }
@@ -135,7 +138,7 @@ def test_constants_and_what_nobody_reads_cost_nothing():
     assert topology_of(EXAMPLE).values == ("x", "a", "b", "c")
     (one,) = price_segments(EXAMPLE, numbers(), ["npu"] * 3)
     assert (one.device, one.run, one.launch) == ("npu", 6.0, 100.0)
-    assert (one.into, one.out) == pytest.approx((0.1, 0.02 + 0.03))
+    assert (one.transfer_in, one.transfer_out) == pytest.approx((0.1, 0.02 + 0.03))
     assert one.total == pytest.approx(106.15)
 
 
@@ -143,7 +146,9 @@ def test_columns_in_any_order():
     order = [2, 0, 3, 1]
     prices = numbers()
     values = tuple(prices.values[at] for at in order)
-    other = replace(prices, values=values, into=prices.into[:, order], out=prices.out[:, order])
+    other = replace(
+        prices, values=values, transfer_in=prices.transfer_in[:, order], transfer_out=prices.transfer_out[:, order]
+    )
     for placement in (["npu", "cpu", "npu"], ["cpu", "npu", "cpu"]):
         assert price(EXAMPLE, other, placement) == price(EXAMPLE, prices, placement)
 
@@ -157,9 +162,9 @@ def test_empty_graph():
     ("changed", "message"),
     [
         ({"run": np.zeros((1, 3))}, r"'run' are float64\[1, 3\]; expected float64\[2, 3\]"),
-        ({"into": np.zeros((2, 4), np.float32)}, r"'into' are float32\[2, 4\]"),
+        ({"transfer_in": np.zeros((2, 4), np.float32)}, r"'transfer_in' are float32\[2, 4\]"),
         ({"launch": np.array([1.0, np.nan])}, r"'launch' hold nan at \[1\]"),
-        ({"out": np.full((2, 4), -1.0)}, r"'out' hold -1.0 at \[0, 0\]"),
+        ({"transfer_out": np.full((2, 4), -1.0)}, r"'transfer_out' hold -1.0 at \[0, 0\]"),
         ({"launch": np.array([np.inf, 0.0])}, "launch on 'npu' costs infinitely much"),
         ({"values": ("x", "a", "b", "b")}, "name the value 'b' twice"),
         ({"devices": ("cpu", "cpu")}, "name the device 'cpu' twice"),

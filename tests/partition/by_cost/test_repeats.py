@@ -112,7 +112,7 @@ def test_odd_layers_come_out_feasible(devices):
     graph = stack(80)
     prices = kind_prices(graph, 1, devices=devices)
     prices.run[0, 1 + SIZE * np.array([3, 17])] = np.inf
-    prices.into[:-1, prices.values.index(f"v{1 + 25 * SIZE}")] = np.inf
+    prices.transfer_in[:-1, prices.values.index(f"v{1 + 25 * SIZE}")] = np.inf
     placed = place_by_latency(graph, prices, blocks=blocks_of(graph))
     assert_lawful(graph, prices, placed)
     assert len(placed.repeats) > 1
@@ -123,7 +123,7 @@ def test_odd_layers_come_out_feasible(devices):
 def test_layers_whose_values_never_cross():
     graph = stack(20)
     prices = equal_prices(graph)
-    prices.into[0] = prices.out[0] = np.inf
+    prices.transfer_in[0] = prices.transfer_out[0] = np.inf
     placed = place_by_latency(graph, prices, blocks=blocks_of(graph))
     assert set(placed.placement) == {"cpu"}
     assert placed.gap == 0

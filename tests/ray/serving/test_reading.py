@@ -14,8 +14,8 @@ from nnadapter.ray.serving import protocol
 from nnadapter.ray.serving.batching import Batcher, QueuedRequest
 from nnadapter.ray.serving.protocol import (
     HEADER_LENGTH,
-    Asked,
     HttpError,
+    InferenceRequest,
     Route,
     http_error,
     model_metadata,
@@ -201,7 +201,9 @@ def test_metadata_has_minus_one_for_open_sizes():
 
 
 def waiting(array, outputs=("y", "s"), until=None):
-    return QueuedRequest(Asked(id="", feed={"x": array}, outputs=outputs, binary=frozenset(), timeout=None), until)
+    return QueuedRequest(
+        InferenceRequest(id="", feed={"x": array}, outputs=outputs, binary=frozenset(), timeout=None), until
+    )
 
 
 def sums(outputs, feed, rows, seconds):

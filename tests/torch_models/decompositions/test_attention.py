@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nnadapter.torch_models.decompositions import OWN
+from nnadapter.torch_models.decompositions import DECOMPOSITIONS
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -25,9 +25,11 @@ def test_attention_and_its_gradient(options):
     heads = options.pop("heads", 4)
     query, key, value = (torch.randn(2, count, length, 8) for count, length in ((4, 6), (heads, 7), (heads, 7)))
     expected = FORWARD(query, key, value, **options)
-    for found, wanted in zip(OWN[FORWARD](query, key, value, **options), expected, strict=True):
+    for found, wanted in zip(DECOMPOSITIONS[FORWARD](query, key, value, **options), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     options = {"is_causal": False, **options}
     arguments = (torch.randn_like(expected[0]), query, key, value, *expected, 0.0, options.pop("is_causal"))
-    for found, wanted in zip(OWN[BACKWARD](*arguments, **options), BACKWARD(*arguments, **options), strict=True):
+    for found, wanted in zip(
+        DECOMPOSITIONS[BACKWARD](*arguments, **options), BACKWARD(*arguments, **options), strict=True
+    ):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

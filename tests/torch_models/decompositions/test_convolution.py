@@ -6,7 +6,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nnadapter.torch_models.decompositions import OWN
+from nnadapter.torch_models.decompositions import DECOMPOSITIONS
 
 ORIGINAL = torch.ops.aten.convolution_backward.default
 
@@ -38,7 +38,7 @@ def test_gradients_of_any_convolution(convolution, wanted):
     assume(result.numel())
     bias = [weight.shape[1] * moves[-1] if moves[3] else weight.shape[0]]
     arguments = (torch.randn_like(result), image, weight, bias, *moves, list(wanted))
-    for found, expected, asked in zip(OWN[ORIGINAL](*arguments), ORIGINAL(*arguments), wanted, strict=True):
+    for found, expected, asked in zip(DECOMPOSITIONS[ORIGINAL](*arguments), ORIGINAL(*arguments), wanted, strict=True):
         if asked:
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
         else:
@@ -48,5 +48,5 @@ def test_gradients_of_any_convolution(convolution, wanted):
 def test_one_number_stands_for_all_axes():
     image, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
     arguments = (torch.randn(2, 4, 4, 4), image, weight, [4], [2], [1], [1], False, [0], 1, [True] * 3)
-    for found, expected in zip(OWN[ORIGINAL](*arguments), ORIGINAL(*arguments), strict=True):
+    for found, expected in zip(DECOMPOSITIONS[ORIGINAL](*arguments), ORIGINAL(*arguments), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

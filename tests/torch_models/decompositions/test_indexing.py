@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nnadapter.torch_models.decompositions import OWN
+from nnadapter.torch_models.decompositions import DECOMPOSITIONS
 
 ATEN = torch.ops.aten
 
@@ -26,7 +26,7 @@ ATEN = torch.ops.aten
 def test_a_diagonal_that_is_written(shape, offset, axes, dtype):
     values = torch.randn(shape).to(dtype)
     given = torch.randn(values.diagonal(offset, *axes).shape).to(dtype)
-    found = OWN[ATEN.diagonal_scatter.default](values, given, offset, *axes)
+    found = DECOMPOSITIONS[ATEN.diagonal_scatter.default](values, given, offset, *axes)
     expected = torch.diagonal_scatter(values, given, offset, *axes)
     assert torch.equal(found, expected) and found.stride() == expected.stride()
 
@@ -37,7 +37,7 @@ def test_elements_by_indices_of_every_type(dtype):
     indices = [None, torch.tensor([1, 0, 1, 0] if dtype is torch.bool else [2, 0], dtype=dtype)]
     given = torch.tensor(7.0)
     for operator, arguments in ((ATEN.index.Tensor, ()), (ATEN.index_put.default, (given, True))):
-        found = OWN[operator](values, indices, *arguments)
+        found = DECOMPOSITIONS[operator](values, indices, *arguments)
         if dtype in (torch.int64, torch.bool):
             assert found is NotImplemented
         else:

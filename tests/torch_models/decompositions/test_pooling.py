@@ -6,13 +6,13 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nnadapter.torch_models.decompositions import OWN
+from nnadapter.torch_models.decompositions import DECOMPOSITIONS
 
 ATEN = torch.ops.aten
 
 
 def agrees(operator, *arguments):
-    torch.testing.assert_close(OWN[operator](*arguments), operator(*arguments), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(DECOMPOSITIONS[operator](*arguments), operator(*arguments), rtol=1e-9, atol=1e-9)
 
 
 @st.composite
@@ -81,4 +81,4 @@ def test_averages_of_volumes():
         (ATEN._adaptive_avg_pool3d.default, (image, (2, 3, 5))),
         (ATEN._adaptive_avg_pool3d_backward.default, (gradient, image)),
     ):
-        torch.testing.assert_close(OWN[operator](*arguments), operator(*arguments))
+        torch.testing.assert_close(DECOMPOSITIONS[operator](*arguments), operator(*arguments))

@@ -93,13 +93,13 @@ static int32_t check_blob(NNAdapterContext *context, const void *data, uint64_t 
     (void)context; /* its options only refuse, and deserialize looks at them */
     const acme_head ours = {.magic = ACME_MAGIC, .chip = ACME_CHIP};
     acme_head head;
-    if (bytes < sizeof head) return NNADAPTER_NO;
+    if (bytes < sizeof head) return NNADAPTER_INCOMPATIBLE;
     memcpy(&head, data, sizeof head);
     if (memcmp(head.magic, ours.magic, sizeof head.magic) || memcmp(head.chip, ours.chip, sizeof head.chip))
-        return NNADAPTER_NO;
+        return NNADAPTER_INCOMPATIBLE;
     if (head.format != ACME_FORMAT || head.release > ACME_RELEASE || head.bytes != bytes - sizeof head)
         return NNADAPTER_RECOMPILE;
-    return head.release == ACME_RELEASE ? NNADAPTER_SAME : NNADAPTER_COMPATIBLE;
+    return head.release == ACME_RELEASE ? NNADAPTER_IDENTICAL : NNADAPTER_COMPATIBLE;
 }
 
 static NNAdapterStatus incompatible(NNAdapterError *error) {
@@ -124,7 +124,7 @@ static NNAdapterStatus judge(NNAdapterContext *context, const NNAdapterModel *mo
 static NNAdapterStatus deserialize(NNAdapterContext *context, const NNAdapterDeserializeRequest *request,
                                    NNAdapterProgram **program, NNAdapterError *error) {
     int32_t says = check_blob(context, request->data, request->bytes);
-    if (says != NNADAPTER_SAME && says != NNADAPTER_COMPATIBLE) return incompatible(error);
+    if (says != NNADAPTER_IDENTICAL && says != NNADAPTER_COMPATIBLE) return incompatible(error);
     acme_head head;
     memcpy(&head, request->data, sizeof head);
     const char *behind = (const char *)request->data + sizeof head;

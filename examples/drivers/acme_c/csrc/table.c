@@ -21,7 +21,7 @@ static const NNAdapterDriver driver = {
     .memory = &acme_memory_functions,
     .streams = &acme_stream_functions,
     .serialization = &acme_serialization_functions,
-    .bind = acme_bind,
+    .clone_with_constants = acme_bind,
 };
 
 NNADAPTER_EXPORT const NNAdapterDriver *nnadapter_driver(uint32_t host_version) {

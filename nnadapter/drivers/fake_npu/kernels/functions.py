@@ -20,7 +20,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS
 from nnadapter.ir.operand import Array
-from nnadapter.process.cache import remembered
+from nnadapter.process.cache import memoize
 
 _Function = Callable[..., object]
 
@@ -141,7 +141,7 @@ def _gelu(x: Array, out: Array, square: Array, value: Array) -> None:
     np.multiply(x, value, out)
 
 
-@remembered(64)
+@memoize(64)
 def _block_of(value: float, dtype: np.dtype[Any]) -> Array:
     block = np.full(BLOCK_ELEMENTS, value, dtype)
     block.flags.writeable = False

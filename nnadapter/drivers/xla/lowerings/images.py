@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nnadapter.drivers.geometry import linear_places, nearest_places, resized_axes
+from nnadapter.drivers.geometry import linear_indices, nearest_indices, resized_axes
 from nnadapter.drivers.table_lowering import Computes, lowers
 from nnadapter.drivers.xla.lowerings.numerics import (
     ALL_FLOATS,
@@ -40,7 +40,7 @@ def _taken(x: Any, places: Array, axis: int) -> Any:
 @lowers("RESIZE_NEAREST", types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
 def lower_nearest(operation: NamedOperation) -> Computes:
     """The nearest element of each axis."""
-    tables = [(axis, nearest_places(operation, axis)) for axis in resized_axes(operation)]
+    tables = [(axis, nearest_indices(operation, axis)) for axis in resized_axes(operation)]
 
     def compute(x: Any) -> Any:
         for axis, places in tables:
@@ -53,7 +53,7 @@ def lower_nearest(operation: NamedOperation) -> Computes:
 @lowers("RESIZE_LINEAR", types=ALL_FLOATS, layouts=LAYOUTS)
 def lower_linear(operation: NamedOperation) -> Computes:
     """A mix of two elements of each axis."""
-    tables = [(axis, *linear_places(operation, axis)) for axis in resized_axes(operation)]
+    tables = [(axis, *linear_indices(operation, axis)) for axis in resized_axes(operation)]
 
     def function(x: Any, **attributes: Any) -> Any:
         for axis, before, behind, share in tables:

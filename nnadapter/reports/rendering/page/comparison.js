@@ -7,7 +7,7 @@ function figureText(value, unit) {
   return unit === "B" ? bytesText(value) : value.toLocaleString("en");
 }
 
-function verdict({ before, after, better: direction }) {
+function verdict({ old_value: before, new_value: after, better: direction }) {
   if (before === after) return make("span", { class: "muted" }, "same");
   if (before === null || after === null || !direction) return "changed";
   const good = (after - before) * direction > 0;
@@ -23,9 +23,9 @@ function comparison() {
   section.append(
     make("h2", { id: "compared-title" }, "Before and after"), unlike(difference.conditions),
     figures(plainTable(["", "before", "after", ""], ["", "number", "number", ""], difference.figures.map((figure) => [
-      figure.name, figureText(figure.before, figure.unit), figureText(figure.after, figure.unit), verdict(figure),
+      figure.name, figureText(figure.old_value, figure.unit), figureText(figure.new_value, figure.unit), verdict(figure),
     ]))),
-    moved(difference.moved), alone("new", difference.appeared), alone("gone", difference.vanished), changed(difference.refusals),
+    moved(difference.moved_nodes), alone("new", difference.added_nodes), alone("gone", difference.removed_nodes), changed(difference.refusals),
     make("h3", null, "The plan before"), before(),
   );
 }
@@ -33,7 +33,7 @@ function comparison() {
 /** What was not the same when the two reports were made. */
 function unlike(conditions) {
   if (!conditions.length) return "";
-  const lines = conditions.map(({ name, before: old, after }) => [name, old, after]);
+  const lines = conditions.map(({ name, old_value, new_value }) => [name, old_value, new_value]);
   return make("div", { class: "callout", role: "note" }, make("strong", null, "The two reports were not made alike"), plainTable(["", "before", "after"], ["", "", ""], lines));
 }
 
@@ -53,7 +53,7 @@ function moved(nodes) {
     label: "Nodes that moved", kind: "moved",
     columns: [
       { title: "Node", value: (node) => node.name, content: (node) => make("span", { class: "mono" }, node.name) },
-      { title: "Op type", class: "wide", value: (node) => node.op_type }, place("Before", "before"), place("After", "after"),
+      { title: "Op type", class: "wide", value: (node) => node.op_type }, place("Before", "old_place"), place("After", "new_place"),
     ],
   });
   table.show(nodes);
@@ -69,9 +69,9 @@ function alone(word, names) {
 
 function changed(refusals) {
   if (!refusals.length) return "";
-  const word = (change) => (!change.before ? "new" : !change.after ? "gone" : "changed");
+  const word = (change) => (!change.old_count ? "new" : !change.new_count ? "gone" : "changed");
   return make("div", null, make("h3", null, "Refusals that changed"), longTable(
     ["op type", "by", "reason", "before", "after", ""], ["", "", "", "number", "number", ""], refusals,
-    (change) => [change.op_type, change.device, make("span", { class: "reason" }, change.reason), String(change.before), String(change.after), word(change)],
+    (change) => [change.op_type, change.device, make("span", { class: "reason" }, change.reason), String(change.old_count), String(change.new_count), word(change)],
   ));
 }
