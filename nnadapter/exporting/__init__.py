@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from nnadapter.exporting import (  # noqa: F401  importing a family registers its exporters
     attention,
-    custom,
     elementwise,
     linear_algebra,
     movement,
@@ -13,7 +12,6 @@ from nnadapter.exporting import (  # noqa: F401  importing a family registers it
     recurrent,
     reduction,
     resampling,
-    spectral,
     windows,
 )
 from nnadapter.exporting.export import Export, export_model, to_onnx
