@@ -34,8 +34,14 @@ def plain(session):
 
 @nox.session
 def everything(session):
-    """All tests that .ci/run starts, with the extra test-all."""
-    run_pytest(session, "--slow", "--folder-times", packages=("-e", ".[test-all]"))
+    """All tests but those of other sessions, with all their cases and the extra test-all."""
+    run_pytest(session, "--slow", "--all-cases", "--folder-times", packages=("-e", ".[test-all]"))
+
+
+@nox.session
+def large_graphs(session):
+    """Passes, reports and pages of graphs with thousands of nodes."""
+    run_pytest(session, *SWEEP, "tests/ir", "tests/reports", "tests/browser", packages=("-e", ".[test-all]"))
 
 
 @nox.session
@@ -129,14 +135,16 @@ def partitioning(session):
 
 @nox.session
 def converters(session):
-    """More forms of each operation through converters and exports, and more seeds for accuracy."""
-    run_pytest(session, *SWEEP, "tests/converters", "tests/exporting", "tests/accuracy")
+    """More forms of operations through converters and exports, operations from outside, more seeds for accuracy."""
+    words = ("tests/converters", "tests/exporting", "tests/accuracy", "tests/test_operations_from_outside.py")
+    run_pytest(session, *SWEEP, *words)
 
 
 @nox.session
 def networks(session):
-    """All networks in onnx with random weights, all pictures for RapidOCR, all examples."""
-    run_pytest(session, *SWEEP, "tests/test_networks.py", "tests/examples", packages=("-e", ".[test-all]"))
+    """All networks in onnx with random weights, models that ONNX Runtime optimized, pictures for RapidOCR, examples."""
+    words = ("tests/test_networks.py", "tests/test_optimized_models.py", "tests/examples")
+    run_pytest(session, *SWEEP, *words, packages=("-e", ".[test-all]"))
 
 
 @nox.session

@@ -9,7 +9,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter
+import zlib
+from collections import Counter, defaultdict
 from itertools import chain
 from pathlib import Path
 
@@ -33,6 +34,8 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
+_CASES = 6
+"""Cases of one test that a run of the whole suite takes."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("many", settings.get_profile("anew"), max_examples=500)
@@ -42,6 +45,7 @@ settings.register_profile("few", settings.get_profile("anew"), derandomize=True,
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("nnadapter")
     group.addoption("--slow", action="store_true", help="run tests that are marked slow, too")
+    group.addoption("--all-cases", action="store_true", help="run all cases of long tables of the whole suite")
     group.addoption("--folder-times", action="store_true", help="print the seconds of tests by folder")
 
 
@@ -56,6 +60,20 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault(pool, "1")
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         _keep_bytecode(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    """Tell a worker what its own arguments do not say."""
+    node.workerinput["sampled"] = _is_sampled(node.config)
+
+
+def _is_sampled(config: pytest.Config) -> bool:
+    """A whole suite is run in its short form."""
+    if hasattr(config, "workerinput"):
+        return config.workerinput["sampled"]
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    return is_whole and not config.option.all_cases and not config.option.markexpr
 
 
 def _keep_bytecode(config: pytest.Config) -> None:
@@ -111,18 +129,31 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out long forms, unless `-m` names them, and slow tests without `-m` or `--slow`; sort slow files first.
 
+    Of a whole suite, a table with many cases runs a few of them.
+
     At the end, workers take short tests from each other, and a file whose tests share fixtures stays with one worker.
     """
     left_out = [name for name in LONG if name not in config.option.markexpr]
     if not config.option.slow and not config.option.markexpr:
         left_out.append("slow")
-    deselected = [item for item in items if any(map(item.get_closest_marker, left_out))]
+    deselected = {item for item in items if any(map(item.get_closest_marker, left_out))}
+    if _is_sampled(config):
+        deselected |= _beyond_samples([item for item in items if item not in deselected])
     if deselected:
-        config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, left_out))]
+        config.hook.pytest_deselected(items=list(deselected))
+        items[:] = [item for item in items if item not in deselected]
     optional.skip_for_devices(items)
     first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in first)
+
+
+def _beyond_samples(items: list[pytest.Item]) -> set[pytest.Item]:
+    """All cases of each test but the first `_CASES` in the order of their checksums, which spreads them over tables."""
+    tables = defaultdict(list)
+    for item in items:
+        tables[item.nodeid.partition("[")[0]].append(item)
+    ordered = (sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode())) for cases in tables.values())
+    return {item for cases in ordered for item in cases[_CASES:]}
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:

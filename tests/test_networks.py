@@ -69,6 +69,7 @@ def without_softmax(path):
     return model
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("net", NETS)
 def test_reference_outputs_and_their_ties(net):
     """All weights of a net are equal, so its classes tie, at scores of up to 1e31: a last bit would make a winner."""
@@ -105,6 +106,7 @@ def seeded(net):
     return model
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("net", marked(lambda net: net not in SEEDED))
 def test_seeded_weights_equal_onnxruntime(net):
     model = seeded(net)

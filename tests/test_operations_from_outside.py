@@ -146,6 +146,7 @@ def test_the_op_runs_wholly_on_its_device(folder):
     assert not done.returncode, done.stderr
 
 
+@pytest.mark.sweep
 def test_the_commands_say_what_the_page_says(folder):
     """All but the doctor in one process; he is asked where something is broken."""
     words = [shlex.split(command)[1:] for command in COMMANDS[3:]]

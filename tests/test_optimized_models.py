@@ -50,6 +50,7 @@ def with_attributes(model, **attributes):
     return model
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("attributes", "form"),
     [

@@ -27,6 +27,7 @@ def cases(every):
     return list(alone(every))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_excluded_passes(outcomes, kind):
     assert {name: why for name, why in outcomes[kind].items() if why and name not in excluded()} == {}

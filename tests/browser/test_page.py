@@ -162,6 +162,7 @@ def test_hostile_names_are_text(show):
         assert page.texts("#nodes .panel h3") == [HOSTILE[index]]
 
 
+@pytest.mark.sweep
 def test_twenty_thousand_nodes(show):
     page = show(made_report(20_000, every=2))
     assert page.one("#found").text == "20,000 of 20,000 nodes"

@@ -253,7 +253,7 @@ def started(folder, *, package="1.0", version="1", hardware="chip", added=1):
     return float(computed), said
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_another_driver_or_hardware_is_a_miss_that_names_it(tmp_path):
     assert started(tmp_path)[1].startswith("CacheFacts(hit=False")
     assert started(tmp_path) == (1.0, "CacheFacts(hit=True, miss_reason='')\n")

@@ -44,7 +44,7 @@ def test_it_measures_prints_and_keeps(call, cache):
     assert read_calibration(file) == read_calibration(Path("copy.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.usefixtures("with_the_cpu")
 @pytest.mark.parametrize("crowded", [True, False])
 def test_it_says_that_other_programs_were_in_the_way(call, cache, monkeypatch, crowded):
@@ -77,7 +77,7 @@ def test_the_cpu_is_measured_too_where_it_was_not_yet(call, cache):
     assert f"cpu was not calibrated yet and was measured too: kept in {file}" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "damage",
     [
@@ -95,7 +95,7 @@ def test_the_cpu_is_measured_once_for_a_version(call, cache, with_the_cpu, damag
     assert (with_the_cpu.read_text() == before) == (damage is None)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.usefixtures("with_the_cpu")
 def test_a_device_that_does_nothing_is_said_to(call):
     assert (
@@ -129,7 +129,7 @@ def test_errors_are_one_line(call, words, exit_code, why):
     assert why in result.stderr and "Traceback" not in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.usefixtures("with_the_cpu")
 def test_a_damaged_cache_is_written_anew(call, cache):
     call("calibrate null")

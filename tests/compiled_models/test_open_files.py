@@ -150,7 +150,7 @@ def test_a_language_model_decodes_as_in_onnxruntime(device, tmp_path):
             assert [step.device for step in loaded.provenance.steps] == [device]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 @pytest.mark.parametrize(("rows", "cached", "new"), [(1, 0, 250), (1, 550, 1), (6, 300, 1), (1, 590, 9)])
 def test_a_language_model_takes_long_texts_of_few_rows(device, files, rows, cached, new):

@@ -70,6 +70,7 @@ def test_what_a_device_refuses_or_fails_at_is_left_out_and_said():
     assert "normalization  not measured: it failed: RuntimeError: out of registers" in str(found)
 
 
+@pytest.mark.sweep
 def test_a_class_is_measured_without_the_one_it_leans_on():
     found = measure(off="ADD,MUL")
     assert OperationClass.ELEMENTWISE in found.unmeasured_classes
@@ -87,6 +88,7 @@ def test_a_simulated_clock_is_not_calibrated():
         calibrate("fake_npu", {"clock": "simulated"})
 
 
+@pytest.mark.sweep
 def test_rounds_end_with_the_budget_and_are_told():
     told = []
     calibrate("metered", stopwatch=metered_driver.STOPWATCH, budget_seconds=0.0, advance=lambda: told.append(1))
@@ -96,6 +98,7 @@ def test_rounds_end_with_the_budget_and_are_told():
     assert len(told) == ROUNDS
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("processors", "most"),
     few_of(((64, 8), (16, 14), (2, len(networks()))), (64, 8)),
@@ -107,6 +110,7 @@ def test_few_programs_stand_side_by_side(processors, most, monkeypatch):
     assert metered_driver.STATE["wholes"] == [0, most]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("others", [pytest.param(0, marks=pytest.mark.sweep), most_pools()])
 def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypatch, others):
     """Whatever sessions live beside."""
@@ -139,6 +143,7 @@ def test_real_devices_are_measured_by_the_real_clock(device, request):
     assert all(line.seconds + line.seconds_per_flop + line.seconds_per_byte >= 0 for line in found.lines.values())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("shares", [False, True])
 def test_processors_in_use_are_counted(shares):
     """As many as processor time passes in the time of a clock."""
@@ -151,6 +156,7 @@ def test_processors_in_use_are_counted(shares):
     assert costs.needs_processors is (shares and usable() <= 2)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("used", few_of((0.0, 1.0, None), 1.0))
 def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(used, monkeypatch):
     def seconds_of(process_id):
@@ -165,6 +171,7 @@ def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(use
     assert found.processors == (None if used is None else pytest.approx(used, rel=0.01))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("left", "alone"), few_of(((2.0, 0.6), (1.0, 1.2), (0.1, 1.2)), (2.0, 0.6), (1.0, 1.2)))
 def test_beside_others_more_processors_are_needed_than_are_in_use(left, alone, monkeypatch):
     clock = metered_driver.STOPWATCH.clock
@@ -175,6 +182,7 @@ def test_beside_others_more_processors_are_needed_than_are_in_use(left, alone, m
     assert calibrate("metered").processors == pytest.approx(alone)
 
 
+@pytest.mark.sweep
 def test_a_device_keeps_what_it_declares_of_the_border():
     declared = Profile(
         peak_flops=1.0, bandwidth=1.0, launch_seconds=1.0, transfer_seconds=1.0, transfer_bandwidth=1.0,
@@ -204,6 +212,7 @@ def test_coefficients_are_never_negative():
     assert not fit(rows, [0.0] * 4).any()
 
 
+@pytest.mark.sweep
 def test_it_tells_of_which_machine_it_is_and_whether_the_device_has_a_process_of_its_own():
     fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
     made = [calibrate("null", options, budget_seconds=0.0, stopwatch=fast) for options in ({}, {"isolate": True})]

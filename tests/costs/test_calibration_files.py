@@ -132,7 +132,7 @@ def test_a_wrong_profile_is_refused_with_a_sentence(how, why):
     assert costs.source == "assumed" and why in costs.notes[0] and costs.notes[0].startswith("device 'metered': ")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_file_that_ends_early_is_one_clear_error(measured):
     file = keep_calibration(measured)
     whole = file.read_bytes()
@@ -229,7 +229,7 @@ def test_one_of_another_format_is_said_and_stops_only_what_promises(measured):
         nna.InferenceSession(model, devices="metered", options=nna.Options(policy="latency"))
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_classes_that_were_left_out_are_said():
     keep_calibration(calibrate("metered", {"off": "REDUCE_MEAN"}, stopwatch=metered_driver.STOPWATCH))
     assert any("could not be calibrated" in note and note.endswith("others: reduction") for note in costs_of().notes)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.plan_memory import plan_bytes_in_process
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what the process holds")
 @pytest.mark.parametrize("device", ["openvino", "cpu"])
 def test_plans_hold_what_they_are_counted_for(device):

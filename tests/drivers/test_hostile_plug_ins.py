@@ -138,7 +138,7 @@ def test_what_one_prints_is_not_among_the_results(rows, listing, words):
     assert rows and words in listing.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "words",
     [

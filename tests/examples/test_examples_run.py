@@ -48,6 +48,7 @@ def classes(*arguments):
     return [float(value) for _, value in found]
 
 
+@pytest.mark.sweep
 def test_classify_prints_what_onnxruntime_computes():
     np.testing.assert_allclose(classes("-d", "fake_npu"), classes("-d", "cpu"), rtol=1e-3)
 
@@ -58,6 +59,7 @@ def test_classify_refuses_a_device_that_does_not_exist():
     assert "fake_npu" in done.stderr
 
 
+@pytest.mark.sweep
 @needs("rapidocr")
 def test_read_text_compares_with_onnxruntime(tmp_path):
     picture = EXAMPLES / "pictures" / "turned.png"
@@ -147,6 +149,7 @@ def trained(monkeypatch, capsys):
     return train
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("default")  # as for a person
 @pytest.mark.parametrize(("epochs", "read"), [(2, 0.85), pytest.param(6, 0.97, marks=pytest.mark.sweep)])
 def test_digits_are_trained_and_read_on_a_device(trained, tmp_path, epochs, read):
@@ -171,6 +174,7 @@ def test_digits_are_trained_partly_on_a_driver_in_c(trained, acme_c):
     assert float(re.search(r"^PyTorch by itself: .* at most (\S+) apart$", told, re.MULTILINE)[1]) < 1e-3
 
 
+@pytest.mark.sweep
 @needs("paddle2onnx")
 def test_paddle_ocr_reads_what_it_drew():
     done = start("paddle_ocr.py", "--text", "31415926")

@@ -45,6 +45,7 @@ def switched_off(pictures):
         session.close()
 
 
+@pytest.mark.sweep
 def test_every_picture_shows_text(expected):
     assert len(expected) >= 2
     assert all(len(texts) >= 4 for texts in expected.values())
@@ -64,6 +65,7 @@ def test_fake_npu_reads_the_same_text(expected, pictures):
         session.close()
 
 
+@pytest.mark.sweep
 def test_text_is_the_same_with_operations_switched_off(expected, switched_off):
     texts = switched_off[0]
     assert texts and texts == {picture: expected[picture] for picture in texts}

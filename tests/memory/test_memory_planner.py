@@ -154,7 +154,7 @@ def test_an_order_is_repaired_from_its_top():
     assert min(tries[:3]) > place(buffers).lower_bound_bytes == place(buffers).arena_bytes
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "buffers",
     [
@@ -168,7 +168,7 @@ def test_many_buffers_are_placed_with_linear_work(buffers):
     assert growth(lambda count: partial(place, buffers(count)), 2500) < 12
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "path",
     [

@@ -92,6 +92,7 @@ def _not_right(cases: dict[str, list]) -> dict[str, list]:
     return {name: each for name, each in cases.items() if each != [True, "Place(acme_c:0)"]}
 
 
+@pytest.mark.sweep
 @needs_compiler
 @needs("paddle")
 class TestInPaddle:

@@ -59,6 +59,7 @@ print([name for name in sys.modules if name.partition(".")[0] in ("paddle", "pad
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.sweep
 def test_the_command_line_takes_a_folder(saved):
     opened(saved, "cnn", devices="cpu").close()
     arguments = ["run", str(saved / "cnn"), "-d", "fake_npu", "--cache-dir", str(saved / "cache" / "programs")]
@@ -74,6 +75,7 @@ def test_either_file_names_the_model(saved, name):
         assert session.get_inputs()[0].name == "image"
 
 
+@pytest.mark.sweep
 def test_compile_report_compare_and_what_if_take_one(saved, tmp_path):
     opened(saved, "cnn", devices="cpu").close()
     model, options = saved / "cnn", nna.Options(cache_dir=saved / "cache" / "programs", fallback="allow")

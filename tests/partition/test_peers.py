@@ -28,6 +28,7 @@ def random_case(seed):
     return graph, tuple(source.choice(labels) for _ in range(count))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "seeds", [500, pytest.param(2_000, marks=pytest.mark.slow), pytest.param(6_000, marks=pytest.mark.sweep)]
 )

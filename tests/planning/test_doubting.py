@@ -65,7 +65,7 @@ def report(**given):
     return nna.partition_report(model_of(LARGE), "fake_npu", options=BY_COSTS | given)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("speed", "cpu_off", "device_off", "away"),
     [

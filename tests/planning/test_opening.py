@@ -269,7 +269,7 @@ def test_where_costs_are_taken_to_be_alike():
     assert bounds.hold({"x": (20, 1), "past": (16, 16, 32)}) and not bounds.hold({"x": (20, 1), "past": (2, 17, 8)})
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "policy", ["latency", *(pytest.param(each, marks=pytest.mark.sweep) for each in ("throughput", "measured"))]
 )

@@ -70,7 +70,7 @@ def test_latency_names_every_device_without_calibrated_costs_and_why():
     assert "0.9 of its driver" in (report.cost_note or report.cost.note)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_latency_does_not_weigh_a_measured_device_against_a_guess(of_the_cpu):
     keep_calibration(calibrate("null", budget_seconds=0.0, stopwatch=FAST))
     with pytest.raises(InvalidOptionError, match=r"'cpu' \(modeled\); run `nnadapter calibrate cpu`"):
@@ -425,7 +425,7 @@ def test_a_bound_of_everything_is_called_so():
     assert "for any placement (" in text and "for comparison" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_measured_report_tells_what_is_measured_from_what_is_predicted(tmp_path):
     options, feed = {"policy": "measured"}, {"x": numbers(1, 64, 64, 64)}
     before = nna.partition_report(model_of(LARGE), SIMULATED, options=options).cost

@@ -136,6 +136,7 @@ class Client:
         return status, json.loads(text)
 
 
+@pytest.mark.sweep
 def test_a_server_answers_by_the_open_inference_protocol(nodes):
     from ray import serve
 

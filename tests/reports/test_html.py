@@ -94,7 +94,7 @@ def test_a_comparison_brings_both_plans():
     assert len(data["difference"]["moved_nodes"]) == 15
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_twenty_thousand_nodes_stay_small():
     assert len(made_report(20_000).to_html()) < 4_000_000
 

@@ -243,6 +243,7 @@ def test_fake_npu_stops_between_instructions():
     assert np.array_equal(result, execution.compute([ones])[0])
 
 
+@pytest.mark.sweep
 def test_openvino_stops_in_the_middle():
     pytest.importorskip("openvino")
     lines = "\n".join(f"t{index + 1} = MatMul(t{index}, x)" for index in range(200))

@@ -171,7 +171,7 @@ def test_programs_are_closed_whatever_was_interrupted(counts):
     assert counts["compile"] == counts["closed"]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_cache_that_grows_for_long_makes_few_classes_and_leaves_what_comes_back_alone(counts):
     model, back = parse(SIZES), grown(2, 3, 4)
     with session(model, "trial", options=nna.Options(fallback="allow", max_plans=8)) as opened:

@@ -64,6 +64,7 @@ def test_modes_of_another_back_end_are_refused():
         run(torch.ones(2))
 
 
+@pytest.mark.sweep
 def test_a_person_calls_it_with_a_graph_of_their_own():
     model, x = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.randn(4, 3)
     graph = torch.fx.symbolic_trace(model)

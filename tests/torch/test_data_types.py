@@ -72,6 +72,7 @@ def test_batches_of_halves_are_normalized_by_weights_of_float32(dtype):
     torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.sweep
 def test_layers_are_trained_under_autocast():
     class Casting(nn.Module):
         def __init__(self):

@@ -282,6 +282,7 @@ def test_what_a_device_refuses_is_named_by_operator_and_line():
     assert "test_inference.py:" in row.line
 
 
+@pytest.mark.sweep
 @torch.no_grad()
 def test_of_a_region_that_nobody_loads_the_operator_at_fault_runs_in_pytorch(unloadable_determinant):
     def function(x):

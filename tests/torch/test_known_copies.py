@@ -72,6 +72,7 @@ def test_what_differs_each_time_is_kept_no_more():
     assert found == [True] * 4 + [False] * 2 and len(known) == 0
 
 
+@pytest.mark.sweep
 def test_copies_go_with_weights_states_and_graphs():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

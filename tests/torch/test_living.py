@@ -113,6 +113,7 @@ def by_list(gradient):
     torch._foreach_mul_([gradient], 0.5)
 
 
+@pytest.mark.sweep
 def test_gradients_that_a_person_changes_reach_a_compiled_step_changed():
     model, twin = living()
     optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, twin))

@@ -48,6 +48,7 @@ def test_sequences_of_known_and_of_open_length_stand_beside_each_other():
     assert graph.delegated == graph.operators
 
 
+@pytest.mark.sweep
 @torch.no_grad()
 def test_pictures_made_larger_are_one_graph_and_one_plan():
     class Larger(nn.Module):

@@ -52,6 +52,7 @@ def test_only_what_is_at_fault_runs_in_pytorch(trains):
     assert all("test_parts.py:" in row.line for row in stayed if "det" in row.operator)
 
 
+@pytest.mark.sweep
 @torch.no_grad()
 def test_what_stays_is_warned_of_once():
     run, x = run_of(Solving().eval()), torch.randn(4, 3)

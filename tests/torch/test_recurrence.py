@@ -90,6 +90,7 @@ def test_states_are_given_and_given_back(kind, captured):
     assert graph.delegated == graph.operators and graph.nodes[0] == graph.nodes[1]
 
 
+@pytest.mark.sweep
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 def test_projected_states_and_packed_sequences_are_right(captured):
@@ -110,6 +111,7 @@ def test_projected_states_and_packed_sequences_are_right(captured):
     torch.testing.assert_close(compiled(module)(x, lengths), module(x, lengths))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", few_of((nn.LSTM, nn.GRU, nn.RNN), nn.GRU))
 def test_training_runs_whole_on_the_device(kind, captured):
     module = Tagger(kind)
@@ -138,6 +140,7 @@ def test_the_report_says_what_to_set_where_they_are_not_captured():
         assert "allow_rnn" not in str(nna.torch.report(run))
 
 
+@pytest.mark.sweep
 @torch.no_grad()
 def test_layers_are_right_on_openvino(captured):
     pytest.importorskip("openvino")

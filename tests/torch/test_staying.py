@@ -57,6 +57,7 @@ def test_what_the_device_counts_is_what_the_report_says():
     assert (after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out) == (into, back)
 
 
+@pytest.mark.sweep
 def test_a_compiled_step_of_an_optimizer_is_fed_from_the_device():
     model = network()
     twin = copy.deepcopy(model)
@@ -127,6 +128,7 @@ def test_weights_that_change_between_forward_and_backward_behind_pytorchs_back()
         torch.testing.assert_close(x.grad, x2.grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sweep
 def test_gradients_changed_by_a_person_reach_a_compiled_step_changed():
     model = network()
     twin = copy.deepcopy(model)
@@ -327,6 +329,7 @@ def test_what_stayed_and_becomes_a_gradient_is_a_plain_tensor():
     torch.testing.assert_close(gradient, x.detach() @ weight, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sweep
 def test_backward_graphs_that_pytorch_captures_as_they_run():
     model, x = network(), torch.randn(8, 6)
     expected = gradients(model, model, x)

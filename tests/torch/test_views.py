@@ -80,6 +80,7 @@ def test_views_are_those_of_pytorch(function, dynamic):
         assert shared[0] == shared[1]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dynamic", [True, pytest.param(False, marks=pytest.mark.sweep)])
 def test_gradients_go_through_views_that_are_read_as_well(dynamic):
     run = torch.compile(of_results, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"]}, dynamic=dynamic)
@@ -161,6 +162,7 @@ class Kept(torch.autograd.Function):
         return torch.as_strided(ctx.saved_tensors[0], (3, 4), (4, 1)) * gradient.t()
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch does when it captures
 @pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
 def test_gradients_of_what_is_read_by_strides(device):

@@ -96,6 +96,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_mode_is_refused_where_it_matters(name):
     layer, x, said = TRAINED[name]
@@ -137,6 +138,7 @@ SEEDED = {
 """What may draw random numbers, and does not at inference."""
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings(
     "ignore:The tensor attributes? .* assigned during export:UserWarning"
 )  # of PyTorch, about itself

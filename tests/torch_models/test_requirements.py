@@ -56,6 +56,7 @@ def test_the_package_does_not_import_pytorch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
+@pytest.mark.sweep
 def test_a_pytorch_that_differs_inside_is_said_in_one_sentence():
     code = (
         "import torch.fx.passes.operator_support as inside; del inside.create_op_support\n"

@@ -95,7 +95,7 @@ def test_every_feature_predicts_the_report_with_it(policy, kinds):
         assert feature.resulting_totals.nodes == pytest.approx(then.coverage.nodes)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "off", "policy"),
     [

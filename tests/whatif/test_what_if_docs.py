@@ -36,7 +36,7 @@ def test_keys_of_the_top():
     assert listed("top") == ["schema_version", *(entry.name for entry in fields(report.WhatIfFacts))]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_example_is_real():
     import rapidocr
 

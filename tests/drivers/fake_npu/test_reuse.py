@@ -182,7 +182,7 @@ def with_weights(model: Model, seed: int) -> Model:
     return Model(tuple(operands), model.operations, model.inputs[:1], model.outputs)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @EVERY
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_lowering_works_with_traced_constants(every: int) -> None:

@@ -80,7 +80,7 @@ def test_one_of_the_same_version(context):
     check_computes(context, blob)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("other", "answer"),
     [

@@ -28,7 +28,7 @@ def fixed(tmp_path):
         yield name
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @needs_compiler
 @pytest.mark.parametrize("limit", [2, 64])
 def test_many_threads_with_sizes_of_their_own(fixed, limit):
@@ -62,7 +62,7 @@ REFUSING = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @needs_compiler
 def test_what_is_refused_for_one_operation_at_some_size_runs_elsewhere_there_alone(tmp_path):
     model = parse(LAYERS)

@@ -37,7 +37,7 @@ def run(*command, **environment):
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("folder", "backend"), [(".", "setuptools"), pytest.param("cmake", "scikit_build_core", marks=pytest.mark.sweep)]
 )

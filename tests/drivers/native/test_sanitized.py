@@ -38,7 +38,7 @@ def environment(tmp_path_factory):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_models_run_without_a_finding(environment):
     command = [sys.executable, "-m", "tests.drivers.native.acme_models"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -20,6 +20,7 @@ for depth in (24, 515):
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("instructions", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.sweep)])
 def test_without_instructions(instructions):
     """The engine reads the variable once, when it begins."""

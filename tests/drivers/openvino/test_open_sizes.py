@@ -121,6 +121,7 @@ def test_what_scales_up_is_compiled_once_for_many_sizes():
         assert session.report().plans.compiled == 2
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_sequences_of_any_length_have_one_plan(op_type, gates):
     text = f"""<ir_version: 10, opset_import: ["" : 18]> g (float[t, b, 3] x) => (float[t, 2, b, 4] y, float[2, b, 4] h)

@@ -8,6 +8,7 @@ from nnadapter.testing import Settings, run_conformance
 from tests.drivers.xla.harness import DEVICE
 
 
+@pytest.mark.sweep
 def test_a_few_of_each_kind():
     """Without the search for leaks: in its short form the heap that XLA compiles in has not settled yet."""
     for pattern in ("[!p]*/*", "programs/[!l]*"):

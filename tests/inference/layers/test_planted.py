@@ -39,7 +39,7 @@ def test_random_graphs(seed):
     assert [finding.nodes for finding in assert_named(model, name, feed, options).local_errors[1:]] == []
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", [*(pytest.param(each, marks=pytest.mark.fuzz) for each in ("det", "rec")), "cls"])
 def test_networks(kind):
     model, shape = ocr_model(kind), OCR_SHAPES[kind][-1 if kind == "det" else 0]

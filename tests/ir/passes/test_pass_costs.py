@@ -42,7 +42,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @for_every(name=PASSES, chain=CHAINS)
 def test_a_long_chain_takes_linear_work(name, chain):
     assert growth(lambda count: partial(PASSES[name], built(chain, count)), SMALL) < LINEAR

@@ -65,7 +65,7 @@ def test_beside_brute_force(devices, layers, size, kept, seeds):
     assert np.mean(excess) <= 0.005
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(("devices", "shapes"), [
     (2, [(12, 10), (30, 7)]),
     pytest.param(2, [(100, 4)], marks=pytest.mark.sweep),
@@ -143,7 +143,7 @@ def test_too_little_repeats():
         assert place_by_latency(graph, prices, blocks=blocks_of(graph)).repeats == ()
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_repeats_are_less_work():
     graph = stack(60)
     prices, blocks = equal_prices(graph), blocks_of(graph)

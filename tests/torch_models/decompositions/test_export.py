@@ -42,6 +42,7 @@ def check(function, leaves, *arguments):
     assert refused(sessions) == set()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "case",
     [
@@ -60,6 +61,7 @@ def test_gradients_of_an_embedding():
     check(table, [*table.parameters()], torch.tensor([[1, 2, 0], [2, 2, 9]]))
 
 
+@pytest.mark.sweep
 def test_gradients_of_a_loss_of_classes():
     logits, classes = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 2, -100, 1, 2])
     check(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.1), [logits], logits, classes)

@@ -29,6 +29,7 @@ def program_of(module):
     return torch.export.export(module, (torch.randn(1, 2, 16, 24),), dynamic_shapes=({2: height, 3: width},))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scale", [2.0, 0.5, (0.6, 3.0)])
 def test_the_nearest_elements_are_those_of_pytorch(scale):
     module = Resized(mode="nearest", scale_factor=scale)
@@ -38,6 +39,7 @@ def test_the_nearest_elements_are_those_of_pytorch(scale):
             np.testing.assert_array_equal(session.run(None, {"x": x.numpy()})[0], module(x).numpy())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["nearest", "bicubic"])
 def test_a_scale_that_may_leave_a_length_as_it_is_is_refused_where_that_is_open(mode):
     with pytest.raises(InvalidModelError, match="may leave a length as it is"):

@@ -24,6 +24,7 @@ def opened():
     return context(threads=1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
 def test_a_few_groups_of_each_op(opened, is_open):
     outcomes = [sweep_groups(opened, op_type, FEW, is_open) for op_type in GROUPS]

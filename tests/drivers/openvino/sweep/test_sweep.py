@@ -32,6 +32,7 @@ def test_a_few_forms_of_each_op(opened):
     assert sum(len(outcome.agreeing) for outcome in outcomes) > len(RECIPES) * FEW / 2
 
 
+@pytest.mark.sweep
 def test_a_few_forms_of_each_op_with_open_sizes(opened):
     outcomes = [sweep_open(opened, op_type, FEW_OPEN, SEED) for op_type in sorted(RECIPES.keys() - STATIC_SHAPE_OPS)]
     assert [outcome.differing for outcome in outcomes if outcome.differing] == []
