@@ -39,8 +39,8 @@ POLICIES = ("priority", "latency", "throughput", "measured")
 COMPOSITIONS = 60
 """Random compositions, half of them with dynamic shapes."""
 _MEASURED_TOLERANCE = 1e-3
-_UNCOMPARED = frozenset(("caches", "machine", "versions", "incidents"))
-"""Keys of reports that depend on the machine, or on the names of internal functions."""
+_UNCOMPARED = frozenset(("caches", "machine", "schema_version", "versions", "incidents"))
+"""Keys of reports that depend on the machine or the version, or on the names of internal functions."""
 _UNITS = ("seconds", "_s", "_ms")
 """Ends of keys that hold durations."""
 

@@ -85,7 +85,7 @@ _REALS = ("float32", "float64")
 
 
 @dataclass(frozen=True, eq=False)
-class _PrecomputableValues:
+class _ModelValueIndex:
     """What is known of a model's values."""
 
     model: onnx.ModelProto
@@ -140,7 +140,7 @@ class _PrecomputableValues:
         return self.types.get(name, (None, None))[1]
 
 
-_Tells = Callable[[onnx.NodeProto, _PrecomputableValues], bool]
+_Tells = Callable[[onnx.NodeProto, _ModelValueIndex], bool]
 _Forms = Mapping[str, tuple[_Tells, Reason, str]]
 """By op of ONNX: which nodes, the reason's code, and what the provider does with them."""
 
@@ -149,51 +149,51 @@ def _stated(node: onnx.NodeProto, name: str) -> object:
     return next((value_of_attribute(attribute) for attribute in node.attribute if attribute.name == name), None)
 
 
-def _computed_indices(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _computed_indices(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return node.input[1] not in facts.constants
 
 
-def _always(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _always(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return True
 
 
-def _of_double(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _of_double(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return facts.dtype(node.input[0]) == "float64"
 
 
-def _of_nothing(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _of_nothing(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return 0 in (facts.shape(node.input[0]) or ())
 
 
-def _of_a_vector(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _of_a_vector(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return any(shape is not None and len(shape) == 1 for shape in map(facts.shape, node.input))
 
 
-def _extreme_of_reals(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _extreme_of_reals(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return facts.dtype(node.input[0]) in ("", *_REALS) or _of_nothing(node, facts)
 
 
-def _scores_that_are_changed(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _scores_that_are_changed(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return len(node.output) > 3 and bool(node.output[3]) and bool(_stated(node, "qk_matmul_output_mode"))
 
 
-def _cast_without_kernel(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _cast_without_kernel(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     to, of = (facts.dtype(name) for name in (node.output[0], node.input[0]))
     return to == "float4_e2m1fn" or (to == "bool" and of.startswith("float8"))
 
 
-def _spread_scale(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _spread_scale(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """A scale that has to be broadcast to what is normalized; the provider reads as many as those are."""
     x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _stated(node, "axis")
     first = axis if isinstance(axis, int) else -1
     return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
 
 
-def _normalized_otherwise(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _normalized_otherwise(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return _of_double(node, facts) or _spread_scale(node, facts)
 
 
-def _small_blocks(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _small_blocks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     size = _stated(node, "block_size")
     return isinstance(size, int) and size < _LEAST_BLOCK
 
@@ -202,25 +202,25 @@ def _has_input(node: onnx.NodeProto, position: int) -> bool:
     return len(node.input) > position and bool(node.input[position])
 
 
-def _unsigned(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _unsigned(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return facts.dtype(node.input[0]).startswith("uint")
 
 
-def _bias_and_sinks(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _bias_and_sinks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """GroupQueryAttention with attention_bias, and a softmax of one element more: `smooth_softmax` or `head_sink`."""
     return _has_input(node, _ATTENTION_BIAS) and (_has_input(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
 
 
-def _zero_points(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _zero_points(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     return _has_input(node, 3)
 
 
-def _no_picture(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _no_picture(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     shape = facts.shape(node.input[0])
     return shape is not None and len(shape) - _SPATIAL not in (2, 3)
 
 
-def _repeated_for_each(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _repeated_for_each(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """A matrix, or several columns, that is the same for each index of the third dimension from the end."""
     shapes = [facts.shape(name) for name in node.input]
     depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
@@ -230,7 +230,7 @@ def _repeated_for_each(node: onnx.NodeProto, facts: _PrecomputableValues) -> boo
     )
 
 
-def _cast_of_other_numbers(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _cast_of_other_numbers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Check for a cast that saturates instead of dropping high bits, or that gives 0 and 1."""
     source, target = facts.dtype(node.input[0]), facts.dtype(node.output[0])
     return (
@@ -240,7 +240,7 @@ def _cast_of_other_numbers(node: onnx.NodeProto, facts: _PrecomputableValues) ->
     )
 
 
-def _small_integers(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Check for computed integers of 2 or 4 bits, and constants of them with a sign and one scale for all.
 
     A zero point makes constants of 4 bits right.
@@ -253,12 +253,12 @@ def _small_integers(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
     return node.input[0] not in facts.constants or (is_signed and is_of_one_scale)
 
 
-def _quantized_otherwise(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _quantized_otherwise(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     is_small = facts.dtype(node.output[0]) in _SMALL_INTEGERS
     return is_small or node.input[0] in facts.casts or _is_dropped(node, facts)
 
 
-def _is_dropped(quantize: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _is_dropped(quantize: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Check for a QuantizeLinear and a DequantizeLinear with operators on reals at both ends."""
     readers = facts.readers.get(quantize.output[0], ())
     reals = [reader.output[0] for reader in readers if reader.op_type == "DequantizeLinear"]
@@ -268,12 +268,12 @@ def _is_dropped(quantize: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
     return not all(_are_readers_quantized(name, facts) for name in reals)
 
 
-def _are_readers_quantized(name: str, facts: _PrecomputableValues) -> bool:
+def _are_readers_quantized(name: str, facts: _ModelValueIndex) -> bool:
     readers = facts.readers.get(name, ())
     return name not in facts.outputs and bool(readers) and all(_is_quantized(reader, facts) for reader in readers)
 
 
-def _is_quantized(node: onnx.NodeProto, facts: _PrecomputableValues) -> bool:
+def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
     """Check whether a node reads dequantized values and constants, and all that reads its results quantizes them."""
     makers = [facts.makers.get(name) for name in node.input if name and name not in facts.constants]
     results = [name for name in node.output if name]
@@ -385,7 +385,7 @@ def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     """The nodes that read or make float16, by position, of a provider that may take it and not have it."""
     if provider not in _MAY_LACK_HALF:
         return {}
-    facts, reason = _PrecomputableValues(model), f"{provider} takes float16, which the hardware has not"
+    facts, reason = _ModelValueIndex(model), f"{provider} takes float16, which the hardware has not"
     return {
         position: Unsupported(Reason.UNSUPPORTED_DTYPE, reason)
         for position, node in enumerate(model.graph.node)
@@ -395,7 +395,7 @@ def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
 
 def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     """The nodes of a model that a provider computes otherwise than ONNX says, or fails to, by position."""
-    forms, facts = _FORMS.get(provider, {}), _PrecomputableValues(model)
+    forms, facts = _FORMS.get(provider, {}), _ModelValueIndex(model)
     refused: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):
         if provider in _IN_32_BITS and any(

@@ -244,7 +244,7 @@ _BY_RANKS = frozenset(("CPU",))
 class _Case(NamedTuple):
     """What decides the engine's answer about a node."""
 
-    node_form: str
+    query_kind: str
     opsets: tuple[tuple[str, int], ...]
     sized: SizedCase
 
