@@ -34,7 +34,7 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
-_CASES = 6
+_CASES = 4
 """Cases of one test that a run of the whole suite takes."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -209,7 +209,7 @@ def test_sessions_that_know_all_ops_look_for_none(folder):
     assert known == "Relu" and unknown == "com.acme.Swish nnadapter.converters nnadapter.operations"
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("converter", "said"),
     [

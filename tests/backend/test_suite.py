@@ -33,6 +33,7 @@ def test_what_is_not_excluded_passes(outcomes, kind):
     assert {name: why for name, why in outcomes[kind].items() if why and name not in excluded()} == {}
 
 
+@pytest.mark.sweep
 def test_what_is_excluded_fails(outcomes):
     passed = [name for kind in KINDS for name, why in outcomes[kind].items() if not why]
     stale = set(passed) & excluded().keys() - set(EXCLUDED[RANDOM])

@@ -338,7 +338,7 @@ def everything(descriptor):
         read += more
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("command", few_of(("report", "run", "compare"), "run"))
 def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
     """A bar on the terminal takes hold of the standard streams for a while, and of the right ones."""

@@ -78,7 +78,7 @@ def test_what_a_device_refuses_of_one_choice_it_has_of_another_at_the_same_sizes
             assert check(loaded, model, otherwise) == {"keeping"}
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_it_needs_no_onnx(tmp_path):
     model, feed = merged_decoder(DECODER), {**first_feed(DECODER, (1, 2)), CHOOSES: np.array([False])}
     nna.compile(model, tmp_path / "f", devices=["fake_npu"])

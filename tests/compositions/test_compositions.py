@@ -14,7 +14,7 @@ _SEED = int(os.environ.get("NNADAPTER_COMPOSITIONS_SEED", "0"))
 
 
 @pytest.mark.parametrize(
-    ("device", "count"), [pytest.param("cpu", 200, marks=pytest.mark.slow), ("fake_npu", 60), ("openvino", 25)]
+    ("device", "count"), [pytest.param("cpu", 200, marks=pytest.mark.sweep), ("fake_npu", 40), ("openvino", 15)]
 )
 def test_compositions_equal_the_reference_evaluator(device, count):
     assert check_range(device, 0, count) == {}

@@ -132,6 +132,7 @@ def test_programs_that_take_too_long_are_left_out():
     assert why == "one run takes longer than 0.5 seconds"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("device", ["cpu", "null"])
 def test_real_devices_are_measured_by_the_real_clock(device, request):
     found = (

@@ -133,6 +133,7 @@ def test_what_onnxruntime_loads_and_does_not_compute_is_refused(what):
     assert CpuContext().supported(plain) == [SUPPORTED]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("device", [("trial", {"only": ["TANH"]}), "openvino", "fake_npu"], ids=str)
 @pytest.mark.parametrize("what", PACKED)
 def test_it_runs_by_its_body_where_no_device_takes_all_of_that(what, device):

@@ -51,6 +51,7 @@ def test_every_picture_shows_text(expected):
     assert all(len(texts) >= 4 for texts in expected.values())
 
 
+@pytest.mark.sweep
 def test_what_the_pictures_say(expected):
     assert all(words in "".join(expected[picture]) for picture, words in SAID.items())
 
@@ -71,6 +72,7 @@ def test_text_is_the_same_with_operations_switched_off(expected, switched_off):
     assert texts and texts == {picture: expected[picture] for picture in texts}
 
 
+@pytest.mark.sweep
 def test_every_refusal_has_its_reason(switched_off):
     refused = [key for session in switched_off[1] for key in session.report().refusals()]
     assert {(device, reason) for device, _, reason in refused} == {("fake_npu", "switched_off")}

@@ -57,6 +57,7 @@ def model(case):
     return made
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")  # openvino takes no ReverseSequence
 @for_every(case=CASES, device=["fake_npu", "openvino", "xla:cpu"])
 def test_values_out_of_range_are_errors_of_the_input(case, device):

@@ -125,7 +125,7 @@ for schema in onnx.defs.get_all_schemas_with_history():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_no_operator_ends_the_process_when_types_are_missing():
     done = subprocess.run([sys.executable, "-c", SCHEMAS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"at {done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"

@@ -25,6 +25,7 @@ def opened(saved, name, **arguments):
         return nna.InferenceSession(saved / name, options=options, **arguments)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_results_are_paddles(saved, name, device):

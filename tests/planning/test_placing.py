@@ -56,7 +56,7 @@ def test_latency_needs_costs_that_somebody_measured():
         nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=nna.Options(policy="latency"))
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_latency_names_every_device_without_calibrated_costs_and_why():
     folder = Path(os.environ["NNADAPTER_CACHE_DIR"])
     keep_calibration(calibrate("null", budget_seconds=0.0, stopwatch=FAST))

@@ -49,6 +49,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float64])
 @pytest.mark.parametrize("name", few_of(LAYERS, "batch norm"))
 def test_layers_are_trained_in_every_type(name, dtype):

@@ -73,6 +73,7 @@ def test_what_is_close_to_nothing_is_not_left_out(way):
         torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 @pytest.mark.parametrize("way", WAYS)
 def test_numbers_made_of_sizes_are_read_as_they_are(way, dtype):

@@ -63,7 +63,7 @@ def test_cmake_builds_it_alone(tree, tmp_path):
     assert found.strip() == '[true, "NNADAPTER_DRIVER_PATH", ""]'
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_module_without_its_library_is_a_row(tmp_path):
     shutil.copytree(ACME / "acme_c", tmp_path / "acme_c")
     (tmp_path / "acme_c-1.0.dist-info").mkdir()

@@ -47,7 +47,7 @@ def test_models_run_without_a_finding(environment):
     assert "runtime error" not in done.stderr and "AddressSanitizer" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_mistake_would_be_found(environment):
     code = (
         "import numpy as np\n"

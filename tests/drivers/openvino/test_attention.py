@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from tests.every import for_every_pair
+from tests.every import for_every_value
 
 HEADS = {"one for each": 2, "shared": 1}
 SIZES = ((3, 0), (1, 3), (2, 4), (1, 6))
@@ -46,7 +46,7 @@ def mask_of(kind, numbers, sizes):
     return seen
 
 
-@for_every_pair(heads=HEADS, mask=MASKS, attributes=ATTRIBUTES, opset=(23, 24))
+@for_every_value(heads=HEADS, mask=MASKS, attributes=ATTRIBUTES, opset=(23, 24))
 def test_attention_over_a_cache_that_grows(heads, mask, attributes, opset):
     groups, (declared, read) = HEADS[heads], MASKS[mask]
     made = checked(f"""<ir_version: 11, opset_import: ["": {opset}]>
@@ -91,7 +91,7 @@ def test_attention_of_three_dimensions_over_keys_of_stated_length():
     check(made, feeds)
 
 
-@for_every_pair(
+@for_every_value(
     attributes=("interleaved = 0", "interleaved = 1", "rotary_embedding_dim = 4"),
     given=("float[B, 3, S, 8] x", "float[B, S, 24] x"),
     positions=(True, False),

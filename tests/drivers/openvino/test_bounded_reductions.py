@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from tests.drivers.openvino.harness import computed, context, model_of
-from tests.every import for_every_pair
+from tests.every import for_every_value
 
 SIZES = {1: "A", 2: "A, 3", 3: "A, 3, B", 4: "A, 2, B, 3"}
 AXES = {"all": ((0, 1, 2, 3), ""), "last": ((-1,), "a"), "first": ((0,), "a"), "two": ((0, -1), "a")}
 
 
-@for_every_pair(bound=("Max", "Min"), rank=SIZES, axes=AXES, keepdims=(0, 1), is_open=(True, False), filled=("", "inf"))
+@for_every_value(
+    bound=("Max", "Min"), rank=SIZES, axes=AXES, keepdims=(0, 1), is_open=(True, False), filled=("", "inf")
+)
 def test_bounded(bound, rank, axes, keepdims, is_open, filled):
     reduced, given = AXES[axes]
     reduced = tuple(range(rank)) if axes == "all" else tuple({axis % rank for axis in reduced})

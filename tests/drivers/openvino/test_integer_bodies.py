@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter import InferenceSession
-from tests.every import for_every, for_every_pair, for_every_value
+from tests.every import for_every, for_every_value
 from tests.models import exact_options, run_whole
 
 QUANTIZING = """<ir_version: 8, opset_import: ["": {opset}]>
@@ -71,7 +71,7 @@ def check(model, feed, expected, device="openvino"):
 POINTS = {"none": (None, None), "one": ((), (1,)), "each": ((3,), (6,))}
 
 
-@for_every_pair(a=("uint8", "int8"), b=("uint8", "int8"), points=POINTS, is_known=(True, False), depth=(4, 515, 3000))
+@for_every_value(a=("uint8", "int8"), b=("uint8", "int8"), points=POINTS, is_known=(True, False), depth=(4, 515, 3000))
 def test_products(a, b, points, is_known, depth):
     """Sums of 3000 products of 8 bits are larger than float32 has integers."""
     arrays = {"a": integers(0, a, 3, depth), "b": integers(1, b, depth, 6)}
@@ -98,7 +98,7 @@ def test_stacks_of_products(opset, known):
     check(model, feed, arrays["a"].astype(np.int64) @ arrays["b"].astype(np.int64))
 
 
-@for_every_pair(
+@for_every_value(
     a=("uint8", "int8"),
     b=("uint8", "int8"),
     points=("", ", p", ", p, q"),

@@ -8,7 +8,7 @@ import onnxruntime
 
 from nnadapter import InferenceSession, Options
 from nnadapter.drivers.openvino.compiler import read
-from tests.every import for_every_pair
+from tests.every import for_every_value
 
 RANGES = {0: (-2, 2), -128: (0, 4), -28: (-1.57, 2.43)}
 """What the zero points are of."""
@@ -40,7 +40,7 @@ def model(joined, behind, point, batch="2"):
     return onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
 
 
-@for_every_pair(joined=JOINED, behind=BEHIND, point=RANGES, batch=("2", "N"))
+@for_every_value(joined=JOINED, behind=BEHIND, point=RANGES, batch=("2", "N"))
 def test_joined_values_of_int8_are_multiplied_as_they_are(joined, behind, point, batch):
     checked, options = model(joined, behind, point, batch), onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -78,7 +78,7 @@ TWICE = ("", "e = Mul(d, k)", "e = Add(d, k)", "e = Neg(d)", "e = Identity(d)", 
 KINDS = (("int8", 0), ("int8", -20), ("uint8", 128))
 
 
-@for_every_pair(
+@for_every_value(
     kind=KINDS, middle=TWICE, joined=("c = Concat<axis = 1>(x, x)", "j = Concat<axis = 1>(x, x)  c = Relu(j)")
 )
 def test_joined_values_that_are_quantized_twice_do_not_end_the_process(kind, middle, joined):

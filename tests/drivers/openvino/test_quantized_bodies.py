@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from tests.every import for_every_pair
+from tests.every import for_every_value
 from tests.models import largest_int8
 
 SCALES = {
@@ -32,7 +32,7 @@ def check(text, sizes):
         assert "cpu" not in {node.device for node in session.report().nodes}
 
 
-@for_every_pair(scale=SCALES, bias=(False, True), dtype=("uint8", "int8"), opset=(13, 21), size=("H", "5"))
+@for_every_value(scale=SCALES, bias=(False, True), dtype=("uint8", "int8"), opset=(13, 21), size=("H", "5"))
 def test_convolutions(scale, bias, dtype, opset, size):
     kind, points, scales, zeros = SCALES[scale]
     stated = ", int32[4] b = {100, -300, 50, 0}" if bias else ""
@@ -46,7 +46,7 @@ def test_convolutions(scale, bias, dtype, opset, size):
     )
 
 
-@for_every_pair(scale=SCALES, dtype=("uint8", "int8"), opset=(13, 21), size=("S", "5"))
+@for_every_value(scale=SCALES, dtype=("uint8", "int8"), opset=(13, 21), size=("S", "5"))
 def test_products(scale, dtype, opset, size):
     kind, points, scales, zeros = SCALES[scale]
     weights = ", ".join(map(str, np.random.default_rng(1).integers(-largest_int8(), largest_int8(), 12)))

@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from tests.every import for_every, for_every_pair
+from tests.every import for_every, for_every_value
 
 NEGATED = {
     "Mul": "m = Mul(x, k)",
@@ -22,7 +22,7 @@ NEGATED = {
 STEP = 0.03
 
 
-@for_every_pair(negated=NEGATED, kind=(("int8", 0), ("int8", -128), ("uint8", 128), ("uint8", 0)))
+@for_every_value(negated=NEGATED, kind=(("int8", 0), ("int8", -128), ("uint8", 128), ("uint8", 0)))
 def test_what_is_quantized_behind_negative_numbers_has_its_signs(negated, kind):
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, 2, H, 5] x) => (float[a, b, c, d] y)
     <float s = {{{STEP}}}, {kind[0]} z = {{{kind[1]}}}, float[2, 1, 1] k = {{0.9, -2.1}},

@@ -8,7 +8,7 @@ import onnxruntime
 
 from nnadapter import InferenceSession
 from nnadapter.drivers.openvino.compiler import read
-from tests.every import for_every, for_every_pair
+from tests.every import for_every, for_every_value
 
 MADE = {
     "nothing": "b = Identity(x)",
@@ -46,7 +46,7 @@ def check(checked):
         assert {node.device for node in session.report().nodes} == {"openvino"}
 
 
-@for_every_pair(made=MADE, dtype=TYPES, kind=(0, 1), batch=("2", "N"))
+@for_every_value(made=MADE, dtype=TYPES, kind=(0, 1), batch=("2", "N"))
 def test_what_is_quantized_to_16_bits_is_cut_off_at_the_bounds_of_its_steps(made, dtype, kind, batch):
     check(model(made, dtype, TYPES[dtype][kind], batch))
 

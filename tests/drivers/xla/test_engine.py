@@ -58,5 +58,6 @@ def test_a_process_without_the_package_has_rows_that_say_so(module, reason):
     assert said.count(reason) == 3 and "'xla:cpu'" in said
 
 
+@pytest.mark.sweep
 def test_platforms_of_which_there_is_none():
     assert "JAX finds no cpu" in in_a_process("import os; os.environ['JAX_PLATFORMS'] = 'cuda'")

@@ -26,6 +26,7 @@ def test_every_op_has_a_recipe():
     assert set(RECIPES) == set(OPERATORS)
 
 
+@pytest.mark.sweep
 def test_a_few_forms_of_each_op(opened):
     outcomes = sweep(opened, sorted(RECIPES), FEW, SEED).values()
     assert [outcome.differing for outcome in outcomes if outcome.differing] == []
