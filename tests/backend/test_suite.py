@@ -12,7 +12,7 @@ from tests.backend.suite import alone, official, plain
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.sweep), 3])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.sweep), 10])
 def every(request):
     return request.param
 
@@ -27,13 +27,11 @@ def cases(every):
     return list(alone(every))
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_excluded_passes(outcomes, kind):
     assert {name: why for name, why in outcomes[kind].items() if why and name not in excluded()} == {}
 
 
-@pytest.mark.sweep
 def test_what_is_excluded_fails(outcomes):
     passed = [name for kind in KINDS for name, why in outcomes[kind].items() if not why]
     stale = set(passed) & excluded().keys() - set(EXCLUDED[RANDOM])

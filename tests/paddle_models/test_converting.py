@@ -54,9 +54,9 @@ def program(monkeypatch):
         ("os.abort()", "was killed by signal 6; save the model again"),
         ("os._exit(3)", "ended with exit code 3"),
         ("print('x')", "ended with exit code 0"),
-        ("print('\\033[0;31m[ERROR]\\tFailed to convert PaddlePaddle model: too new.\\033[0m'); os._exit(1)",
-         "paddle2onnx says: too new; save"),
-        ("print('ValueError: no room'); os._exit(1)", "paddle2onnx says: ValueError: no room"),
+        ("print('\\033[0;31m[ERROR]\\tFailed to convert PaddlePaddle model: too new.\\033[0m', flush=True); "
+         "os._exit(1)", "paddle2onnx says: too new; save"),
+        ("print('ValueError: no room', flush=True); os._exit(1)", "paddle2onnx says: ValueError: no room"),
         (f"{MADE}; print('The exported ONNX model is invalid\\nModel checker error log: a circle')", "says: a circle;"),
         ("json.dump({'unsupported': ['svd']}, open(f'{sys.argv[1]}/told.json', 'w')); "
          "print('Due to the unsupported operators', flush=True); os.abort()", "no form of these operations: svd;"),
