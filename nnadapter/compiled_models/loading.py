@@ -35,6 +35,7 @@ from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back, run_failure
 from nnadapter.running.incidents import Incident, Incidents
+from nnadapter.running.observed import NO_STORED_PROGRAM
 from nnadapter.running.plan_devices import PlanDevices, evict_nothing
 from nnadapter.running.plans import Holding
 from nnadapter.traces.trace import Trace
@@ -214,7 +215,7 @@ class Loader:
         except FAILURES as error:  # a driver may raise anything; this is its border
             return self._not_compiled(number, step, error, notes)
         if not step.HasField("program"):
-            notes.append(f"segment {number} was compiled for {step.device}: the file has no program of it")
+            notes.append(f"segment {number} was compiled for {step.device}: {NO_STORED_PROGRAM}")
         return Loaded(program, step.device, tuple(step.segment.inputs), bool(step.segment.places))
 
     def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> Loaded:

@@ -30,7 +30,7 @@ from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.deviation import Tolerance, deviation
-from nnadapter.running.observed import KEEPING_NOTES
+from nnadapter.running.observed import KEEPING_NOTES, NO_STORED_PROGRAM
 from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
@@ -279,7 +279,9 @@ class _ComparisonState:
 def failures_of(report: PartitionReport) -> Iterator[str]:
     """What a report says of what fell back."""
     exempt_prefixes = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, optional_part("openvino_divided_chains"))
-    return (note for note in report.notes if not note.startswith(exempt_prefixes))
+    return (
+        note for note in report.notes if not note.startswith(exempt_prefixes) and not note.endswith(NO_STORED_PROGRAM)
+    )
 
 
 def _check_tolerances(**tolerances: float) -> None:

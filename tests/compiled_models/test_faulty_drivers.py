@@ -75,13 +75,13 @@ def test_what_is_not_written_is_compiled_when_the_file_is_loaded(tmp_path, fault
         nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
     assert said in str(heard[0].message)
     FAULTS.clear()
-    assert loaded_notes(tmp_path / "f") == ("segment 0 was compiled for keeping: the file has no program of it",)
+    assert loaded_notes(tmp_path / "f") == ("segment 0 was compiled for keeping: no program of it is stored",)
 
 
 def test_a_driver_that_writes_no_programs_compiles_and_the_report_says_so(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["trial"])
     with nna.InferenceSession(tmp_path / "f") as session:
-        assert session.report().notes == ("segment 0 was compiled for trial: the file has no program of it",)
+        assert session.report().notes == ("segment 0 was compiled for trial: no program of it is stored",)
 
 
 @pytest.mark.parametrize("fault", ["check_blob raises", "check_blob gives a word"])

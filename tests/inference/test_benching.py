@@ -67,7 +67,7 @@ def test_an_engine_that_does_not_run_the_model_is_a_line():
     ort, openvino = report.baselines
     assert ort.round_seconds and not openvino.round_seconds and report.ratio_to(openvino) is None
     assert openvino.failure.startswith("OpenVINO did not") and openvino.failure in str(report)
-    assert report.to_dict()["peers"][1]["over"] is None
+    assert report.to_dict()["baselines"][1]["over"] is None
 
 
 def test_times_of_a_device_that_nothing_ran_on_are_not_its():
@@ -75,6 +75,13 @@ def test_times_of_a_device_that_nothing_ran_on_are_not_its():
     assert not nna.bench(
         parse(CHAIN), broken, options={"fallback": "allow"}, rounds=1, stopwatch=steady()
     ).ran_on_devices
+
+
+def test_a_device_whose_programs_are_not_stored_is_timed_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        report = nna.bench(parse(CHAIN), "metered", rounds=1, stopwatch=steady())
+        assert report.ran_on_devices and not report.failures
 
 
 def test_a_compiled_model_is_timed_alone(tmp_path):
