@@ -32,6 +32,12 @@ def plain(session):
     run_pytest(session)
 
 
+@nox.session(python=["3.11", "3.12", "3.13"])
+def versions(session):
+    """Plain pytest on each version of Python that is supported, as far as they are installed."""
+    run_pytest(session)
+
+
 @nox.session
 def everything(session):
     """All tests but those of other sessions, with all their cases and the extra test-all."""
@@ -123,7 +129,7 @@ def running(session):
 @nox.session
 def backend(session):
     """The whole backend test suite of onnx."""
-    run_pytest(session, *SWEEP, "tests/backend")
+    run_pytest(session, *SWEEP, "tests/backend", packages=("-e", ".[test-all]"))
 
 
 @nox.session
@@ -136,7 +142,13 @@ def partitioning(session):
 @nox.session
 def converters(session):
     """More forms of operations through converters and exports, operations from outside, more seeds for accuracy."""
-    words = ("tests/converters", "tests/exporting", "tests/accuracy", "tests/test_operations_from_outside.py")
+    words = (
+        "tests/converters",
+        "tests/exporting",
+        "tests/accuracy",
+        "tests/test_operations_from_outside.py",
+        "tests/test_every.py",
+    )
     run_pytest(session, *SWEEP, *words)
 
 

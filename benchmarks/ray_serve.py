@@ -175,7 +175,7 @@ def measure_latencies(model: Path, address: str, options: argparse.Namespace, re
     if wrong_answers:
         results.fail(f"{wrong_answers} answers are lost or wrong")
     server = json.loads(ask(HTTPConnection(host), "GET", f"{path}/report")[1])["server"]
-    results.note(f"runs {server['runs']}, requests that shared a run {server['requests_that_shared_a_run']}")
+    results.note(f"runs {server['runs']}, requests that shared a run {server['batched_requests']}")
 
 
 def requests_row(taken: list[float], wrong: int) -> dict[str, Any]:

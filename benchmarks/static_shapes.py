@@ -200,12 +200,12 @@ def install(folder: Path) -> None:
     (information / "entry_points.txt").write_text("[nnadapter.drivers]\nfixed = benchmarks.static_shapes:FixedDriver\n")
     sys.path.insert(0, str(folder))
     os.environ["NNADAPTER_DRIVER_PATH"] = str(folder)
-    for name, can in (("acme_fixed", "NONE"), ("acme_open", "ANY")):
+    for name, can in (("acme_fixed", "STATIC"), ("acme_open", "DYNAMIC")):
         flags = ("-std=c11", "-O2", "-pthread", "-shared", "-fPIC", "-Dnnadapter_driver=watched_driver")
         flags = (*flags, "-D_POSIX_C_SOURCE=200809L")
         sources = [*sorted(_ACME.glob("*.c")), _WATCH_SOURCE]
         library = folder / f"nnadapter_{name}.so"
-        command = ["cc", *flags, f"-DACME_OPEN_SIZES=NNADAPTER_SIZES_{can}", f"-I{nna.get_include()}"]
+        command = ["cc", *flags, f"-DACME_OPEN_SIZES=NNADAPTER_SHAPES_{can}", f"-I{nna.get_include()}"]
         subprocess.run([*command, *map(str, sources), "-lm", "-o", str(library)], check=True)
 
 

@@ -5,7 +5,7 @@
     │   ├── ModelFileError       the model's file or its external data cannot be read
     │   └── CompiledModelError   a compiled model: damaged, of a newer version, or not for what it is asked here
     ├── InvalidInputError        the caller: a feed that is missing, superfluous, or of the wrong type or shape
-    │   ├── DonatedValueError         a value on a device that was given up to another run, and is gone
+    │   ├── DonatedValueError         a value on a device that was donated to another run, and is gone
     │   ├── InputTypeError       a feed of the wrong data type
     │   ├── InputValueError      a feed with an index, a length or a count out of its range
     │   └── MissingInputError    a feed that is not there

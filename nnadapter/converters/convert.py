@@ -59,7 +59,7 @@ class Conversion:
     """Converts the nodes of atoms once more, each by itself; None where every node is."""
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-        """Some operations as a model of their own. See `ir.extract.submodel`."""
+        """Some operations as a model of their own. See `ir.model.submodel`."""
         if self.source is None:
             return submodel(self.model, operations, inputs, outputs)
         traced, known = self.source

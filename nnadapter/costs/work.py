@@ -234,7 +234,7 @@ class GraphWork:
         return _channels(self.conversion)
 
     def per_node(self, *, company: bool) -> UnitWork:
-        """Return the work of every node by itself, whatever else is made of atoms; `company` as for `of`."""
+        """Return the work of every node by itself, whatever else is made of atoms; see `of` for `company`."""
         standalone = self.conversion.per_node
         members = np.array(standalone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds

@@ -360,6 +360,6 @@ class DeviceInfo:
             "version": self.version,
             "available": self.available,
             "reason": self.reason,
-            "possible": self.installable,
+            "installable": self.installable,
             "distribution": self.distribution,
         }

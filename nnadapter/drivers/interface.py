@@ -255,7 +255,7 @@ class Execution(ABC):
         the model at these sizes.
 
         Args:
-            sizes: what every traced number of the model is now: `nnadapter.ir.settled(number, sizes)`.
+            sizes: what every traced number of the model is now: `nnadapter.ir.substitute_sizes(number, sizes)`.
 
         Returns:
             What is used until the next call, where executions are not shared, and is not closed.

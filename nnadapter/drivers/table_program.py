@@ -454,7 +454,7 @@ class OpenTableExecution(Execution):
         Raises:
             DriverError: always.
         """
-        raise errors.DriverError("the program leaves sizes open: say by `at` what they are")
+        raise errors.DriverError("the program leaves sizes open: say by `specialize` what they are")
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
         """See `Execution.specialize`.

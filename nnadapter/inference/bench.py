@@ -121,8 +121,8 @@ class EngineTiming:
             "load_seconds": self.load_seconds,
             "first_seconds": self.first_seconds,
             "seconds": None if self.spread is None else self.spread.to_dict(),
-            "turns": list(self.round_seconds),
-            "differing": dict(self.differing_outputs),
+            "round_seconds": list(self.round_seconds),
+            "differing_outputs": dict(self.differing_outputs),
             "failure": self.failure,
         }
 
@@ -164,9 +164,9 @@ class BenchReport:
             "devices": list(self.devices),
             "nodes": dict(self.nodes),
             "failures": list(self.failures),
-            "ran": self.ran_on_devices,
+            "ran_on_devices": self.ran_on_devices,
             "session": self.session.to_dict(),
-            "peers": [
+            "baselines": [
                 {**peer.to_dict(), "over": None if (over := self.ratio_to(peer)) is None else over.to_dict()}
                 for peer in self.baselines
             ],
@@ -255,7 +255,7 @@ def bench(
         model: as for `InferenceSession`, but a PyTorch module; a file made by `compile` is one that no engine runs.
         devices: as for `InferenceSession`.
         feed: input name -> array; seeded random numbers if None, which a compiled model does not get.
-        against: an engine or several, of `peers.PEERS`.
+        against: an engine or several, of `PEERS`.
         input_shapes: for a random feed, shapes of inputs whose sizes the model leaves open.
         options: how the session decides.
         rounds: in which each takes a turn, at least one.

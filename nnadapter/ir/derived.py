@@ -2,9 +2,9 @@
 
 Arrays that remember how they came about, so that what was compiled for one set of weights holds for others.
 
-What `ir.tracing` does for sizes, for the contents of constants. A computation over a model is run once with traced
-arrays in the place of its constants. The trace notes every step that makes an array of others, and every answer on
-which the computation decided something. `ArrayTrace.replay` does the steps again with other constants, and says no
+What `ir.symbolic_numbers` does for sizes, for the contents of constants. A computation over a model is run once with
+traced arrays in the place of its constants. The trace notes every step that makes an array of others, and every answer
+on which the computation decided something. `ArrayTrace.replay` does the steps again with other constants, and says no
 where an answer would differ.
 
 A traced array is no numpy array, on purpose: whatever looks at its contents must ask for them first, and that is noted

@@ -225,7 +225,7 @@ class GuardedShapes:
         return sizes is not None, sizes
 
     def shape_derived_values_at(self, sizes: Sequence[Any]) -> Mapping[str, Array]:
-        """What segments are given at these sizes; see `Given.at`."""
+        """What segments are given at these sizes; see `ShapeDerivedValues`."""
         return self.contents.at(sizes)
 
     def failed_guard(self, shapes: Shapes) -> str:

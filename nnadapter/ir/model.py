@@ -152,7 +152,7 @@ class Model:
 
     @cached_property
     def has_dynamic_shapes(self) -> bool:
-        """Whether it leaves sizes open: dimensions or attributes are traced numbers (`ir.tracing`)."""
+        """Whether it leaves sizes open: dimensions or attributes are traced numbers (`ir.symbolic_numbers`)."""
         return any(SymbolicNumber in map(type, operand.type.dimensions) for operand in self.operands) or any(
             is_symbolic(value) for operation in self.operations for value in operation.attributes.values()
         )

@@ -171,7 +171,7 @@ class OperandType:
         return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
-        """The type with what traced dimensions are now: see `ir.tracing.settled`."""
+        """The type with what traced dimensions are now: see `ir.symbolic_numbers.substitute_sizes`."""
         from nnadapter.ir.symbolic_numbers import substitute_sizes  # most models have none
 
         return OperandType(self.dtype, substitute_sizes(self.dimensions, sizes), self.layout, self.quantization)

@@ -4,7 +4,7 @@ What differs between models of one structure, and the same model with another su
 
 Two models of one `Model.structure` differ in names, in numbers (dimensions, and the numbers in attributes) and in what
 constants hold. What a compiler decided for one of them holds for the other where it asked for none of those numbers
-(`ir.tracing`) and contents (`ir.traced_arrays`).
+(`ir.symbolic_numbers`) and contents (`ir.traced_arrays`).
 
 A model of traced numbers at one set of sizes after the other, where little is asked of each.
 
@@ -92,7 +92,7 @@ class SymbolicModel:
         self._parts: Cache[Hashable, SymbolicModel] = Cache("parts of traced models", _MOST_PARTS)
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> SymbolicModel:
-        """What `ir.extract.submodel` makes of it, remembered; itself if it is all of it."""
+        """What `ir.model.submodel` makes of it, remembered; itself if it is all of it."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
         cached_part = self._parts.get(key)
         if cached_part is not None:

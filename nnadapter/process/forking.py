@@ -40,12 +40,12 @@ class Threads:
         register_after_fork(self)
 
     def after_fork(self) -> None:
-        """See `Parting.after_fork`."""
+        """See `ForkAware.after_fork`."""
         self.are_gone = True
 
 
 def register_after_fork(thing: ForkAware) -> None:
-    """Have `thing.part` called in every process that is forked while it lives."""
+    """Have `after_fork` of an object called in every process that is forked while it lives."""
     _registered.add(thing)
 
 

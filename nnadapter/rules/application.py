@@ -195,7 +195,7 @@ def apply_rules(
         rules: what a person says.
         model_graph: the model's own nodes.
         graph: what is left to run, with its atoms.
-        positions: for every node of `graph`, the position in `own` of the node that it stands for.
+        positions: for every node of `graph`, the position in `model_graph` of the node that it stands for.
         devices: the session's devices in order of preference, without a last resort that nobody named.
         verdicts: per device, its verdict on every atom; devices beside `devices` are restricted as well.
 

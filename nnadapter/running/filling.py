@@ -324,7 +324,7 @@ class ProgramSharer:
 
     @property
     def holding(self) -> Holding:
-        """See `Filling.holding_of`."""
+        """See `SpecializedPrograms.holding_of`."""
         return self.of.holding_of(self)
 
     def close(self) -> None:

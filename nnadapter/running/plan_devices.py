@@ -118,7 +118,7 @@ WELL = Health("", rests=False)
 
 
 def evict_nothing() -> bool:
-    """See `Site.make_room`."""
+    """See `PlanDevices.make_room`."""
     return False
 
 

@@ -345,7 +345,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         control: RunControl | None,
         kept: Kept | None,
     ) -> Done | None:
-        """See `PlansEngine._run_meanwhile`."""
+        """See `PlansEngine._run_fallback_while_planning`."""
         meanwhile = self._meanwhile
         if meanwhile is None or self._is_made(shapes, values):
             return None

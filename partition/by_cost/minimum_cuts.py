@@ -35,7 +35,7 @@ Launches that no order of segments avoids: those along a path of the graph.
 Along a path every atom reads from the one before it. Where the label changes, the later atom stands in a later
 segment; segments have one label each; so the segments of a label are at least as many as its runs along the path. The
 runs of a path cost one launch for its first atom and one for every edge at which the label changes. This is a sum over
-edges, which a minimum cut can carry (`cuts.Surcharge`): a cut with the surcharge of one path is a lower bound
+edges, which a minimum cut can carry (`Surcharge`): a cut with the surcharge of one path is a lower bound
 of the true cost. So is one with an average of such surcharges, the average of lower bounds being one.
 
 Which paths? A cut answers with a placement, and the placement with the path that costs it most launches; the average of

@@ -19,9 +19,11 @@ def test_text(call):
 def test_json(call):
     data = json.loads(call("bench sandwich.onnx -d fake_npu --shape x=3,4 --rounds 3 --format json").stdout)
     assert (
-        data["ran"] and data["session"]["seconds"]["middle"] > 0 and [each["name"] for each in data["peers"]] == ["ort"]
+        data["ran_on_devices"]
+        and data["session"]["seconds"]["middle"] > 0
+        and [each["name"] for each in data["baselines"]] == ["ort"]
     )
-    assert len(data["session"]["turns"]) == 3 and data["peers"][0]["over"]["middle"] > 0
+    assert len(data["session"]["round_seconds"]) == 3 and data["baselines"][0]["over"]["middle"] > 0
 
 
 def test_a_compiled_model(call):

@@ -42,7 +42,7 @@ def test_json(call, monkeypatch):
     data = json.loads(call("doctor --json", 1).stdout)
     assert [row["name"] for row in data["devices"]] == [device.name for device in nna.devices()]
     assert data["versions"]["onnxruntime"] and data["environment"].keys() == {"NNADAPTER_CACHE_DIR"}
-    assert {row["name"]: row["possible"] for row in data["devices"]}["ort:Js"] is False
+    assert {row["name"]: row["installable"] for row in data["devices"]}["ort:Js"] is False
     assert {row["name"]: row["health"]["state"] for row in data["devices"]}["cpu"] == "works"
 
 

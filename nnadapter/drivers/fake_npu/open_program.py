@@ -32,7 +32,7 @@ class FakeNpuOpenProgram(Program):
         arenas: of the context.
         device_memory: of the device.
         threads: of BLAS.
-        packed: what was made of weights, see `footprint.packed_bytes`.
+        packed: what was made of weights, see `packed_bytes`.
         events: makes the instructions of a graph events of a trace; None where there is none.
     """
 
@@ -100,7 +100,7 @@ class FakeNpuOpenExecution(Execution):
         Raises:
             DriverError: always.
         """
-        raise DriverError("the program leaves sizes open: say by `at` what they are")
+        raise DriverError("the program leaves sizes open: say by `specialize` what they are")
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
         """See `Execution.specialize`."""

@@ -34,7 +34,7 @@ class Phase(StrEnum):
     ADMIT = "admit"
     """`Context.admit`."""
     COMPILE = "compile"
-    """`Context.compile`, `compile_whole_graph` and `bind`."""
+    """`Context.compile`, `compile_whole_graph` and `clone_with_constants`."""
     DESERIALIZE = "deserialize"
     """Programs as bytes: `Context.deserialize`, `deserialize_view` and `check_blob`, `Program.serialize`."""
     CREATE = "create"

@@ -434,7 +434,7 @@ class IsolatedContext(Context):
 
         Args:
             model: it.
-            jobs: numbers of executions, sizes, and inputs; see `isolation.at_sizes`.
+            jobs: numbers of executions, sizes, and inputs.
 
         Returns:
             Results of the jobs at whose sizes the program holds, which inputs each has written to, and the positions

@@ -147,7 +147,7 @@ class IsolatedDevice(Device):
     def compute_on_streams(
         self, before: Sequence[tuple[Execution, Sequence[Array]]], behind: Sequence[tuple[Execution, Sequence[Array]]]
     ) -> StreamResults | None:
-        """Compute jobs as work of two streams; see `isolation.ahead.compute_ahead`."""
+        """Compute jobs as work of two streams; see `compute_on_streams`."""
         first, second = (
             [(number_of(execution), list(inputs)) for execution, inputs in jobs] for jobs in (before, behind)
         )
@@ -155,7 +155,7 @@ class IsolatedDevice(Device):
         return stream_results
 
     def compute_on_device(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> StreamResults | None:
-        """Compute jobs in memory of the device; see `isolation.ahead.compute_there`."""
+        """Compute jobs in memory of the device; see `compute_on_device`."""
         stream_results: StreamResults | None = self.ask(
             "compute_on_device", jobs=[(number_of(execution), list(inputs)) for execution, inputs in jobs]
         )

@@ -86,7 +86,7 @@ def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | 
                     broken.append("a result of compute_on_device lies in memory of an input, or of another result")
                 pairs = zip(inputs, arrays, strict=True)
                 if any(_on_host(tensor).tobytes() != array.tobytes() for tensor, array in pairs):
-                    broken.append("compute_on_device wrote to an input that is not given up")
+                    broken.append("compute_on_device wrote to an input that is not donated")
             if broken:
                 return [], broken  # nothing is read of what may be gone
         return [[_on_host(tensor) for tensor in tensors] for tensors in results], broken

@@ -190,7 +190,7 @@ def load_program(
         model: the model; with session options, all of it in one.
         session_options: ONNX Runtime's own.
         spins: its threads may spin: nothing else of the plan runs beside.
-        single_threaded: threads gain it nothing, see `gains.threads_gain`; of one that spins that is not asked.
+        single_threaded: threads gain it nothing, see `threads_gain`; of one that spins that is not asked.
         border: how many inputs and outputs it has to have.
         without: see `open_session`.
 

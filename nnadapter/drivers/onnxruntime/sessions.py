@@ -365,7 +365,7 @@ def open_session(
         shares_arena: what it needs for a run comes from the arena that all such sessions share, unless the options say
             something else of arenas.
         providers: who computes; empty for those that `session_options` names. Nobody else is tried then, if they fail.
-        without: further optimizers to disable, see `optimizers.wrong_optimizers`.
+        without: further optimizers to disable, see `wrong_optimizers`.
         profile: what takes the session's own events. Options that ask for a profile have their wish there alone.
         notes: takes a note if fewer optimizations run; if None, one level is tried.
         accept: raises if a session with fewer optimizations does not do.

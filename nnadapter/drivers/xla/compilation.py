@@ -6,7 +6,7 @@ JAX 0.10 does not give compiled functions arguments of 4 bits: it says that thei
 
 Inputs in whose memory XLA makes results: what JAX calls donated buffers.
 
-A segment is compiled once more for each set of inputs that are given up, when that is first seen; behind a number of
+A segment is compiled once more for each set of inputs that are donated, when that is first seen; behind a number of
 sets nothing more is donated. Where none of its results has the data type and the shape of an input, XLA has no use for
 its memory, and it is not donated either.
 

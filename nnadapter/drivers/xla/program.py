@@ -139,7 +139,7 @@ class XlaMemory(Memory):
 
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
-        with translated("the tensor is gone", "feed it anew", DonatedValueError), own_settings():  # given up meanwhile
+        with translated("the tensor is gone", "feed it anew", DonatedValueError), own_settings():  # donated meanwhile
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -172,7 +172,7 @@ class XlaMemory(Memory):
         self._check()
         held = self._value
         if held is not None and held.is_deleted():
-            raise DonatedValueError("the tensor was given up to a run, which made a result in its memory; feed it anew")
+            raise DonatedValueError("the tensor was donated to a run, which made a result in its memory; feed it anew")
         return held
 
     def _check(self) -> None:
@@ -249,7 +249,7 @@ class XlaExecution(Execution):
         ]
 
     def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
-        """As `_started`, in memory of inputs that are given up, where XLA has a use for it."""
+        """As `_started`, in memory of inputs that are donated, where XLA has a use for it."""
         values = list(map(value_of, inputs))
         given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_donated]
         try:

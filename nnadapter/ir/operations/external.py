@@ -90,7 +90,8 @@ def _are_ranks(row: OperationSchema) -> bool:
 _FIELDS: Mapping[str, tuple[Callable[[OperationSchema], bool], str]] = {
     "inputs": (
         _are_inputs,
-        "a tuple of one Role or more, of different names, only the last one variadic, `same` naming one of them",
+        "a tuple of one Role or more, of different names, only the last one variadic, `same_dtype_as` naming one of "
+        "them",
     ),
     "attributes": (
         _are_attributes,

@@ -86,7 +86,7 @@ def fold_constants(
         evaluate: a function of the module, or another object that stays the same: results are remembered by it.
         most_bytes: of all results together.
         sizes: fold operations whose attributes say sizes too, such as RESHAPE and EXPAND. A driver that lowers once for
-            many shapes (`ir.tracing`) does not want that: what it made would hold for one shape alone.
+            many shapes (`ir.symbolic_numbers`) does not want that: what it made would hold for one shape alone.
     """
     for index in editor.sweep():
         operation = editor.operation(index)

@@ -29,7 +29,7 @@ _Output = TypeVar("_Output")
 Pass = Callable[[Model], Model]
 """A transformation: the same object if nothing changed, else a new model with the same inputs and outputs.
 
-Those that are made by `ir.editing.editing` edit a model that others edited before, so that it is made once for all."""
+Those that are made by `ir.rewrite.editing` edit a model that others edited before, so that it is made once for all."""
 
 Observer = Callable[[str, Model, Model], None]
 """Called after each pass with its name, the model before and the model after."""

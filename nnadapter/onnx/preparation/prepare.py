@@ -82,7 +82,7 @@ class Prepared(OnnxModel):
 
     @cached_property
     def inferred_ranks(self) -> Mapping[str, Value]:
-        """See `ranks.ranks_found`: of values of which `values` tells no rank."""
+        """See `infer_ranks`: of values of which `values` tells no rank."""
         facts = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
         return infer_ranks(self.inference, self.nodes, facts, self.values)
 

@@ -243,7 +243,7 @@ def divisors(number: int) -> list[int]:
 
 
 def convolution(random: Random, types: Types) -> Chosen:
-    """The group that image and filter agree on; `operands.convolution` made them."""
+    """The group that image and filter agree on; `convolution` made them."""
     image, filter_ = first_of(types), types[1]
     assert filter_ is not None
     channels = image.dimensions[3 if image.layout == "NHWC" else 1]
@@ -292,7 +292,7 @@ def clip(random: Random, types: Types) -> Chosen:
 
 
 def few_bits(random: Random, types: Types) -> Chosen:
-    """Bits and block size that the weights agree with; `operands.few_bits` made them."""
+    """Bits and block size that the weights agree with; `few_bits` made them."""
     depth, weight = first_of(types).dimensions[-1], types[1]
     assert weight is not None
     _, blocks, size = weight.dimensions

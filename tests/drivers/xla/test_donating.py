@@ -141,7 +141,7 @@ def test_another_owner_learns_that_the_tensor_is_gone():
     session.run_with_iobinding(binding)
     gone = nna.DeviceValue(before, DEVICE)
     for reads in (before.host, gone.numpy, gone.__dlpack__, gone.__dlpack_device__):
-        with pytest.raises(NNAdapterError, match="given up to a run"):
+        with pytest.raises(NNAdapterError, match="donated to a run"):
             reads()
 
 
@@ -159,7 +159,7 @@ def test_whoever_feeds_a_tensor_that_is_gone_is_at_fault(meanwhile, monkeypatch)
     else:
         session.run_with_iobinding(binding)
     for _ in range(IN_A_ROW + 1):
-        with pytest.raises(DonatedValueError, match="given up to a run, .*; feed it anew"):
+        with pytest.raises(DonatedValueError, match="donated to a run, .*; feed it anew"):
             session.run_with_ort_values(None, {"past": gone, "also": other})
     monkeypatch.undo()
     session.run(None, {"past": numbers(4, 8), "also": numbers(4, 8)})

@@ -21,7 +21,7 @@
 #define ACME_CHUNK_BYTES 256                  /* the smallest piece of it */
 #define ACME_MOST_AXES 8
 #ifndef ACME_OPEN_SIZES
-#define ACME_OPEN_SIZES NNADAPTER_SHAPES_DYNAMIC /* or _NONE, to try it as a device that compiles for fixed sizes */
+#define ACME_OPEN_SIZES NNADAPTER_SHAPES_DYNAMIC /* or _STATIC, to try it as a device that compiles for fixed sizes */
 #endif
 #ifndef ACME_LARGEST_SIZE
 #define ACME_LARGEST_SIZE 0 /* of NNADAPTER_SHAPES_BOUNDED */
