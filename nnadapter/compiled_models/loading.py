@@ -35,7 +35,6 @@ from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back, run_failure
 from nnadapter.running.incidents import Incident, Incidents
-from nnadapter.running.observed import NO_STORED_PROGRAM
 from nnadapter.running.plan_devices import PlanDevices, evict_nothing
 from nnadapter.running.plans import Holding
 from nnadapter.traces.trace import Trace
@@ -49,6 +48,9 @@ if TYPE_CHECKING:
     from nnadapter.compiled_models.open_sizes import HeldSizes
     from nnadapter.running.compiled import Watch
     from nnadapter.running.whole import CpuFallback
+
+NO_STORED_PROGRAM = "no program of it is stored"
+"""How a note ends that says that a segment of a stored plan was compiled again: nothing failed."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
+from nnadapter.compiled_models.loading import NO_STORED_PROGRAM
 from nnadapter.drivers.onnxruntime.failures import FEWER_OPTIMIZATIONS, unoptimized
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
@@ -30,7 +31,7 @@ from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.deviation import Tolerance, deviation
-from nnadapter.running.observed import KEEPING_NOTES, NO_STORED_PROGRAM
+from nnadapter.running.observed import KEEPING_NOTES
 from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:

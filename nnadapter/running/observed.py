@@ -23,8 +23,6 @@ PLAN_KEPT = "the plan was kept in the cache by an earlier session"
 NO_PLAN_KEPT = "no plan was kept that could be used"
 KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
 """How notes begin that say where a plan comes from: nothing failed."""
-NO_STORED_PROGRAM = "no program of it is stored"
-"""How a note ends that says that a segment of a stored plan was compiled again: nothing failed."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
