@@ -141,28 +141,30 @@ _KEYS_OF_VERSION_1: Mapping[str, Mapping[str, str]] = {
         "returned": "round_trips",
     },
 }
-"""Path of an object -> keys that schema version 1 named differently, with their names since version 2."""
+"""Old and new names of the keys that schema version 2 renamed, by the path of their object in version 1."""
 _PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (key, key.partition(".")[0]))
 
 
 def _upgrade(document: object) -> object:
-    """Return a report of schema version 1 with the keys of today; anything else as it is."""
-    if not isinstance(document, Mapping) or document.get("schema_version") != 1:
+    """Convert a report of schema version 1 to the keys of version 2; return anything else unchanged."""
+    version = document.get("schema_version") if isinstance(document, Mapping) else None
+    if not isinstance(document, Mapping) or type(version) is not int or version != 1:
         return document
-    return {**_renamed(document, ""), "schema_version": SCHEMA_VERSION}
+    return {**_with_new_keys(document, ""), "schema_version": SCHEMA_VERSION}
 
 
-def _renamed(value: Mapping[str, object], path: str) -> dict[str, object]:
-    keys = _KEYS_OF_VERSION_1.get(path, {})
-    return {keys.get(key, key): _upgraded_part(item, f"{path}.{key}".removeprefix(".")) for key, item in value.items()}
-
-
-def _upgraded_part(value: object, path: str) -> Any:
-    if path not in _PATHS_OF_VERSION_1:
-        return value
+def _with_new_keys(value: Any, path: str) -> Any:
+    """Rename the keys of the object at a path, or of the objects in the list there, and of those inside them."""
     if isinstance(value, list):
-        return [_upgraded_part(item, path) for item in value]
-    return _renamed(value, path) if isinstance(value, Mapping) else value
+        return [_with_new_keys(item, path) if isinstance(item, Mapping) else item for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    keys = _KEYS_OF_VERSION_1.get(path, {})
+    paths = {key: f"{path}.{key}".removeprefix(".") for key in value}
+    return {
+        keys.get(key, key): _with_new_keys(item, paths[key]) if paths[key] in _PATHS_OF_VERSION_1 else item
+        for key, item in value.items()
+    }
 
 
 _FILE = FileKind(

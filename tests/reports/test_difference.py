@@ -157,6 +157,11 @@ def damaged(change):
         ("[]", "it is no report: "),
         ('{"nodes": []}', "it has no key 'schema_version'"),
         (damaged(lambda data: data.update(schema_version=3)), "key 'schema_version': expected 2, got 3"),
+        (damaged(lambda data: data.update(schema_version=True)), "key 'schema_version': expected 2, got True"),
+        (
+            '{"schema_version": 1, "segments": ' + "[" * 900 + "]" * 900 + "}",
+            "segments 1: expected an object, got a list of 1",
+        ),
         (damaged(lambda data: data.pop("nodes")), "key 'nodes': it is missing"),
         (damaged(lambda data: data["nodes"][3].update(name=7)), "nodes 4, key 'name': expected a text, got 7"),
         (
