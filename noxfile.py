@@ -34,7 +34,7 @@ def plain(session):
 
 @nox.session(python=["3.11", "3.12", "3.13"])
 def versions(session):
-    """Plain pytest on each version of Python that is supported, as far as they are installed."""
+    """Plain pytest on each supported version of Python that is installed."""
     run_pytest(session)
 
 

@@ -35,7 +35,7 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
 _CASES = 4
-"""Cases of one test that a run of the whole suite takes."""
+"""How many cases of each test a run without a path takes."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("many", settings.get_profile("anew"), max_examples=500)
@@ -64,12 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node) -> None:
-    """Tell a worker what its own arguments do not say."""
+    """Tell a worker whether to sample tables: its arguments do not say whether a path was given."""
     node.workerinput["sampled"] = _is_sampled(node.config)
 
 
 def _is_sampled(config: pytest.Config) -> bool:
-    """A whole suite is run in its short form."""
+    """Return whether each test runs a sample of its cases: no path, marker or `--all-cases` was given."""
     if hasattr(config, "workerinput"):
         return config.workerinput["sampled"]
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
@@ -129,7 +129,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out long forms, unless `-m` names them, and slow tests without `-m` or `--slow`; sort slow files first.
 
-    Of a whole suite, a table with many cases runs a few of them.
+    Without a path, run a sample of the cases of each test.
 
     At the end, workers take short tests from each other, and a file whose tests share fixtures stays with one worker.
     """
@@ -148,7 +148,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _beyond_samples(items: list[pytest.Item]) -> set[pytest.Item]:
-    """All cases of each test but the first `_CASES` in the order of their checksums, which spreads them over tables."""
+    """Return the cases to leave out: each test keeps `_CASES`, selected by checksum to spread over its table."""
     tables = defaultdict(list)
     for item in items:
         tables[item.nodeid.partition("[")[0]].append(item)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from nnadapter.running.whole import CpuFallback
 
 NO_STORED_PROGRAM = "no program of it is stored"
-"""How a note ends that says that a segment of a stored plan was compiled again: nothing failed."""
+"""End of the note that a segment of a stored plan was compiled again, which is no failure."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
