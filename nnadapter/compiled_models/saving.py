@@ -18,6 +18,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from nnadapter.compiled_models.forks import write_fork
 from nnadapter.compiled_models.messages import (
@@ -54,7 +55,6 @@ from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
-from nnadapter.reports.builder import machine, report_of, versions_of
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.filling import SpecializedPlans
@@ -68,11 +68,30 @@ def _nowhere(bound: BoundStep) -> int | None:
     return None
 
 
+class SavedReport(Protocol):
+    """Report of a plan, which its file contains as JSON."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of packages and of the drivers of the plan's devices."""
+
+    @property
+    def machine(self) -> str:
+        """Description of this machine."""
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+
+
+ReportMaker = Callable[[Observed], SavedReport]
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where plans are written to."""
+    """Destination of plans."""
 
     writer: ContainerWriter
+    make_report: ReportMaker
     kept: Callable[[BoundStep], int | None] = _nowhere
     """The part that a step's program is already, which is not written again; None where it is none."""
     stands_alone: bool = True
@@ -80,13 +99,21 @@ class Target:
     fails."""
 
 
-def save(path: str | os.PathLike[str], engine: PlannedEngine, setting: Setting, *, keeps_model: bool) -> None:
+def save(
+    path: str | os.PathLike[str],
+    engine: PlannedEngine,
+    setting: Setting,
+    make_report: ReportMaker,
+    *,
+    keeps_model: bool,
+) -> None:
     """Write the plans that an engine holds as a compiled model.
 
     Args:
         path: of the file, which takes the place of one that is there when it is complete.
         engine: with its plans made.
         setting: of the engine.
+        make_report: makes the report of a plan.
         keeps_model: whether the model as it was goes in too.
 
     Raises:
@@ -95,7 +122,7 @@ def save(path: str | os.PathLike[str], engine: PlannedEngine, setting: Setting, 
     plans = engine.plans_kept
 
     def write(writer: ContainerWriter) -> None:
-        message = message_of(plans, engine, setting, Target(writer))
+        message = message_of(plans, engine, setting, Target(writer, make_report))
         if keeps_model:
             whole = engine.as_it_was()
             _write_for_host(message.whole, whole, writer)
@@ -144,12 +171,15 @@ def message_of(
             row, info = message.devices.add(), device_info(device.name)
             row.name, row.version, row.hardware = device.name, info.version or info.distribution, info.sub_type
             write_options(row.options, device.options)
+    unused = {device.name for device in setting.devices} - used
     for compiled, bounds in plans:
+        report = target.make_report(_observed(compiled, engine))
         _write_plan(message.plans.add(), compiled, bounds, engine, target)
+        message.plans[-1].report = writer.add(REPORT, report.to_json().encode())
+        message.versions.update({name: text for name, text in report.versions.items() if name not in unused})
+        message.machine = report.machine
     for truths, decision in engine.decisions.items():
         write_fork(message.forks.add(), truths, decision.conditions, decision.texts, writer)
-    message.versions.update(versions_of(device.name for device in setting.devices if device.name in used))
-    message.machine = machine()
     return message
 
 
@@ -186,8 +216,6 @@ def _write_plan(
         for check in checks.get(step.segment, ()):
             write_check(row.checks.add(), check)
         _write_step(row, step, position, bound_steps.get(position), compiled, target)
-    report = report_of(_observed(compiled, engine))
-    message.report = writer.add(REPORT, report.to_json().encode())
 
 
 def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:

@@ -24,6 +24,7 @@ from nnadapter.onnx.signature import Shapes, read_shapes
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.reports.builder import report_of
 from nnadapter.reports.observed_report import build_report
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.choosing import loaded
@@ -100,7 +101,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
         leaves_open = leaves_open and not engine.is_fixed
         _plan_each(engine, partial(_compile_dynamic if leaves_open else _prepare, engine, shape_sets))
         report = build_report(engine.observed())  # makes a plan for usual shapes if there is none
-        save(target, engine, setting, keeps_model=keep_model)
+        save(target, engine, setting, report_of, keeps_model=keep_model)
         return report
     finally:
         engine.close()

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from nnadapter.running.control import RunControl
     from nnadapter.running.device_value import DeviceValue
     from nnadapter.running.engine import Engine
+    from nnadapter.running.observed import Observed
+    from nnadapter.running.planned import PlannedEngine
     from nnadapter.running.provenance import Provenance
 
 
@@ -112,6 +114,18 @@ def _of_compiled(
     return TracedEngine(engine, trace), engine.device_names
 
 
+def _make_report(observed: Observed) -> PartitionReport:
+    from nnadapter.reports.builder import report_of
+
+    return report_of(observed)
+
+
+def _with_checks(make: Callable[..., PlannedEngine], options: Options) -> Callable[..., PlannedEngine]:
+    from nnadapter.accuracy.checks import with_checks
+
+    return with_checks(make, options)
+
+
 def _of_onnx(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto,
     requests: Requests,
@@ -135,18 +149,18 @@ def _of_onnx(
         from nnadapter.kept_plans.asking import is_cacheable
 
         if is_cacheable(requests, chosen, session_options):
-            from nnadapter.kept_plans.engine import keeping
+            from nnadapter.kept_plans.engine import UpperLayers, keeping
 
             plan_cache = keeping(source, requests, chosen)
-            cached_engine = plan_cache.engine() if plan_cache is not None else ""
+            upper = UpperLayers(_make_report, _with_checks)
+            cached_engine = plan_cache.engine(upper) if plan_cache is not None else ""
             if not isinstance(cached_engine, str):
                 return cached_engine
-            make = None if plan_cache is None else plan_cache.planned(cached_engine)
+            make = None if plan_cache is None else plan_cache.planned(cached_engine, _make_report)
     if chosen.checks:
-        from nnadapter.accuracy.checks import with_checks
         from nnadapter.running.planned import PlannedEngine
 
-        make = with_checks(make or PlannedEngine, chosen)
+        make = _with_checks(make or PlannedEngine, chosen)
     if is_plain and is_alone and isinstance(source, (str, os.PathLike, bytes)):
         from nnadapter.running.host import host_alone
 

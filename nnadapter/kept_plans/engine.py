@@ -8,7 +8,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from nnadapter import errors
 from nnadapter.caching.folder import folder_of
@@ -29,6 +29,7 @@ from nnadapter.running.residence import Kept
 from nnadapter.traces.trace import SILENT
 
 if TYPE_CHECKING:
+    from nnadapter.compiled_models.saving import ReportMaker
     from nnadapter.onnx.preparation.branch_decisions import Truths
     from nnadapter.running.control import RunControl
     from nnadapter.running.observed import KeptReport, Observed
@@ -166,6 +167,14 @@ def _leave(error: errors.NNAdapterError) -> NoReturn:
 Requests = DeviceRequest | Sequence[DeviceRequest]
 
 
+class UpperLayers(NamedTuple):
+    """Functions of higher layers that an engine calls."""
+
+    make_report: ReportMaker
+    with_checks: Callable[[Callable[..., PlannedEngine], Options], Callable[..., PlannedEngine]]
+    """Adds the accuracy checks of options to a function that makes an engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Keeping:
     """A session whose plans can be kept."""
@@ -178,40 +187,46 @@ class Keeping:
     options: Options
     place: Place
 
-    def engine(self) -> tuple[KeptEngine, tuple[str, ...]] | str:
+    def engine(self, upper: UpperLayers) -> tuple[KeptEngine, tuple[str, ...]] | str:
         """What runs the plans that are kept, and the names of the session's devices; or why there is none."""
         opened = self.place.opened()
         if isinstance(opened, str):
             return opened
         try:
             devices, left = facts_of(opened.container)
-            return KeptEngine(opened, devices, left, self.options, self._begin), devices
+            return KeptEngine(opened, devices, left, self.options, partial(self._begin, upper)), devices
         except errors.NNAdapterError as error:
             return f"one was kept, and cannot be used: {errors.describe(error)}"
 
-    def planned(self, why: str) -> Callable[..., PlannedEngine]:
+    def planned(self, why: str, make_report: ReportMaker) -> Callable[..., PlannedEngine]:
         """What makes an engine that plans, and keeps its plans; `why` none that was kept is used."""
         from nnadapter.kept_plans.keeping_engine import KeepingEngine
 
         # Contents in memory are not to be held for it.
         light = replace(self, source=replace(self.source, held=None)) if self._in_memory else self
-        return partial(KeepingEngine, place=self.place, is_unchanged=light._is_unchanged, why=why)
+        return partial(
+            KeepingEngine,
+            place=self.place,
+            is_unchanged=light._is_unchanged,
+            why=why,
+            make_report=make_report,
+        )
 
     @property
     def _in_memory(self) -> bool:
         return not isinstance(self.source.held, os.PathLike)
 
-    def _begin(self, why: str) -> PlannedEngine:
+    def _begin(self, upper: UpperLayers, why: str) -> PlannedEngine:
         """What goes on with the model itself where plans that were kept end."""
         from nnadapter.planning.setting import open_setting
         from nnadapter.running.choosing import make_engine
         from nnadapter.running.planned import PlannedEngine
 
-        make: Callable[..., PlannedEngine] = PlannedEngine if registered_kernels() else self.planned(why)
+        make: Callable[..., PlannedEngine] = (
+            PlannedEngine if registered_kernels() else self.planned(why, upper.make_report)
+        )
         if self.options.checks:
-            from nnadapter.accuracy.checks import with_checks
-
-            make = with_checks(make, self.options)
+            make = upper.with_checks(make, self.options)
         setting = open_setting(self.requests, self.options)
         engine = make_engine(self.source.held, setting, self.options, None, (None, None), {}, make)
         assert isinstance(engine, PlannedEngine), "a device that accelerates comes first, and nothing is traced"

@@ -18,7 +18,7 @@ from nnadapter.caching.folder import Entry
 from nnadapter.caching.outcome import warn_unwritten
 from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.compiled_models.messages import CONSTANT, MESSAGES, PROGRAM, Message
-from nnadapter.compiled_models.saving import Target, add_message, message_of
+from nnadapter.compiled_models.saving import ReportMaker, Target, add_message, message_of
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.container.format import Container, ContainerWriter
@@ -54,7 +54,7 @@ _MOST_LEFT = 64
 """Choices that gained nothing, and shapes of each, that are carried on."""
 
 
-def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Setting) -> str:
+def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Setting, make_report: ReportMaker) -> str:
     """Keep plans of an engine, and return why they are not kept; empty if they are.
 
     Args:
@@ -62,6 +62,7 @@ def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Sett
         plans: and where those hold that are looked through.
         engine: which made them.
         setting: of the engine.
+        make_report: makes the report of a plan.
 
     Raises:
         CompiledModelError: something has no form in files.
@@ -72,7 +73,7 @@ def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Sett
         linking = LinkingWriter(writer)
         devices = [device.name for device in setting.devices if not device.is_spare]
         linking.add(FACTS, facts(devices, _all_left(before, engine)))
-        target = Target(linking, lambda bound: _kept(place, bound, setting, linking), stands_alone=False)
+        target = Target(linking, make_report, lambda bound: _kept(place, bound, setting, linking), stands_alone=False)
         message = message_of(plans, engine, setting, target)
         if isinstance(before, CompiledFile):
             _carry(before, message, linking)
@@ -191,6 +192,7 @@ class KeepingEngine(PlannedEngine):
         place: where they are kept.
         is_unchanged: whether the model, and what else decides, is still what the key of that place says.
         why: nothing that was kept is used, for the report.
+        make_report: makes the report of a plan.
         others: see `PlannedEngine`.
     """
 
@@ -205,8 +207,9 @@ class KeepingEngine(PlannedEngine):
         place: Place,
         is_unchanged: Callable[[], bool],
         why: str,
+        make_report: ReportMaker,
     ) -> None:
-        self._place, self._is_unchanged = place, is_unchanged
+        self._place, self._is_unchanged, self._make_report = place, is_unchanged, make_report
         self._verifies = options.verify is not None
         self._note = f"{NO_PLAN_KEPT}: {why}"
         self._looked_at, self._writes = _BEGINNING, 0
@@ -274,7 +277,7 @@ class KeepingEngine(PlannedEngine):
             self._written.update(plans)
             self._writes += 1
             is_still = self._is_unchanged()
-            why = write_plans(self._place, plans, self, self._setting) if is_still else _CHANGED
+            why = write_plans(self._place, plans, self, self._setting, self._make_report) if is_still else _CHANGED
         except Exception as error:  # noqa: BLE001  nothing of a cache fails a session; what it is, is said
             why = describe(error)
         finally:
