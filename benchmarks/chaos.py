@@ -25,7 +25,7 @@ import onnx.parser
 import nnadapter as nna
 from benchmarks.harness import Results
 from nnadapter.drivers.faulty import Fault, Script
-from nnadapter.running import plan_devices
+from nnadapter.engine import plan_devices
 from tests.c_compiler import acme_among_devices
 
 DEVICES = ("fake_npu", "acme_c", "openvino")

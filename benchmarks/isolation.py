@@ -37,7 +37,7 @@ from benchmarks.harness import ROOT, Results, seconds_of
 from nnadapter.drivers import registry
 from nnadapter.drivers.isolation import isolated_device
 from nnadapter.drivers.isolation.child_process import Child
-from nnadapter.running import plan_devices
+from nnadapter.engine import plan_devices
 from tests.c_compiler import acme_among_devices
 
 DEVICES = ("fake_npu", "acme_c", "openvino", "qnn")

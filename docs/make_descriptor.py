@@ -18,8 +18,8 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).parent.parent
 MODULES: Mapping[str, str] = {
-    "nnadapter/compiled_models/compiled_model.proto": "nnadapter/compiled_models/descriptor.py",
-    "nnadapter/files/container/container.proto": "nnadapter/files/container/descriptor.py",
+    "nnadapter/engine/compiled_model.proto": "nnadapter/engine/descriptor.py",
+    "nnadapter/store/container.proto": "nnadapter/store/container_descriptor.py",
     "nnadapter/ir/model.proto": "nnadapter/ir/protobuf/descriptor.py",
 }
 """The module of every .proto."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nnadapter.eager.execution import set_eager_fallback
     from nnadapter.eager.place import Place
     from nnadapter.eager.tensor import Tensor, tensor
+    from nnadapter.engine.device_value import DeviceValue
     from nnadapter.include import get_include
     from nnadapter.inference.ahead_of_time import compile  # noqa: A004
     from nnadapter.inference.bench import BenchReport, bench
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from nnadapter.options import Options
     from nnadapter.reports.report import PartitionReport
     from nnadapter.rules import Ban, Limits, Pin, Rules
-    from nnadapter.running.device_value import DeviceValue
     from nnadapter.runtime.compilation import Compilation, Execution
     from nnadapter.runtime.device import Context, Device
     from nnadapter.whatif.report import WhatIf
@@ -44,7 +44,7 @@ _HOMES = {
     "Context": "nnadapter.runtime.device",
     "Device": "nnadapter.runtime.device",
     "DeviceInfo": "nnadapter.drivers.capability",
-    "DeviceValue": "nnadapter.running.device_value",
+    "DeviceValue": "nnadapter.engine.device_value",
     "Execution": "nnadapter.runtime.compilation",
     "InferenceSession": "nnadapter.inference.session",
     "Kernel": "nnadapter.drivers.kernel",

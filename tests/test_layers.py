@@ -29,15 +29,13 @@ _NNADAPTER = (
     "converters exporting drivers",
     "rules kernels",
     "options runtime",
-    "eager caching",
+    "eager store",
     "offering",
     "costs paddle_models",
     "planning",
-    "running",
+    "engine",
     "accuracy",
     "reports",
-    "compiled_models",
-    "kept_plans",
     "whatif inference",
     "ort backend new_driver paddle torch ray testing",
     "cli",
@@ -57,7 +55,7 @@ ONNX = _modules(
 )
 ONNXRUNTIME = _modules(
     "process.real_onnxruntime onnx.onnxruntime_limits onnx.preparation.folding drivers.onnxruntime "
-    "drivers.execution_providers ray.actors running.host ort inference.session inference.binding "
+    "drivers.execution_providers ray.actors engine.host ort inference.session inference.binding "
     "paddle.predictor paddle_models.comparison cli"
 )
 

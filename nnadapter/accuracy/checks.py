@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet, proxy
 
+from nnadapter.accuracy.deviation import Deviation, deviation, largest
 from nnadapter.accuracy.localization import ErrorCause, ErrorLocation, locate, save_stretch
 from nnadapter.accuracy.tolerances import BANDS, ByPrecision, ValueTolerances, precision_of, quantized_values
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.drivers.tensor_copies import on_host
+from nnadapter.engine.bound_steps import BoundStep, Substitute
+from nnadapter.engine.compiled import Compiled, RunnablePlan
+from nnadapter.engine.fallback import Incident, Incidents, fall_back, named
+from nnadapter.engine.planned import PlannedEngine
+from nnadapter.engine.provenance import Provenance
 from nnadapter.errors import FAILURES, AccuracyError, describe
 from nnadapter.options import Options
 from nnadapter.planning.judgment import model_of
@@ -27,13 +33,6 @@ from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
-from nnadapter.running.bound_step import BoundStep, Substitute
-from nnadapter.running.compiled import Compiled, RunnablePlan
-from nnadapter.running.deviation import Deviation, deviation, largest
-from nnadapter.running.failing import fall_back, named
-from nnadapter.running.incidents import Incident, Incidents
-from nnadapter.running.planned import PlannedEngine
-from nnadapter.running.provenance import Provenance
 from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ class _StepHistory:
 
 
 class SessionChecks:
-    """Those of one session. See `nnadapter.running.compiled.Checks`.
+    """Those of one session. See `nnadapter.engine.compiled.Checks`.
 
     Args:
         subject: the plans.

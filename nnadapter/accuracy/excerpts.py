@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.accuracy.tolerances import shapes_of
+from nnadapter.engine.compilation import Compiler
+from nnadapter.engine.compiled import Compiled
+from nnadapter.engine.provenance import Provenance
 from nnadapter.offering.atoms import joined, with_atoms, with_own_sources
 from nnadapter.offering.conversions import converted
 from nnadapter.offering.preparing import prepare
@@ -22,9 +25,6 @@ from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Constraints, SessionDevice, Setting
 from nnadapter.process.resources import close_all
 from nnadapter.rules.values import Ban, Rules
-from nnadapter.running.compilation import Compiler
-from nnadapter.running.compiled import Compiled
-from nnadapter.running.provenance import Provenance
 from nnadapter.traces.trace import SILENT
 from partition.graph import Graph, GraphError, Node, Value
 from partition.plan import Step

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnadapter.accuracy.deviation import Deviation, deviation, largest
 from nnadapter.accuracy.excerpts import Cutting, Excerpt, HostValues, Trials, Values, cut, pieces
 from nnadapter.accuracy.tolerances import ByPrecision, ValueTolerances, quantized_values, shapes_of
 from nnadapter.drivers.selection import DeviceRequest, canonical
 from nnadapter.ir.operand import DataType
 from nnadapter.planning.setting import Setting
-from nnadapter.running.deviation import Deviation, deviation, largest
 
 if TYPE_CHECKING:
     import onnx

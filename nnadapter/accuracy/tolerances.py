@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nnadapter.accuracy.deviation import Tolerance
 from nnadapter.drivers.capability import OptionValues
 from nnadapter.ir.operand import DataType
-from nnadapter.running.deviation import Tolerance
 from partition.graph import Graph
 
 

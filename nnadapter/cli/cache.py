@@ -12,18 +12,18 @@ from typing import Any
 import click
 
 import nnadapter
-from nnadapter.caching.bans import clear_bans, stored_bans
-from nnadapter.caching.folder import Folder, Listed, UnusableError, read_entry, usual_folder
 from nnadapter.cli.command import NO, Command, ModelCommand
 from nnadapter.cli.inputs import converted
 from nnadapter.cli.output import to_json
 from nnadapter.cli.parameters import Shapes, requests, takes_model
+from nnadapter.engine.cached_plans import look
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.kept_plans.key import PLAN
-from nnadapter.kept_plans.looking import look
 from nnadapter.options import Options
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.formatting import count
+from nnadapter.store.context import clear_bans, stored_bans
+from nnadapter.store.folder import Folder, Listed, UnusableError, read_entry, usual_folder
+from nnadapter.store.plan_keys import PLAN
 
 _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,

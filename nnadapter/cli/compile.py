@@ -13,9 +13,8 @@ from nnadapter.cli.command import NO, ModelCommand
 from nnadapter.cli.inputs import converted
 from nnadapter.cli.output import progress
 from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, takes_settings_of_many
-from nnadapter.compiled_models.checking import reasons_against
-from nnadapter.compiled_models.compiled_file import CompiledFile
-from nnadapter.compiled_models.words import plans_held, served_sets
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.file_texts import plans_held, reasons_against, served_sets
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.report import PartitionReport
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnadapter.cli.output import progress
 from nnadapter.cli.parameters import Shapes
-from nnadapter.compiled_models.compiled_file import CompiledFile
+from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import InvalidInputError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array

@@ -21,6 +21,7 @@ from nnadapter.cli.inputs import Feed, converted, feed_of
 from nnadapter.cli.output import progress, to_json, write_output
 from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_model, takes_placing
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
+from nnadapter.engine.provenance import Provenance
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.process.standard_output import prints_to_stderr
@@ -28,7 +29,6 @@ from nnadapter.reports.facts import CandidateFacts
 from nnadapter.reports.formatting import duration
 from nnadapter.reports.rendering.sections import cost_sentence, cpu_words, run_words, sources_words
 from nnadapter.reports.report import PartitionReport
-from nnadapter.running.provenance import Provenance
 
 TOP = 5
 _NUMBERS = frozenset(dtype.value for dtype in DataType)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.accuracy.checks import with_checks
-from nnadapter.compiled_models.saving import save
 from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.engine.choosing import loaded
+from nnadapter.engine.planned import PlannedEngine
+from nnadapter.engine.saving import save
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError, InvalidOptionError, NNAdapterError
 from nnadapter.files.atomic_files import check_writable, is_special
 from nnadapter.files.source_kind import SourceKind, kind_of
@@ -27,14 +29,12 @@ from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.reports.builder import report_of
 from nnadapter.reports.observed_report import build_report
 from nnadapter.reports.report import PartitionReport
-from nnadapter.running.choosing import loaded
-from nnadapter.running.planned import PlannedEngine
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from nnadapter.running.choices import Chosen
+    from nnadapter.engine.branches import Chosen
 
 
 _TRIES = 1

@@ -21,6 +21,7 @@ from numbers import Integral
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.accuracy.deviation import Tolerance, deviation
 from nnadapter.costs.timing import Stopwatch
 from nnadapter.drivers.onnxruntime import baseline
 from nnadapter.drivers.onnxruntime.values import declared
@@ -37,7 +38,6 @@ from nnadapter.options import Options, options_from
 from nnadapter.process.packages import own_version
 from nnadapter.reports.formatting import duration
 from nnadapter.reports.report import PartitionReport
-from nnadapter.running.deviation import Tolerance, deviation
 
 if TYPE_CHECKING:
     import onnx

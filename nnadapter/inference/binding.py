@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.selection import CPU
+from nnadapter.engine.bindings import Binding, array_at
+from nnadapter.engine.device_value import DeviceValue, device_named
+from nnadapter.engine.provenance import Provenance
 from nnadapter.ir.operand import Array
-from nnadapter.running.bindings import Binding, array_at
-from nnadapter.running.device_value import DeviceValue, device_named
-from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from nnadapter.running.engine import Engine
+    from nnadapter.engine.engine import Engine
 
 
 class IOBinding:

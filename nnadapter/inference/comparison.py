@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnadapter.accuracy.deviation import Tolerance, deviation
 from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
-from nnadapter.compiled_models.loading import NO_STORED_PROGRAM
 from nnadapter.drivers.onnxruntime.failures import FEWER_OPTIMIZATIONS, unoptimized
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
+from nnadapter.engine.file_loading import NO_STORED_PROGRAM
+from nnadapter.engine.observed import KEEPING_NOTES
+from nnadapter.engine.provenance import Provenance
 from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.atomic_files import check_writable
 from nnadapter.inference.layers import ComparedRun, LayerReport, search_layers
@@ -30,9 +33,6 @@ from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
 from nnadapter.reports.report import PartitionReport
-from nnadapter.running.deviation import Tolerance, deviation
-from nnadapter.running.observed import KEEPING_NOTES
-from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
     import onnx

@@ -31,6 +31,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.accuracy.deviation import Deviation, deviation
 from nnadapter.accuracy.excerpts import Cutting, HostValues, Trials, Values, cut
 from nnadapter.accuracy.localization import SavedFindings, Search, Stretch, first_true, save_stretch
 from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
@@ -42,7 +43,6 @@ from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.reports.report import PartitionReport
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Pin, Rules
-from nnadapter.running.deviation import Deviation, deviation
 
 if TYPE_CHECKING:
     import onnx

@@ -9,11 +9,14 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.compiled_models.chosen import plan_of_file
-from nnadapter.compiled_models.compiled_file import CompiledFile
-from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.costs.calibration import driver_version
 from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.engine.branches import of_choice, plan_of_file
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.fallback import Cause, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.engine.file_texts import plans_held, served
+from nnadapter.engine.measuring import EARLIER, PastChoices
+from nnadapter.engine.observed import KeptReport, Observed, looked_up
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.onnx.files import load_model
@@ -31,10 +34,6 @@ from nnadapter.process.resources import paused_collection
 from nnadapter.reports.builder import report_of
 from nnadapter.reports.observed_report import build_report
 from nnadapter.reports.report import PartitionReport
-from nnadapter.running.choices import of_choice
-from nnadapter.running.fallback import Cause, refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.running.observed import KeptReport, Observed, looked_up
-from nnadapter.running.past_choices import EARLIER, PastChoices
 
 if TYPE_CHECKING:
     import onnx

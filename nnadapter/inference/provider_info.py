@@ -14,8 +14,8 @@ from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
 if TYPE_CHECKING:
     import onnxruntime
 
+    from nnadapter.engine.engine import Engine
     from nnadapter.options import Options
-    from nnadapter.running.engine import Engine
 
 _FORBIDS_CPU = "session.disable_cpu_ep_fallback"
 _RECORDS = "session.record_ep_graph_assignment_info"

@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.drivers.selection import DeviceRequest
+    from nnadapter.engine.control import RunControl
+    from nnadapter.engine.device_value import DeviceValue
+    from nnadapter.engine.engine import Engine
+    from nnadapter.engine.observed import Observed
+    from nnadapter.engine.planned import PlannedEngine
+    from nnadapter.engine.provenance import Provenance
     from nnadapter.inference.binding import IOBinding
     from nnadapter.inference.streams import RunFuture, Stream
     from nnadapter.onnx.signature import ModelMetadata, NodeArg
     from nnadapter.reports.report import PartitionReport
-    from nnadapter.running.control import RunControl
-    from nnadapter.running.device_value import DeviceValue
-    from nnadapter.running.engine import Engine
-    from nnadapter.running.observed import Observed
-    from nnadapter.running.planned import PlannedEngine
-    from nnadapter.running.provenance import Provenance
 
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def _of_compiled(
     options: Options,
     session_options: onnxruntime.SessionOptions | None,
 ) -> Opened:
-    from nnadapter.compiled_models.compiled_file import CompiledFile
-    from nnadapter.compiled_models.engine import CompiledEngine
+    from nnadapter.engine.compiled_file import CompiledFile
+    from nnadapter.engine.file_engine import CompiledEngine
     from nnadapter.traces.selection import trace_for
 
     file = CompiledFile(source)
@@ -106,7 +106,7 @@ def _of_compiled(
     engine = CompiledEngine(file, requests, options, trace, session_options)
     if not trace.is_recording:
         return engine, engine.device_names
-    from nnadapter.running.engine import TracedEngine
+    from nnadapter.engine.engine import TracedEngine
     from nnadapter.traces.recorder import Recorder
 
     assert isinstance(trace, Recorder), "no other trace keeps events"
@@ -146,10 +146,10 @@ def _of_onnx(
 
             chosen = with_session_options(chosen, session_options)
     if chosen.cache_dir not in (None, False) and not is_alone:
-        from nnadapter.kept_plans.asking import is_cacheable
+        from nnadapter.engine.cached_plans import is_cacheable
 
         if is_cacheable(requests, chosen, session_options):
-            from nnadapter.kept_plans.engine import UpperLayers, keeping
+            from nnadapter.engine.cached_plans import UpperLayers, keeping
 
             plan_cache = keeping(source, requests, chosen)
             upper = UpperLayers(_make_report, _with_checks)
@@ -158,11 +158,11 @@ def _of_onnx(
                 return cached_engine
             make = None if plan_cache is None else plan_cache.planned(cached_engine, _make_report)
     if chosen.checks:
-        from nnadapter.running.planned import PlannedEngine
+        from nnadapter.engine.planned import PlannedEngine
 
         make = _with_checks(make or PlannedEngine, chosen)
     if is_plain and is_alone and isinstance(source, (str, os.PathLike, bytes)):
-        from nnadapter.running.host import host_alone
+        from nnadapter.engine.host import host_alone
 
         engine = host_alone(source, arguments)
         if engine is not None:
@@ -177,8 +177,8 @@ def _of_onnx(
         with suppress(NNAdapterError):  # who loads it again says what is wrong with it
             begun = BegunModel(source)
     try:
+        from nnadapter.engine.choosing import make_engine
         from nnadapter.planning.setting import open_setting
-        from nnadapter.running.choosing import make_engine
 
         setting = open_setting(requests, chosen, session_options)
         names = tuple(device.name for device in setting.devices if not device.is_spare)
@@ -328,8 +328,8 @@ class InferenceSession:
             A `concurrent.futures.Future` of the results. Once it is done it has the run's `provenance`; `cancel` also
             stops a run that is under way.
         """
+        from nnadapter.engine.control import RunControl
         from nnadapter.inference.streams import RunFuture
-        from nnadapter.running.control import RunControl
 
         future = RunFuture(RunControl(is_held=True))
         self._pool().submit(future.work, partial(self._engine.run, output_names, input_feed, run_options))
@@ -449,7 +449,7 @@ class InferenceSession:
         """
         from nnadapter.drivers.onnxruntime.values import ort_value_of
         from nnadapter.drivers.selection import CPU
-        from nnadapter.running.device_value import DeviceValue
+        from nnadapter.engine.device_value import DeviceValue
 
         _refuse_missing(self.get_inputs(), input_dict_ort_values)
         names = list(output_names or [value.name for value in self.get_outputs()])
@@ -488,8 +488,8 @@ class InferenceSession:
     ) -> Any:
         """Return an uninitialized OrtValue in the host's memory, or a DeviceValue of zeros on another device."""
         from nnadapter.drivers.selection import CPU
+        from nnadapter.engine.device_value import DeviceValue
         from nnadapter.process.real_onnxruntime import onnxruntime
-        from nnadapter.running.device_value import DeviceValue
 
         if device_type.lower() == CPU:
             return onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, element_type)

@@ -22,9 +22,9 @@ from threading import Lock, Thread, get_ident
 from types import TracebackType
 from typing import Any, Self
 
+from nnadapter.engine.control import RunControl, Turns
+from nnadapter.engine.provenance import Provenance
 from nnadapter.process.forking import new_lock
-from nnadapter.running.control import RunControl, Turns
-from nnadapter.running.provenance import Provenance
 
 Work = Callable[[RunControl], tuple[list[Any], Provenance]]
 

@@ -26,15 +26,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nnadapter import limits
-from nnadapter.caching.folder import Folder, folder_of
-from nnadapter.caching.key import Key, KeyPart, text_part
-from nnadapter.caching.outcome import warn_once
 from nnadapter.errors import ConversionWarning, InvalidModelError, MissingExtraError, ModelFileError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options, options_from
 from nnadapter.paddle_models.model_files import PaddleFiles, files_of
 from nnadapter.paddle_models.worker import NO_ROOM, OPSET
 from nnadapter.process.forking import new_lock
+from nnadapter.store.folder import Folder, Key, KeyPart, folder_of, text_part, warn_once
 
 if TYPE_CHECKING:
     import onnx

@@ -28,7 +28,7 @@ from partition.plan import Step
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
-    from nnadapter.caching.bans import Ban
+    from nnadapter.store.context import Ban
 
 
 Verdicts = tuple[Verdict, ...]

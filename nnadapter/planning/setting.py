@@ -31,12 +31,11 @@ from nnadapter.traces.trace import PLAN, SESSION, SILENT, Trace
 if TYPE_CHECKING:
     import onnxruntime
 
-    from nnadapter.caching.bans import Ban, DeviceBans
-    from nnadapter.caching.context import CachedContext
     from nnadapter.costs.device_costs import DeviceCosts
     from nnadapter.planning.plan_binding import MatchedPlan
     from nnadapter.planning.plan_files import PlanFile
     from nnadapter.rules.application import AppliedRules
+    from nnadapter.store.context import Ban, CachedContext, DeviceBans
 
 
 Kept = Mapping[int, str]
@@ -98,7 +97,7 @@ class Demands:
 
 
 class SessionBans:
-    """See `nnadapter.caching.bans.DeviceBans`. Usable from many threads at once.
+    """See `nnadapter.store.context.DeviceBans`. Usable from many threads at once.
 
     Args:
         device: its name.
@@ -146,7 +145,7 @@ class SessionBans:
         return self._bans.add(model, nodes, why, stage, is_size=is_size, reproducer=reproducer)
 
     def _made(self) -> DeviceBans:
-        from nnadapter.caching.bans import DeviceBans
+        from nnadapter.store.context import DeviceBans
 
         return DeviceBans(self._device, self._options, self._folder)
 
@@ -354,7 +353,7 @@ def _cached(device: SessionDevice, options: Options) -> SessionDevice:
     """The device with a context that looks into the session's cache, if there is one and the device accelerates."""
     if options.cache_dir in (None, False) or not device.accelerates:
         return device
-    from nnadapter.caching.context import cached_context
+    from nnadapter.store.context import cached_context
 
     context = cached_context(device.context, device.name, device.capability.form, device.options, options)
     return replace(device, context=context, cache=context)
@@ -370,7 +369,7 @@ def _banning(device: SessionDevice, options: Options) -> SessionDevice:
 def _folder(options: Options) -> Path | None:
     if options.cache_dir in (None, False):
         return None
-    from nnadapter.caching.folder import folder_of
+    from nnadapter.store.folder import folder_of
 
     return folder_of(options).path
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.compiled_models.compiled_file import CompiledFile
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.control import ENTRY
 from nnadapter.errors import CompiledModelError, NNAdapterError
 from nnadapter.inference.session import InferenceSession
 from nnadapter.process.forking import new_lock
@@ -34,7 +35,6 @@ from nnadapter.ray.job import (
 )
 from nnadapter.ray.request import Request
 from nnadapter.ray.rows import Array, axis_of, batches_of, check_names, checked_columns, no_rows, row_shapes, run_rows
-from nnadapter.running.control import ENTRY
 
 
 def session_options(threads: int) -> Any:

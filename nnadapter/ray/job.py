@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.caching.fingerprints import surroundings
-from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.drivers.registry import device_info
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest
+from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import DeviceUnavailableError, NNAdapterError, StoredFileError
 from nnadapter.files.atomic_files import replace_file
 from nnadapter.inference.ahead_of_time import compile as compile_model
 from nnadapter.ray.cluster import missing_devices
 from nnadapter.ray.request import Request
 from nnadapter.reports.report import PartitionReport
+from nnadapter.store.fingerprints import surroundings
 
 _SHOWN_DIGITS = 12
 _THREADS = "threads"

@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.drivers.selection import CPU, HOSTS, named_requests
+from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import InvalidModelError, InvalidOptionError, near_names
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.onnx.files import contents_of, load_model

@@ -19,6 +19,7 @@ from nnadapter.costs.work import weight_bytes
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
+from nnadapter.engine.observed import Observed
 from nnadapter.onnx.preparation.branch_decisions import BranchDecision
 from nnadapter.options import fallback_text
 from nnadapter.planning.alongside import overlap_of
@@ -52,7 +53,6 @@ from nnadapter.reports.facts import (
     transfer_facts,
 )
 from nnadapter.reports.report import PartitionReport
-from nnadapter.running.observed import Observed
 from partition.by_cost.latency import BoundKind, CheapestPlacement
 from partition.by_cost.pricing import Origin, Prices, all_on, price_segments
 from partition.graph import Graph
@@ -61,7 +61,7 @@ from partition.segments import cut
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
-    from nnadapter.running.compiled import TimedPlacement
+    from nnadapter.engine.compiled import TimedPlacement
 
 
 def versions_of(devices: Iterable[str]) -> dict[str, str]:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.tensor_copies import HOST, Transfer
+from nnadapter.engine.fallback import Incident, Incidents
+from nnadapter.engine.plan_store import PlanCounts
 from nnadapter.onnx.preparation.branch_decisions import BranchDecision, decisions_text
 from nnadapter.planning.border_steps import Boundaries
 from nnadapter.planning.plan_files import UnmatchedEntry
 from nnadapter.process.cache import CacheCounts, memoize
-from nnadapter.running.incidents import Incident, Incidents
-from nnadapter.running.plans import PlanCounts
 
 
 def plain(value: Any) -> Any:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nnadapter.engine.observed import PLAN_KEPT, KeptReport, Observed
 from nnadapter.process.cache import cache_counts
 from nnadapter.reports.facts import CacheFacts, SegmentFacts, incident_facts, transfer_facts
 from nnadapter.reports.report import PartitionReport, report_from
-from nnadapter.running.observed import PLAN_KEPT, KeptReport, Observed
 
 
 def build_report(observed: Observed | KeptReport) -> PartitionReport:

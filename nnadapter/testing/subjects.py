@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.accuracy.deviation import distances
 from nnadapter.accuracy.tolerances import tolerance_of
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Operand, freeze
-from nnadapter.running.deviation import distances
 from nnadapter.testing.random_models.maker import RandomCase
 from nnadapter.testing.random_models.oracle import check, outputs_of
 

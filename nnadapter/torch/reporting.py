@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from nnadapter.drivers.selection import CPU
+from nnadapter.engine.bound_steps import has_memory
 from nnadapter.errors import InvalidOptionError
 from nnadapter.inference.session import InferenceSession
-from nnadapter.running.residence import has_memory
 from nnadapter.torch.backend import Capture, FallbackOperator, Graph, captures_of, failed_operators, original_callable
 from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport, gathered
 from nnadapter.torch.exporting import origins

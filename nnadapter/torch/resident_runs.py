@@ -49,10 +49,10 @@ from torch._dynamo import compiled_autograd
 
 from nnadapter.drivers.selection import CPU, canonical, named_requests
 from nnadapter.drivers.tensor_copies import HOST, Copies, Transfer, can_lie_on_devices
+from nnadapter.engine.bound_steps import has_memory
+from nnadapter.engine.device_value import DeviceValue
 from nnadapter.errors import OutOfMemoryError
 from nnadapter.inference.session import InferenceSession
-from nnadapter.running.device_value import DeviceValue
-from nnadapter.running.residence import has_memory
 from nnadapter.torch.arrays import Array, Results
 from nnadapter.torch.regions import Roles
 from nnadapter.torch.resident_tensors import Resident

@@ -36,7 +36,7 @@ from torch.utils._pytree import tree_map_only
 
 from nnadapter.drivers.selection import canonical
 from nnadapter.drivers.tensor_copies import Copies
-from nnadapter.running.residence import has_memory
+from nnadapter.engine.bound_steps import has_memory
 from nnadapter.torch.arrays import Array, to_array, to_tensor
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.device_costs import Source
 from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.engine.branches import chosen_by
 from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOptionError, NNAdapterError
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.default_sizes import default_shapes
@@ -21,7 +22,6 @@ from nnadapter.options import Options, default_devices, options_from
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import SessionDevice, Setting, open_setting
 from nnadapter.policies import POLICIES
-from nnadapter.running.choices import chosen_by
 from nnadapter.whatif.report import FailedModel, FeatureFacts, ModelFacts, PlanTotals, RoadStep, WhatIf
 from nnadapter.whatif.situation import Feature, PlanOutcome, Situation, situation_of
 from nnadapter.whatif.sources import model_sources

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 import nnadapter as nna
 from nnadapter.accuracy import checks
 from nnadapter.accuracy.checks import check_step
-from nnadapter.caching.bans import stored_bans
 from nnadapter.cli import main
+from nnadapter.engine.cached_plans import KeptEngine
 from nnadapter.errors import AccuracyError, ExecutionError, FallbackWarning, InvalidOptionError
-from nnadapter.kept_plans.engine import KeptEngine
+from nnadapter.store.context import stored_bans
 from tests import planted_driver
 from tests.inference.layers.random_graphs import COLUMNS, ROWS, GraphMaker
 from tests.models import HEAD, numbers, parse, run_whole

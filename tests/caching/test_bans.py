@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from nnadapter.caching.bans import FOLDER, DeviceBans, clear_bans, stored_bans
 from nnadapter.ir import DataType, Model, ModelBuilder, OperandType
+from nnadapter.store.context import FOLDER, DeviceBans, clear_bans, stored_bans
 
 DAY = 24 * 3600.0
 
@@ -63,7 +63,7 @@ def test_bans_are_found_by_the_next_session_until_they_expire(tmp_path, clock):
 def test_other_devices_options_and_driver_versions_do_not_find_it(tmp_path, clock, monkeypatch):
     bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile")
     assert not bans(tmp_path, clock, {"vector_width": 4}) and not bans(tmp_path, clock, device="null")
-    monkeypatch.setattr("nnadapter.caching.fingerprints._digest_of_driver", lambda device: "another")
+    monkeypatch.setattr("nnadapter.store.fingerprints._digest_of_driver", lambda device: "another")
     assert not bans(tmp_path, clock)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.caching import fingerprints
+from nnadapter.store import fingerprints
 
 
 def test_a_file_that_changes_makes_another_driver_and_one_that_does_not_is_not_read_again(tmp_path, monkeypatch):

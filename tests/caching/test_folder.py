@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from nnadapter.caching.folder import Entry, Folder, Miss, read_entry
-from nnadapter.caching.key import PARTS, Key, nearest, text_part
 from nnadapter.errors import CacheWarning
+from nnadapter.store.folder import PARTS, Entry, Folder, Key, Miss, nearest, read_entry, text_part
 from tests.caching.nets import network, outcome
 
 FORKED = multiprocessing.get_context("fork")

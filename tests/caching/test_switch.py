@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.caching.folder import Folder
+from nnadapter.store.folder import Folder
 from tests.caching.nets import X, network
 from tests.models import CHAIN, parse
 

@@ -13,10 +13,9 @@ from onnx import helper, numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
-from nnadapter.caching.folder import MADE, Folder, read_entry, write_entry
-from nnadapter.caching.key import Key
 from nnadapter.errors import CacheWarning
 from nnadapter.files.atomic_files import replace_file
+from nnadapter.store.folder import MADE, Folder, Key, read_entry, write_entry
 from tests.caching.nets import X, network, outcome
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 from tests.optional import needs

@@ -8,8 +8,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.caching.folder import Folder
-from nnadapter.caching.key import PARTS, Key, text_part
+from nnadapter.store.folder import PARTS, Folder, Key, text_part
 from tests.models import CHAIN, SANDWICH, parse
 
 

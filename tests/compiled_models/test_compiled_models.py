@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.compiled_models.messages import VERSION
 from nnadapter.drivers import Compatibility, registry
 from nnadapter.drivers.selection import check_options
+from nnadapter.engine.messages import VERSION
 from nnadapter.errors import (
     CompilationError,
     CompiledModelError,

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 import nnadapter as nna
-from nnadapter.compiled_models.messages import IR, MESSAGES, MODEL
+from nnadapter.engine.messages import IR, MESSAGES, MODEL
 from nnadapter.errors import CompiledModelError, NNAdapterError
 from nnadapter.ir.protobuf.serialization import new, parse
 from tests.compiled_models.files import KINDS, chain, forged, joined, kind_of, parts_of

@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.compiled_models.messages import MESSAGES, VERSION
 from nnadapter.drivers import registry
+from nnadapter.engine.messages import MESSAGES, VERSION
 from nnadapter.errors import FallbackWarning
-from nnadapter.files.container.format import Container, write_container
+from nnadapter.store.container import Container, write_container
 from tests import latency_driver
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.residing_driver import BREAKS, MOST

@@ -18,6 +18,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers import registry
 from nnadapter.drivers.isolation import channels, child_process, isolated_device
+from nnadapter.engine import plan_devices
 from nnadapter.errors import (
     DeadlineExceededError,
     DeviceLostError,
@@ -28,7 +29,6 @@ from nnadapter.errors import (
     InvalidOptionError,
     OutOfMemoryError,
 )
-from nnadapter.running import plan_devices
 
 MODEL = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
 add (float[N, 4] x, float[4] y) => (float[N, 4] z) { a = Mul(x, y) z = Relu(a) }""").SerializeToString()

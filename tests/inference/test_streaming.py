@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.engine.control import RunControl
 from nnadapter.errors import ClosedError, InvalidInputError, InvalidOptionError
 from nnadapter.inference.session import _run_all
 from nnadapter.inference.streams import _Item, _work
-from nnadapter.running.control import RunControl
 from tests.latency_driver import OVERLAPS
 from tests.models import HEAD, SANDWICH, numbers, parse
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.kept_plans import keeping_engine
-from nnadapter.kept_plans.engine import KeptEngine
+from nnadapter.engine import plan_cache_writer
+from nnadapter.engine.cached_plans import KeptEngine
 from tests.models import HEAD, parse
 from tests.running.test_choices import BEHIND, FEEDS, FLAG, RATE, SHARED, check, rows, truth
 
@@ -39,7 +39,7 @@ def test_each_choice_is_kept(tmp_path, text):
 
 
 def test_what_is_carried_on_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping_engine, "MOST_FORKS", 2)
+    monkeypatch.setattr(plan_cache_writer, "MOST_FORKS", 2)
     text = f"""{HEAD} g (float[N, 3] x, bool c, bool d) => (float[N, 3] y) {{
         y = If(c) <
             then_branch = t () => (float[N, 3] p) {{ p = If(d) <

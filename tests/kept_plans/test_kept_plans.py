@@ -17,11 +17,11 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
-from nnadapter.caching.folder import UnusableError, read_entry
+from nnadapter.engine.cached_plans import KeptEngine
+from nnadapter.engine.plan_cache_writer import KeepingEngine
 from nnadapter.errors import CacheWarning, FallbackWarning, InvalidInputError, ModelFileError
-from nnadapter.kept_plans.engine import KeptEngine
-from nnadapter.kept_plans.keeping_engine import KeepingEngine
 from nnadapter.process.cache import memoize
+from nnadapter.store.folder import UnusableError, read_entry
 from tests.caching.nets import X, network
 from tests.keeping_driver import FAULTS
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole

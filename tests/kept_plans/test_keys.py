@@ -14,10 +14,10 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from nnadapter.drivers.selection import check_options, named_requests
+from nnadapter.engine.cached_plans import KeptEngine, keeping
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.cache_folder import cache_folder
-from nnadapter.kept_plans.engine import KeptEngine, keeping
-from nnadapter.kept_plans.key import UnkeyedError, source_of
+from nnadapter.store.plan_keys import UnkeyedError, source_of
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 
 MATMUL = f"{HEAD} g (float[2, 200] x) => (float[2, 200] y) {{ y = MatMul(x, w) }}"

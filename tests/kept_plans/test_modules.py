@@ -12,7 +12,7 @@ import pytest
 
 MODULE = """
 import sys, torch, nnadapter as nna
-from nnadapter.caching.folder import Folder
+from nnadapter.store.folder import Folder
 from pathlib import Path
 
 def module(seed):

@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter.engine import plan_devices
+from nnadapter.engine.repeated_runs import Repeat
 from nnadapter.errors import InvalidModelError
-from nnadapter.running import plan_devices
-from nnadapter.running.repeating import Repeat
 from tests import residing_driver
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.watching import watched

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.running.compiled import typical
-from nnadapter.running.measuring import MARGIN, contest, decided, is_slower, still_in_question, twice
+from nnadapter.engine.compiled import typical
+from nnadapter.engine.measuring import MARGIN, contest, decided, is_slower, still_in_question, twice
 
 SECONDS = st.floats(1e-6, 10.0)
 ROUNDS = st.integers(2, 4).flatmap(

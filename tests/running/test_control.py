@@ -11,9 +11,9 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Control
+from nnadapter.engine.control import Deadlines, RunControl, Turns
 from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.running.control import Deadlines, RunControl, Turns
 from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse
 

@@ -9,10 +9,10 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter.engine import branch_conditions, branches
+from nnadapter.engine.branch_conditions import Fork
 from nnadapter.errors import InputTypeError, InvalidInputError
 from nnadapter.onnx.preparation.branch_decisions import Conditions
-from nnadapter.running import choices, deciding
-from nnadapter.running.deciding import Fork
 from tests.models import HEAD, parse, run_whole
 from tests.running.test_choices import ALLOW, FEEDS, FLAG, RATE, check, rows, truth
 
@@ -113,7 +113,7 @@ def test_a_condition_that_cannot_be_told_fails_as_the_model_that_was_given():
 
 
 def test_what_is_remembered_of_choices_is_bounded(monkeypatch):
-    monkeypatch.setattr(deciding, "_MOST_REMEMBERED", 4)
+    monkeypatch.setattr(branch_conditions, "_MOST_REMEMBERED", 4)
     names = tuple("abcd")
     conditions = Conditions(names, (), names, b"")
 
@@ -131,7 +131,7 @@ def test_what_is_remembered_of_choices_is_bounded(monkeypatch):
 
 @pytest.mark.parametrize(("depth", "device"), [(3, "fake_npu"), (5, "cpu")])
 def test_models_that_are_looked_at_for_a_choice_are_bounded(monkeypatch, depth, device):
-    monkeypatch.setattr(choices, "MOST_FORKS", 4)
+    monkeypatch.setattr(branches, "MOST_FORKS", 4)
     body = "r = Exp(x)"
     for at in reversed(range(depth)):
         body = f"""r = If(c{at}) <

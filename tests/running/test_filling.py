@@ -161,7 +161,7 @@ def test_programs_are_closed_whatever_was_interrupted(counts):
         at_most = counts["compile"] - counts["closed"]
         for step in count(1):
             feed = {"x": numbers(rows := next(sizes), 4), "w": numbers(rows, 4)}
-            if interrupt(lambda feed=feed: opened.run(None, feed), step, ("nnadapter.running.filling",)) is None:
+            if interrupt(lambda feed=feed: opened.run(None, feed), step, ("nnadapter.engine.specialization",)) is None:
                 break
             if not step % 8:  # other plans are made after interrupts, and close what these left
                 for rows in (next(sizes), next(sizes)):

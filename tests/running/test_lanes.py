@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from nnadapter.running.flights import Lane
-from nnadapter.running.provenance import StepRun
+from nnadapter.engine.concurrent_steps import Lane
+from nnadapter.engine.provenance import StepRun
 
 
 def step(done, go=None):

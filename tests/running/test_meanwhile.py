@@ -14,8 +14,8 @@ import pytest
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, first_feed, language_model
+from nnadapter.engine.planned import PlannedEngine
 from nnadapter.errors import ClosedError, DeadlineExceededError, InvalidModelError, InvalidOptionError, NNAdapterError
-from nnadapter.running.planned import PlannedEngine
 from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 

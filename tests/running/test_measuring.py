@@ -17,14 +17,13 @@ import nnadapter as nna
 from nnadapter.costs.timing import Stopwatch
 from nnadapter.drivers.onnxruntime.program import pool_permit
 from nnadapter.drivers.onnxruntime.sessions import open_session
+from nnadapter.engine.compilation import Compiler
+from nnadapter.engine.compiled import BLOCK, BLOCKS, TimedPlacement
+from nnadapter.engine.dynamic_plans import FixedSizesError
+from nnadapter.engine.measuring import MOST_AGAIN, Measurer, PastChoices
 from nnadapter.planning.opening import partition_dynamic
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting, open_setting
-from nnadapter.running.compilation import Compiler
-from nnadapter.running.compiled import BLOCK, BLOCKS, TimedPlacement
-from nnadapter.running.measuring import MOST_AGAIN, Measurer
-from nnadapter.running.open_plans import FixedSizesError
-from nnadapter.running.past_choices import PastChoices
 from partition.by_cost.pricing import Origin, OriginKind, all_on
 from tests import metered_driver
 from tests.models import numbers

@@ -10,9 +10,9 @@ import pytest
 
 from nnadapter.drivers import DeviceTensor, Memory
 from nnadapter.drivers.tensor_copies import Copies
+from nnadapter.engine.bound_steps import Substitute
+from nnadapter.engine.executor import after_failure, run_step
 from nnadapter.errors import DonatedValueError, ExecutionError
-from nnadapter.running.bound_step import Substitute
-from nnadapter.running.executor import after_failure, run_step
 
 
 class Gone(Memory):

@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
+from nnadapter.engine.plan_store import Holding, PlanCache, PlanCounts
 from nnadapter.errors import ClosedError
-from nnadapter.running.plans import Holding, PlanCache, PlanCounts
 
 
 class Plan:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.engine import plan_devices
 from nnadapter.errors import (
     DeviceLostError,
     DeviceTimeoutError,
@@ -18,7 +19,6 @@ from nnadapter.errors import (
     OutOfMemoryError,
     TransientError,
 )
-from nnadapter.running import plan_devices
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 from tests.trial_driver import COUNTS, SCRIPT, SPOILS
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from nnadapter.engine import plan_devices
+from nnadapter.engine.plan_devices import FIRST_PAUSE, IN_A_ROW, LONGEST_PAUSE, Health
 from nnadapter.errors import DeviceLostError, ExecutionError
-from nnadapter.running import plan_devices
-from nnadapter.running.plan_devices import FIRST_PAUSE, IN_A_ROW, LONGEST_PAUSE, Health
 
 ONE, OTHER = ("y",), ("z",)
 

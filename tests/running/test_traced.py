@@ -18,11 +18,11 @@ import nnadapter as nna
 from nnadapter.drivers import Execution, Program, Threading
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.registry import device_lock
+from nnadapter.engine import tracing
+from nnadapter.engine.control import Turns
+from nnadapter.engine.execution_pool import ExecutionPool
+from nnadapter.engine.plan_devices import pools_of
 from nnadapter.errors import CancelledError, InvalidInputError, InvalidOptionError
-from nnadapter.running import traced_programs
-from nnadapter.running.by_trace import pools_of
-from nnadapter.running.control import Turns
-from nnadapter.running.pool import ExecutionPool
 from nnadapter.traces.recorder import Recorder
 from nnadapter.traces.trace import SILENT
 from tests.latency_driver import LatencyExecution
@@ -327,7 +327,7 @@ def starts(event):
 def test_what_stands_around_a_program_hands_on_all_that_drivers_may_write():
     for name, interface in (("_TracedProgram", Program), ("_TracedExecution", Execution)):
         written = {each for each in vars(interface) if not each.startswith("_")}
-        assert written <= vars(getattr(traced_programs, name)).keys()
+        assert written <= vars(getattr(tracing, name)).keys()
 
 
 def test_without_a_trace_nothing_stands_around_programs():

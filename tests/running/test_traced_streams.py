@@ -7,7 +7,7 @@ import threading
 import time
 
 from nnadapter.drivers.fake_npu.driver import FakeNpuDevice
-from nnadapter.running.traced_programs import Watchers
+from nnadapter.engine.tracing import Watchers
 
 
 def enqueued(watchers, device, noted):

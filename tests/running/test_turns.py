@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from nnadapter.running.control import Turns
+from nnadapter.engine.control import Turns
 
 
 def never():

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.compiled_models.compiled_file import CompiledFile
 from nnadapter.drivers.openvino import operators
+from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import CompilationError, FallbackWarning
 from nnadapter.ir import DataType
 from tests.drivers.openvino.harness import model_of

@@ -9,8 +9,8 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.xla import compilation
 from nnadapter.drivers.xla.compilation import Donating, usable
+from nnadapter.engine.plan_devices import IN_A_ROW
 from nnadapter.errors import DonatedValueError, InvalidInputError, NNAdapterError
-from nnadapter.running.plan_devices import IN_A_ROW
 from tests.drivers.xla.harness import DEVICE, context, numbers, relu
 from tests.models import parse
 

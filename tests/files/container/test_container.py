@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container.format import ALIGNMENT, MESSAGES, PAGE, PREFIX, Container, write_container
 from nnadapter.files.source_kind import MAGIC, SourceKind, kind_of
 from nnadapter.limits import CONTAINER_BYTES
+from nnadapter.store.container import ALIGNMENT, MESSAGES, PAGE, PREFIX, Container, write_container
 
 SMALL = [("a", b"first"), ("b", b""), ("c", bytes(range(200))), ("a", b"first"), ("d", b"x" * 70)]
 
@@ -253,7 +253,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
         "sys.dont_write_bytecode = True\n"  # it would be cut off as well
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "from nnadapter.errors import CompiledModelError\n"
-        "from nnadapter.files.container.format import write_container\n"
+        "from nnadapter.store.container import write_container\n"
         "try: write_container(sys.argv[1], lambda writer: writer.add('x', bytes(1 << 20)))\n"
         "except CompiledModelError as error: print(error)\n"
     )

@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from nnadapter.files.container.format import Container
+from nnadapter.store.container import Container
 
 WRITER = """
 import itertools, sys
-from nnadapter.files.container.format import write_container
+from nnadapter.store.container import write_container
 print("ready", flush=True)
 for number in itertools.count():
     text = b"%08d" % number

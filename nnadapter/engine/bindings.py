@@ -1,0 +1,352 @@
+"""What is bound to the inputs and outputs of a session, and the run on it: for plans, and for ONNX Runtime alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from nnadapter.drivers.onnxruntime.values import array_of, is_foreign_type, output_binder, results_of
+from nnadapter.drivers.selection import CPU
+from nnadapter.drivers.tensor_copies import Copies
+from nnadapter.engine.bound_steps import has_memory
+from nnadapter.engine.control import RunControl
+from nnadapter.engine.device_value import DeviceValue
+from nnadapter.engine.provenance import Provenance
+from nnadapter.errors import ClosedError, InvalidInputError, MissingInputError
+from nnadapter.ir.operand import Array
+from nnadapter.optional_parts import optional_part
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from nnadapter.engine.feed_counts import CountCheck
+
+
+_MISSES = "Missing Input: {}"
+"""What ONNX Runtime says of an input that is not bound."""
+Target = Any
+"""Where an output goes: the name of a device, on which it stays; an array to be filled; a `DeviceValue`, or an
+`onnxruntime.OrtValue`, that shall hold it."""
+
+
+class Binding(Protocol):
+    """Inputs and outputs of one session, by name."""
+
+    @property
+    def results(self) -> list[Any]:
+        """Of the last run: `DeviceValue`, `onnxruntime.OrtValue`, or lists."""
+
+    def bind_input(self, name: str, value: Any) -> None:
+        """Feed an array, a `DeviceValue` or an `onnxruntime.OrtValue`."""
+
+    def bind_output(self, name: str, target: Target) -> None:
+        """Ask for an output."""
+
+    def clear_inputs(self) -> None:
+        """Forget the inputs."""
+
+    def clear_outputs(self) -> None:
+        """Forget the outputs."""
+
+    def run(self, options: Any) -> Provenance:
+        """Run on what is bound."""
+
+    def arrays(self) -> list[Any]:
+        """The results as arrays of the caller's own."""
+
+
+class RunsBound(Protocol):
+    """An engine of plans."""
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        control: RunControl | None = None,
+        kept: Mapping[str, str] | None = None,
+    ) -> tuple[list[Any], Provenance]:
+        """See `PlannedEngine.run`."""
+
+
+class PlannedBinding:
+    """A `Binding` of plans."""
+
+    def __init__(self, engine: RunsBound, outputs: Sequence[str], devices: Sequence[str]) -> None:
+        self._engine, self._all_outputs, self._devices = engine, tuple(outputs), tuple(devices)
+        self._inputs: dict[str, Any] = {}
+        self._targets: dict[str, Target] = {}
+        self._places: dict[str, str] = {}
+        """By device where what stays on it lies: there, or nowhere else than it is if it has no memory of its own."""
+        self.results: list[Any] = []
+
+    def bind_input(self, name: str, value: Any) -> None:
+        """See `Binding.bind_input`."""
+        self._inputs[name] = value
+        if isinstance(value, DeviceValue):
+            self._know(value.device)
+
+    def bind_output(self, name: str, target: Target) -> None:
+        """See `Binding.bind_output`.
+
+        Raises:
+            InvalidInputError: there is no such output, or the device is none of the session's.
+        """
+        if name not in self._all_outputs:
+            raise InvalidInputError(
+                f"Invalid output name: {name!r}; the model's outputs are {list(self._all_outputs)}", name=name
+            )
+        device = _device_of(target)
+        if device != CPU and device not in self._devices:
+            raise InvalidInputError(
+                f"{name!r} is bound to device {device!r}, which the session has not; bind it to one of "
+                f"{[*self._devices]}",
+                name=name,
+            )
+        self._targets[name] = target
+        self._know(device)
+
+    def _know(self, device: str) -> None:
+        if device not in self._places:
+            self._places[device] = device if device != CPU and has_memory(device) else ""
+
+    def clear_inputs(self) -> None:
+        """See `Binding.clear_inputs`."""
+        self._inputs.clear()
+
+    def clear_outputs(self) -> None:
+        """See `Binding.clear_outputs`."""
+        self._targets.clear()
+
+    def run(self, options: Any) -> Provenance:
+        """See `Binding.run`."""
+        targets = self._targets or dict.fromkeys(self._all_outputs, CPU)
+        kept = {name: self._places[device] for name, target in targets.items() if (device := _device_of(target)) != CPU}
+        values = {name: value for name, value in self._inputs.items() if isinstance(value, DeviceValue)}
+        kept |= {name: self._places[value.device] for name, value in values.items() if name not in targets}
+        feed = {name: _fed(value) for name, value in self._inputs.items()}
+        feed |= {name: feed[name].donate() for name in _replaced(values, feed, targets)}
+        results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
+        given = list(zip(targets.items(), results, strict=True))
+        for (_, target), result in given:  # before anything can fail, since what they held may be gone
+            if isinstance(target, DeviceValue):
+                target.replace(result)
+        self.results = [_delivered(name, result, target) for (name, target), result in given]
+        return provenance
+
+    def arrays(self) -> list[Any]:
+        """See `Binding.arrays`."""
+        return [value.numpy() if hasattr(value, "numpy") else value for value in self.results]
+
+
+class HostBinding:
+    """A `Binding` of a model on ONNX Runtime alone: its own binding, `onnxruntime.IOBinding`."""
+
+    def __init__(self, session: Any, run: Any, counts: Sequence[CountCheck] = ()) -> None:
+        self._binding, self._run, self._counts = session.io_binding(), run, counts
+        self._counted = {name for check in counts for name in check.inputs}
+        self._needed = [value.name for value in session.get_inputs() if not value.type.startswith("optional")]
+        self._fed: dict[str, Any] = {}
+        """Values that counts are read from; None for other inputs."""
+        self._allocate = output_binder(self._binding)
+        self._targets: dict[str, Target] = {}
+        self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
+        """Inputs that may hold something else by the next run, and what ONNX Runtime reads."""
+        self._used: set[str] = set()
+        """Outputs that ONNX Runtime allocates, and has allocated: the next run would write into these."""
+
+    @property
+    def results(self) -> list[Any]:
+        """See `Binding.results`."""
+        return results_of(self._binding)
+
+    def bind_input(self, name: str, value: Any) -> None:
+        """See `Binding.bind_input`."""
+        self._values.pop(name, None)
+        if isinstance(value, DeviceValue):
+            self._bind_value(name, value)
+        elif isinstance(value, (np.ndarray, list)):
+            self._binding.bind_cpu_input(name, value)
+        else:
+            self._binding.bind_ortvalue_input(name, value)
+        self._fed[name] = value if name in self._counted else None
+
+    def _bind_value(self, name: str, value: DeviceValue) -> None:
+        contents = value.contents
+        self._binding.bind_cpu_input(name, contents.host() if isinstance(contents, Copies) else contents)
+        self._values[name] = value, contents
+
+    def bind_output(self, name: str, target: Target) -> None:
+        """See `Binding.bind_output`."""
+        if type(target) is str and target == CPU:
+            if name not in self._targets:
+                self._allocate(name)  # now, as outputs come in this order
+            elif type(self._targets[name]) is not str:
+                self._used.add(name)
+        else:
+            self._bind_special(name, target)
+            self._used.discard(name)
+        self._targets[name] = target
+
+    def _bind_special(self, name: str, target: Target) -> None:
+        if isinstance(target, np.ndarray):
+            address = target.__array_interface__["data"][0]
+            self._binding.bind_output(name, CPU, 0, target.dtype.type, target.shape, address)
+        elif not isinstance(target, (str, DeviceValue)):
+            self._binding.bind_ortvalue_output(name, target)
+        elif _device_of(target) == CPU:
+            self._allocate(name)
+        else:
+            raise InvalidInputError(
+                f"{name!r} is bound to device {_device_of(target)!r}, and the session has 'cpu' alone; bind it to that",
+                name=name,
+            )
+
+    def clear_inputs(self) -> None:
+        """See `Binding.clear_inputs`."""
+        self._binding.clear_binding_inputs()
+        self._values.clear()
+        self._fed.clear()
+
+    def clear_outputs(self) -> None:
+        """See `Binding.clear_outputs`."""
+        self._binding.clear_binding_outputs()
+        self._targets.clear()
+        self._used.clear()
+
+    def run(self, options: Any) -> Provenance:
+        """See `Binding.run`: into memory of its own each time, whatever size that has, where nobody gave some.
+
+        Raises:
+            InputValueError: a count makes a result too large.
+            MissingInputError: an input that the model reads is not bound.
+        """
+        for count_check in self._counts:
+            count_check.check(self._fed)
+        for name, (value, bound) in self._values.items():
+            if value.contents is not bound:
+                self._bind_value(name, value)
+        for name in self._used:
+            self._allocate(name)
+        try:
+            provenance: Provenance = self._run(self._binding, options)
+        except InvalidInputError as error:
+            missing = [name for name in self._needed if name not in self._fed and _MISSES.format(name) in str(error)]
+            if not missing:  # one that nobody reads may be
+                raise
+            raise MissingInputError.of(missing, self._fed, self._needed) from error.__cause__
+        self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
+        held = [(at, target) for at, target in enumerate(self._targets.values()) if isinstance(target, DeviceValue)]
+        results = results_of(self._binding) if held else ()
+        for at, target in held:
+            target.replace(results[at].numpy())
+        return provenance
+
+    def arrays(self) -> list[Any]:
+        """See `Binding.arrays`."""
+        return list(self._binding.copy_outputs_to_cpu())
+
+
+def _device_of(target: Target) -> str:
+    """Where an output shall lie."""
+    if isinstance(target, DeviceValue):
+        return target.device
+    return target if isinstance(target, str) else CPU
+
+
+def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
+    """Inputs whose values hold an output after the run: nobody wants what they hold now, unless it is fed twice.
+
+    Nor what another value holds as well, as does one whose name is an output's.
+    """
+    held = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
+    fed = Counter(id(feed[name]) for name in values)
+    return [
+        name
+        for name, value in values.items()
+        if id(value) in held
+        and name not in targets
+        and isinstance(feed[name], Copies)
+        and not feed[name].is_shared
+        and fed[id(feed[name])] == 1
+    ]
+
+
+def _fed(value: Any) -> Any:
+    if isinstance(value, DeviceValue):
+        return value.contents
+    return _of_ort_value(value) if hasattr(value, "is_tensor") and value.is_tensor() else value
+
+
+def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
+    """What an OrtValue holds, where it lies; the host's memory is for whoever cannot read it there."""
+    from nnadapter.drivers.provider_names import device_name, provider_at
+
+    provider = provider_at(value.device_name())
+    if provider is None or 0 in value.shape():
+        return array_of(value)
+    if is_foreign_type(np.dtype(DTYPE_OF_ELEMENT_TYPE[value.element_type()])):
+        raise InvalidInputError(
+            f"an OrtValue of {value.data_type()} on {value.device_name()} cannot be read by ONNX Runtime's Python "
+            "interface; feed one in the host's memory"
+        )
+    return Copies(None, {device_name(provider): optional_part("provider_tensor")(value, provider)})
+
+
+def _delivered(name: str, result: Any, target: Target) -> Any:
+    """A result in its place, as `Binding.results` has it; values have theirs.
+
+    Raises:
+        InvalidInputError: it is bound to memory of another data type or shape.
+    """
+    if isinstance(target, np.ndarray):
+        _refuse_other(name, result, target.dtype.name, target.shape)
+        target[...] = result
+        return DeviceValue(target, CPU)
+    if isinstance(target, DeviceValue):
+        return target
+    if not isinstance(target, str):
+        if target.is_tensor():
+            _refuse_other(name, result, DTYPE_OF_ELEMENT_TYPE[target.element_type()], tuple(target.shape()))
+        target.update_inplace(np.ascontiguousarray(result))
+        return target
+    return DeviceValue(result, target) if isinstance(result, (np.ndarray, Copies)) else result
+
+
+def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    """Numpy would convert and repeat, ONNX Runtime copy bytes beyond the end."""
+    is_array = isinstance(result, np.ndarray)
+    made = "string" if is_array and result.dtype.kind in "OUS" else str(getattr(result, "dtype", "a list"))
+    if not is_array or (made, result.shape) != (dtype, shape):
+        raise InvalidInputError(
+            f"output {name!r} is {made}{list(getattr(result, 'shape', ()))}, and is bound to memory of "
+            f"{dtype}{list(shape)}; bind it to memory of its own type and shape",
+            name=name,
+        )
+
+
+def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
+    """The array at an address of the host's memory.
+
+    Raises:
+        InvalidInputError: the memory is a device's.
+        ClosedError: there is none at that address.
+    """
+    import ctypes
+
+    if device_type != CPU:
+        raise InvalidInputError(
+            f"{name!r} is bound to device memory {device_type!r} by its address; bind host memory, 'cpu', or a "
+            "nnadapter.DeviceValue",
+            name=name,
+        )
+    if not address:
+        raise ClosedError(f"{name!r} is bound to address 0; bind memory that there is")
+    dtype = np.dtype(element_type)
+    size = int(np.prod(shape)) * dtype.itemsize
+    buffer = (ctypes.c_byte * size).from_address(address)
+    return np.frombuffer(buffer, dtype).reshape(tuple(shape))

@@ -1,0 +1,440 @@
+"""Bound steps of a compiled plan: programs, slots, index checks and substitutes, and device-resident values.
+
+Values that stay where they were made: steps that compute from memory of their device into memory of it.
+
+A device with memory of its own would get every input of a segment from the host, and give every output back to it. So:
+
+1. What a step of such a device makes stays there. It comes to the host once, when somebody there reads it.
+2. What several segments of a device read is brought to it once.
+3. Only steps do so for which it saves a copy: what they make is read by a later step of their device, or what they read
+   was made by an earlier one, or is read by another one. And those that are given a value that lies on their device,
+   or shall stay there, or make an output that shall stay on one.
+
+A driver that cannot, or that has no room, computes from arrays and into arrays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from nnadapter.drivers.boundary import OutputCheck, check_tensors
+from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.tensor_copies import TENSORS, Copies, Transfer, bind_to_owner, can_lie_on_devices, on_host
+from nnadapter.engine.execution_pool import ExecutionPool
+from nnadapter.engine.fallback import Incident
+from nnadapter.engine.plan_devices import WELL, Health
+from nnadapter.errors import ExecutionError, InputValueError, OutOfMemoryError
+from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
+from nnadapter.ir.operand import Array
+from nnadapter.planning.overlap import saving_steps
+from partition.graph import Graph
+from partition.plan import Plan, Step
+
+Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
+
+
+@dataclass(eq=False, slots=True)
+class Residence:
+    """What a step may do in its device's own memory."""
+
+    device: str
+    saves: bool
+    """It saves a copy, whatever the caller binds."""
+    inputs: tuple[str, ...]
+    """Names of what the step reads."""
+    outputs: tuple[str, ...]
+    slots: tuple[int, ...]
+    """Of the inputs."""
+    expected: OutputCheck
+    last: frozenset[int] = frozenset()
+    """Slots of inputs of the model that no other step reads, and that are no outputs: they may be given up here."""
+    able: bool = field(default=True)
+    """The driver did not say that it cannot."""
+    enqueues: bool = field(default=True)
+    """Nor that it cannot do so as work of a stream."""
+
+    def compute(
+        self,
+        compute: Compute,
+        values: list[Any],
+        made: list[Transfer],
+        stays: Mapping[str, str],
+        *,
+        is_work_of_stream: bool = False,
+    ) -> Sequence[Copies] | None:
+        """Run a step in memory of its device.
+
+        Args:
+            compute: runs its program.
+            values: of the run, by slot; what is brought to the device is noted there, for the steps that come.
+            made: gets the transfers.
+            stays: inputs and outputs of the model that shall stay on devices, and on which.
+            is_work_of_stream: `compute` enqueues it.
+
+        Returns:
+            What it made; None, and nothing was computed, where arrays do better or the driver cannot.
+        """
+        inputs = [values[slot] for slot in self.slots]
+        if not self.able or not (
+            self.saves
+            or any(type(value) is Copies and value.is_on(self.device) for value in inputs)
+            or any(stays.get(name) == self.device for name in (*self.inputs, *self.outputs))
+        ):
+            return None
+        if not all(map(can_lie_on_devices, inputs)):
+            return None
+        TENSORS.free_orphans()
+        try:
+            tensors = [
+                self._tensor(_copies(values, slot), name, slot, made)
+                for slot, name in zip(self.slots, self.inputs, strict=True)
+            ]
+            computed = compute(tensors)
+        except OutOfMemoryError:
+            return None
+        if computed is None:
+            self.able, self.enqueues = self.able and is_work_of_stream, self.enqueues and not is_work_of_stream
+            return None
+        results = [bind_to_owner(tensor) if isinstance(tensor, DeviceTensor) else tensor for tensor in computed]
+        return [
+            Copies(None, {self.device: result})
+            for result in check_tensors(results, self.outputs, self.expected, tensors)
+        ]
+
+    def _tensor(self, copies: Copies, name: str, slot: int, made: list[Transfer]) -> DeviceTensor:
+        tensor = copies.on(self.device, name, made)
+        if not copies.is_donated or slot not in self.last or self.slots.count(slot) > 1:
+            return tensor
+        return replace(tensor, is_donated=True)
+
+
+def _copies(values: list[Any], slot: int) -> Copies:
+    value = values[slot]
+    if type(value) is not Copies:
+        value = values[slot] = Copies(value)
+    return value
+
+
+def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> Copies:
+    """An output as its caller wants to keep it: on that device if it has memory of its own.
+
+    Args:
+        copies: the output.
+        name: its name.
+        device: where; empty for wherever it lies.
+        made: gets the transfer, if there is one.
+    """
+    if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
+        copies.on(device, name, made)
+    return copies
+
+
+def has_memory(device: str) -> bool:
+    """Whether a device has memory of its own."""
+    from nnadapter.drivers.boundary import has_of  # drivers are known where a device is named
+    from nnadapter.drivers.registry import open_device
+
+    return has_of(device, open_device(device), "has_memory")
+
+
+def residences(
+    plan: Plan,
+    owning: Set[str],
+    slots: Mapping[str, int],
+    reads: Mapping[int, tuple[str, ...]],
+    expected: Callable[[Sequence[str]], OutputCheck],
+) -> dict[int, Residence]:
+    """Return per segment what it may do in its device's own memory, for those whose devices have some.
+
+    Args:
+        plan: the plan.
+        owning: devices that have memory of their own.
+        slots: of values, by name.
+        reads: per segment, names of what its program reads.
+        expected: what is known of outputs of these names.
+    """
+    saving = saving_steps(plan, owning)
+    readers = Counter(name for step in plan.steps for name in step.inputs)
+    given_up = {name for name in plan.graph.inputs if readers[name] == 1} - set(plan.graph.outputs)
+    return {
+        step.segment: Residence(
+            device=step.device,
+            saves=step.segment in saving,
+            inputs=reads[step.segment],
+            outputs=step.outputs,
+            slots=tuple(slots[name] for name in reads[step.segment]),
+            expected=expected(step.outputs),
+            last=frozenset(slots[name] for name in step.inputs if name in given_up),
+        )
+        for step in plan.steps
+        if step.device in owning
+    }
+
+
+Kept = Mapping[str, str]
+"""Inputs and outputs that stay, and the devices where they shall lie; empty for where they do."""
+NOTHING_KEPT: Kept = MappingProxyType({})
+
+
+def output_of(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None, made: list[Transfer]) -> Any:
+    """An output as its caller wants it: an array of its own, or kept where it lies or shall lie."""
+    fed = name in feeds
+    if kept is not None and name in kept and isinstance(value, (np.ndarray, Copies)):
+        copies = value if isinstance(value, Copies) else Copies(value)
+        is_callers = isinstance(feeds.get(name), np.ndarray)
+        copies.is_shared |= fed
+        return delivered(copies.without_array() if is_callers else copies, name, kept[name], made)
+    if type(value) is Copies:
+        return own_value(value.host(name, made), fed)
+    return own_value(value, fed)
+
+
+def own_value(value: Any, fed: bool) -> Any:
+    """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
+    if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
+        return value.copy()
+    return value
+
+
+class Planned(NamedTuple):
+    """A value between two steps, as it was planned."""
+
+    name: str
+    slot: int
+    shape: tuple[int, ...]
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Raise OtherShapeError for another shape: what was inferred of the model is not what its nodes make."""
+        value = values[self.slot]
+        if value.shape != self.shape:
+            raise OtherShapeError(
+                f"{self.name!r} is {value.dtype}{list(value.shape)}, planned {value.dtype}{list(self.shape)}"
+            )
+
+
+class OtherShapeError(ExecutionError):
+    """A value came in another shape than was planned. Nobody outside of this room sees it."""
+
+
+def slots_of(plan: Plan) -> dict[str, int]:
+    """A number for every value that passes between steps, comes in or goes out."""
+    names = dict.fromkeys((*plan.graph.inputs, *plan.graph.outputs))
+    for step in plan.steps:
+        names.update(dict.fromkeys((*step.inputs, *step.outputs)))
+    return {name: slot for slot, name in enumerate(names)}
+
+
+def planned_values(graph: Graph, slots: Mapping[str, int], inputs: Sequence[str]) -> Iterator[Planned]:
+    """Return what comes from other steps, as far as its shape is known."""
+    for name in inputs:
+        shape = graph.value(name).static_shape
+        if shape is not None and name in graph.producer and _array_type(graph.value(name).dtype) is not None:
+            yield Planned(name, slots[name], shape)
+
+
+def expected_outputs(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
+    """Return what is known of values that a step makes; None stands for sizes that are open."""
+    checks: list[tuple[tuple[int | None, ...], np.dtype[Any]] | None] = []
+    for name in outputs:
+        value = graph.value(name)
+        shape = None if value.shape is None else tuple(size if isinstance(size, int) else None for size in value.shape)
+        dtype = None if shape is None else _array_type(value.dtype)
+        checks.append(None if shape is None or dtype is None else (shape, dtype))
+    return checks
+
+
+def _array_type(name: str | None) -> np.dtype[Any] | None:
+    try:
+        return None if name is None else np.dtype(name)
+    except TypeError:  # a type that numpy does not know, so that nothing can be checked
+        return None
+
+
+_WIDTH_BYTES = 8192
+_FEW_ROWS = 16
+"""Rows of several indices are reduced in blocks, first of `_WIDTH_BYTES` bytes, then of `_FEW_ROWS` rows: numpy's
+reductions of short rows take many times as long."""
+_Limit = Callable[[Sequence[Any]], int] | int | None
+
+
+class BoundCheck(NamedTuple):
+    """A check with the slots of the values that it asks for."""
+
+    slot: int
+    bounds: tuple[tuple[_Limit, _Limit, int | None], ...]
+    check_of: IndexCheck
+    interval: tuple[_Limit, ...] = ()
+    """The interval that is compared in place of the value, see `IndexCheck.interval`."""
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Raise InputValueError if an index or a length is out of its range.
+
+        Args:
+            values: of the run, by slot.
+        """
+        if self.interval:
+            for low, high, exception in self.bounds:
+                ends = _of(self.interval[0], values), _of(self.interval[1], values)
+                self._compare(*ends, _of(low, values), _of(high, values), exception, None)
+            return
+        array = values[self.slot]
+        if type(array) is not np.ndarray:
+            array = on_host(array)
+        if not array.size:
+            return
+        if len(self.bounds) == 1:
+            low, high, exception = self.bounds[0]
+            self._compare(array.min(), array.max(), _of(low, values), _of(high, values), exception, array)
+            return
+        least, most = _extremes_of_columns(array, len(self.bounds))
+        for column, (low, high, exception) in enumerate(self.bounds):
+            limits = _of(low, values), _of(high, values)
+            self._compare(least[column], most[column], *limits, exception, array[..., column])
+
+    def _compare(
+        self, least: Any, most: Any, low: int | None, high: int | None, exception: int | None, array: Array | None
+    ) -> None:
+        if array is not None and array.dtype.kind == "f":  # floats are truncated later; NaN is outside every range
+            is_within = (low is None or least > low - 1) and (high is None or most < high + 1) and least <= most
+        else:
+            is_within = (low is None or least >= low) and (high is None or most <= high)
+        if is_within:
+            return
+        if exception is not None and array is not None:
+            others = array[array != exception]
+            if others.size < array.size:
+                if others.size:
+                    self._compare(others.min(), others.max(), low, high, None, others)
+                return
+        self._fail(most if low is None or (high is not None and most > high) else least, low, high)
+
+    def _fail(self, value: Any, low: int | None, high: int | None) -> NoReturn:
+        check = self.check_of
+        range_ = (
+            f"from {low} to {high}"
+            if low is not None and high is not None
+            else (f"at most {high}" if low is None else f"at least {low}")
+        )
+        name = check.source or check.value
+        what = f"input {name!r}" if check.source else f"computed value {name!r}"
+        raise InputValueError(
+            f"{what} holds {value}; as an index, length or coordinate of {check.reader}, expected values {range_}",
+            name=check.source or None,
+        )
+
+
+def bound_checks(checks: Sequence[IndexCheck], slots: Mapping[str, int]) -> tuple[BoundCheck, ...]:
+    """Return checks with the slots of the values that they read."""
+
+    def limit(bound: Bound | None) -> _Limit:
+        if not isinstance(bound, Size):
+            return bound
+        sign = 1 if bound.axis >= 0 else -1
+        places = [(slots[name], axis if axis >= 0 else -1 - axis) for name, axis in bound.terms]
+        offset = bound.offset
+        return lambda values: sign * sum(int(values[slot].shape[axis]) for slot, axis in places) + offset
+
+    return tuple(
+        BoundCheck(
+            slots.get(check.value, -1),
+            tuple((limit(low), limit(high), exception) for low, high, exception in check.bounds),
+            check,
+            tuple(map(limit, check.interval or ())),
+        )
+        for check in checks
+    )
+
+
+def _of(limit: _Limit, values: Sequence[Any]) -> int | None:
+    return limit(values) if callable(limit) else limit
+
+
+def _extremes_of_columns(array: Array, count: int) -> tuple[Array, Array]:
+    """Return the least and the largest element of each column."""
+    flat = array.reshape(-1)
+    return _over_rows(np.minimum, flat, count), _over_rows(np.maximum, flat, count)
+
+
+def _over_rows(extreme: np.ufunc, flat: Array, count: int) -> Array:
+    for rows in (max(1, _WIDTH_BYTES // (count * flat.itemsize)), _FEW_ROWS, 1):
+        width = rows * count
+        whole = flat.size // width * width
+        if whole > width or rows == 1:
+            parts = extreme.reduce(flat[:whole].reshape(-1, width), 0), flat[whole:]
+            flat = np.concatenate(parts) if parts[1].size else parts[0]
+    return flat
+
+
+class Substitute(NamedTuple):
+    """What runs a step in place of its own device."""
+
+    device: str
+    display_name: str
+    """How messages call the device."""
+    pool: ExecutionPool
+    inputs: tuple[int, ...]
+    """Slots."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class BoundStep:
+    """One step with everything that a run needs, resolved beforehand."""
+
+    step: Step
+    pool: ExecutionPool
+    inputs: tuple[int, ...]
+    """Slots."""
+    outputs: tuple[int, ...]
+    released: tuple[int, ...]
+    expected: OutputCheck
+    guarded: bool
+    """Inputs are handed over read-only and contiguous, and outputs are checked: everything but the CPU."""
+    planned: tuple[Planned, ...]
+    """What inputs that other steps make have to be, if they were planned to be something."""
+    on_failure: Callable[[Step, BaseException], Substitute]
+    """Makes what runs the step instead, or raises."""
+    say: Callable[[Step, BaseException, str], Incident]
+    """Says what the device failed to do and what is done instead, as the policy wants it said."""
+    make_room: Callable[[], bool]
+    """See `PlanDevices`."""
+    on_check: Callable[[Step], Substitute]
+    """Makes what the step is compared with, or raises."""
+    names: tuple[str, ...]
+    """Of the inputs."""
+    lock: Lock
+    """Held while `substitute` or `reference` is made and `failures` grows; steps at one position share it."""
+    health: Health = WELL
+    """Of its device."""
+    health_keys: tuple[str, ...] = ()
+    """What its device's health tells it by: what it makes and its nodes, which plans for other shapes have as well."""
+    copies_inputs: bool = False
+    """The device gets copies of inputs, as nothing else keeps it from writing to them."""
+    index_checks: tuple[BoundCheck, ...] = ()
+    """The indices and lengths that are checked before it runs."""
+    position: int = 0
+    """Among the steps of the plan."""
+    takes_sizes: bool = False
+    """Its program leaves sizes open, and is adapter IR."""
+    residence: Residence | None = None
+    """What it may do in its device's own memory; None where there is none."""
+    seconds: float = 0.0
+    """Duration of the last run, for the report."""
+    failures: tuple[str, ...] = ()
+    """Why it did not deliver: the first few different reasons."""
+    substitute: Substitute | None = None
+    """What runs the step instead, from its first failure on."""
+    reference: Substitute | None = None
+    """What the step is compared with, from its first comparison on."""
+
+    @property
+    def pools(self) -> list[ExecutionPool]:
+        """Its program, what runs instead, and what it is compared with."""
+        others = (alternative.pool for alternative in (self.substitute, self.reference) if alternative is not None)
+        return [self.pool, *others]

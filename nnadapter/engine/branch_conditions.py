@@ -1,0 +1,184 @@
+"""Conditions by which the inputs of a run select branches, computed by ONNX Runtime and cached, and their messages.
+
+A run looks at the few bytes that decide, and finds what they chose before. For new bytes, ONNX Runtime computes
+the conditions. What is chosen is known by the branches taken: however many values come, there are few choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.tensor_copies import on_host
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.messages import ONNX
+from nnadapter.errors import FAILURES, NNAdapterError, describe
+from nnadapter.files.messages import Message
+from nnadapter.onnx.preparation.branch_decisions import BranchDecision, Conditions, Truths, decisions_text
+from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock
+from nnadapter.store.container import ContainerWriter
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.onnxruntime.sessions import SessionExecution
+
+
+_MOST_REMEMBERED = 256
+"""Contents of deciding inputs of which it is remembered what they chose, and what conditions choose."""
+Chosen = TypeVar("Chosen")
+
+
+class Fork(Generic[Chosen]):
+    """Where inputs choose among branches; usable from many threads.
+
+    Args:
+        conditions: that decide.
+        make: what comes where the conditions are so: one of few other forks, or what is chosen; asked once for each of
+            the first 256, and again where others come back, which is to cost little and give the same.
+        otherwise: what is chosen where they cannot be told, because of an error.
+    """
+
+    def __init__(
+        self,
+        conditions: Conditions,
+        make: Callable[[Truths], Fork[Chosen] | Chosen],
+        otherwise: Callable[[BaseException], Chosen],
+    ) -> None:
+        self._conditions, self._make, self._otherwise = conditions, make, otherwise
+        self._inputs, self._shapes = conditions.inputs, conditions.shapes
+        self._behind: dict[Truths, Fork[Chosen] | Chosen] = {}
+        self._known: Cache[object, Fork[Chosen] | Chosen] = Cache("choices of inputs", _MOST_REMEMBERED)
+        self._making, self._loading = new_lock(), new_lock()
+        self._execution: SessionExecution | None = None
+
+    @property
+    def count(self) -> int:
+        """How many conditions decide."""
+        return len(self._conditions.results)
+
+    def chosen(self, feed: Mapping[str, Any]) -> Chosen:
+        """What a feed chooses, which was checked."""
+        key = self._key(feed)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known.put(key, self._decided(feed))
+        return known.chosen(feed) if isinstance(known, Fork) else known
+
+    def behind(self, truths: Truths) -> Fork[Chosen] | Chosen:
+        """What comes where the conditions are so."""
+        with self._making:
+            behind = self._behind.get(truths)
+            if behind is None:
+                behind = self._make(truths)
+                if isinstance(behind, Fork) or len(self._behind) < _MOST_REMEMBERED:
+                    self._behind[truths] = behind
+            return behind
+
+    def _key(self, feed: Mapping[str, Any]) -> object:
+        """What decides, as a key."""
+        contents = tuple([_bytes_of(feed[name]) for name in self._inputs])
+        return (contents, *[feed[name].shape for name in self._shapes]) if self._shapes else contents
+
+    def _decided(self, feed: Mapping[str, Any]) -> Fork[Chosen] | Chosen:
+        try:
+            truths = self._truths(feed)
+        except FAILURES as error:
+            return self._otherwise(error)
+        return self.behind(truths)
+
+    def _truths(self, feed: Mapping[str, Any]) -> Truths:
+        values = {name: _native(feed[name]) for name in self._inputs}
+        if self._conditions.contents:
+            sizes = [np.array(feed[name].shape, np.int64) for name in self._shapes]
+            execution = self._loaded()
+            values |= zip(execution.output_names, execution.compute([*values.values(), *sizes]), strict=True)
+        return tuple(bool(values[name].reshape(-1)[0]) for name in self._conditions.results)
+
+    def _loaded(self) -> SessionExecution:
+        """What computes conditions: a session in the caller's thread."""
+        with self._loading:
+            if self._execution is None:
+                from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, session_execution
+
+                model = Loadable(self._conditions.contents)
+                session = open_session(model, None, has_pool=False, spins=False)
+                self._execution = session_execution(session, "the conditions of branches", None)
+            return self._execution
+
+
+def _bytes_of(value: Any) -> bytes:
+    contents: bytes = _native(value).tobytes()
+    return contents
+
+
+def _native(value: Any) -> Any:
+    """An array in the byte order of this machine: ONNX Runtime takes any other for this one."""
+    array = on_host(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def write_fork(
+    message: Message, truths: Truths, conditions: Conditions, texts: Sequence[str], writer: ContainerWriter
+) -> None:
+    """Fill a Fork message.
+
+    Args:
+        message: the message.
+        truths: which conditions hold before it comes to this.
+        conditions: that decide here.
+        texts: the same as a person reads them.
+        writer: takes the model that computes them.
+    """
+    message.truths.extend(truths)
+    message.inputs.extend(conditions.inputs)
+    message.shapes.extend(conditions.shapes)
+    for name, text in zip(conditions.results, texts, strict=True):
+        row = message.conditions.add()
+        row.name, row.text = name, text
+    if conditions.contents:
+        message.model.form = ModelForm.ONNX.value
+        message.model.inputs.extend((*conditions.inputs, *conditions.shapes))
+        message.model.part = writer.add(ONNX, conditions.contents)
+
+
+def fork_of(file: CompiledFile) -> Fork[Truths] | None:
+    """Return where inputs choose first among the plans of a file; None where they do not.
+
+    Raises:
+        CompiledModelError: it is damaged.
+    """
+    forks = {tuple(row.truths): row for row in file.message.forks}
+    return _fork(file, (), forks) if () in forks else None
+
+
+def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
+    """Return when inputs choose what is known by these truths, in words; empty where they choose nothing."""
+    forks, taken = {tuple(row.truths): row for row in file.message.forks}, list[BranchDecision]()
+    while len(taken) < len(truths):
+        row = forks[tuple(truths[: len(taken)])]
+        holds = truths[len(taken) : len(taken) + len(row.conditions)]
+        taken.extend(
+            BranchDecision(condition.text, truth, ()) for condition, truth in zip(row.conditions, holds, strict=True)
+        )
+    return decisions_text(taken)
+
+
+def _fork(file: CompiledFile, before: Truths, forks: Mapping[Truths, Message]) -> Fork[Truths]:
+    row = forks[before]
+    contents = bytes(file.container.contents(row.model.part, ONNX)) if row.HasField("model") else b""
+    names = tuple(condition.name for condition in row.conditions)
+    conditions = Conditions(tuple(row.inputs), tuple(row.shapes), names, contents)
+
+    def behind(truths: Truths) -> Fork[Truths] | Truths:
+        after = (*before, *truths)
+        return _fork(file, after, forks) if after in forks else after
+
+    def fail(error: BaseException) -> Truths:
+        if isinstance(error, NNAdapterError):
+            raise error
+        raise file.container.damaged(f"what inputs choose cannot be told: {describe(error)}") from error
+
+    return Fork(conditions, behind, fail)

@@ -1,0 +1,371 @@
+"""Cached plans of a session: the engine that runs them, and the model itself for inputs that they do not serve."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from nnadapter import errors
+from nnadapter.drivers.kernel import registered_kernels
+from nnadapter.drivers.registry import require_driver
+from nnadapter.drivers.selection import (
+    HOSTS,
+    DeviceRequest,
+    Isolate,
+    Selected,
+    accelerates_first,
+    named_requests,
+    select_one,
+)
+from nnadapter.engine.bound_steps import Kept
+from nnadapter.engine.by_plans import InputShapes, OriginalModelShapes
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.file_engine import CompiledEngine
+from nnadapter.engine.file_texts import plans_held, served
+from nnadapter.engine.plan_entries import LinkedContainer, Place, facts_of
+from nnadapter.engine.provenance import Provenance
+from nnadapter.errors import CompiledModelError, describe
+from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.onnx.signature import Shapes
+from nnadapter.options import Options
+from nnadapter.policies import POLICIES
+from nnadapter.process.forking import new_lock
+from nnadapter.store.folder import Key, folder_of
+from nnadapter.store.plan_keys import Source, UnkeyedError, begun_source, key_of, source_of
+from nnadapter.traces.trace import SILENT
+
+if TYPE_CHECKING:
+    from nnadapter.engine.control import RunControl
+    from nnadapter.engine.observed import KeptReport, Observed
+    from nnadapter.engine.planned import PlannedEngine
+    from nnadapter.engine.saving import ReportMaker
+    from nnadapter.onnx.preparation.branch_decisions import Truths
+
+
+def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Options, session_options: object) -> bool:
+    """Whether all that plans hang on can be told, and a device comes first that accelerates.
+
+    Args:
+        requests: devices of the session.
+        options: of the session, which has a cache.
+        session_options: ONNX Runtime's own, which do not say what was set in them.
+    """
+    is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
+    if options.shadow is not None:
+        return False  # plans that were kept have nothing that their runs could be compared with
+    return is_told and not registered_kernels() and accelerates_first(requests)
+
+
+class _NotKeptError(errors.InvalidInputError):
+    """No plan that was kept is for these shapes. Nobody outside of this module sees it."""
+
+
+class _PlanFailedError(errors.NNAdapterError):
+    """A plan that was kept cannot go on. Nobody outside of this module sees it."""
+
+
+_ENDS = (
+    _NotKeptError,
+    _PlanFailedError,
+    errors.CompiledModelError,
+    errors.CompilationError,
+    errors.ExecutionError,
+    errors.OutOfMemoryError,
+)
+"""Where the model itself goes on."""
+
+
+class KeptEngine(CompiledEngine):
+    """Plans that were kept, ready to run. Usable from many threads at once.
+
+    Args:
+        file: with the plans.
+        devices: names of the session's.
+        left: choices that gained nothing: the plans of no choice are for them, and for no others.
+        options: of the session.
+        begin: makes what goes on with the model itself.
+
+    Raises:
+        NNAdapterError: the plans cannot be used here.
+    """
+
+    def __init__(
+        self,
+        file: CompiledFile,
+        devices: Sequence[str],
+        left: OriginalModelShapes,
+        options: Options,
+        begin: Callable[[str], PlannedEngine],
+    ) -> None:
+        self._left = left
+        self._begin, self._beginning = begin, new_lock()
+        self._planned: PlannedEngine | None = None
+        self._begun = self._closed = False
+        # What says where nodes go is in the plans; where a device fails, the model itself goes on.
+        # They were checked before they were kept.
+        plain = replace(
+            options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
+        )
+        super().__init__(file, None, plain, SILENT, whole=_leave)
+        self._devices, self._begun = tuple(devices), True
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        control: RunControl | None = None,
+        kept: Kept | None = None,
+    ) -> tuple[list[Any], Provenance]:
+        """See `Engine.run`."""
+        if self._planned is None:
+            try:
+                return super().run(names, feed, options, control, kept)
+            except _ENDS as error:
+                self._go_on(error)
+        assert self._planned is not None, "it goes on"
+        return self._planned.run(names, feed, options, control, kept)
+
+    def prepare(self, shapes: Shapes) -> None:
+        """See `Engine.prepare`."""
+        if self._planned is None:
+            try:
+                return super().prepare(shapes)
+            except _ENDS as error:
+                if not self._begun:
+                    raise
+                self._go_on(error)
+        assert self._planned is not None, "it goes on"
+        return self._planned.prepare(shapes)
+
+    def observed(self) -> KeptReport | Observed:
+        """See `Engine.observed`."""
+        if self._planned is not None:
+            return self._planned.observed()
+        newest = self._plans.newest
+        record = self._file.message.plans[0] if newest is None else newest.record
+        cached = {number: step.HasField("program") for number, step in enumerate(record.steps)}
+        return replace(self._told(), cached=cached)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        with self._beginning:
+            self._closed = True
+        with suppress(errors.ClosedError):
+            super().close()
+        if self._planned is not None:
+            self._planned.close()
+
+    def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
+        """See `CompiledEngine._may_be_any`: a choice that nobody made yet is to be planned."""
+        left = self._left.get(truths, frozenset())
+        return left is None or shapes in left
+
+    def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> errors.InvalidInputError:
+        return _NotKeptError("no plan that was kept is for these shapes")
+
+    def _go_on(self, error: Exception) -> None:
+        """Have the model itself run from now on; what was kept stays for runs that are under way."""
+        if isinstance(error, errors.ExecutionError) and error.device in HOSTS:
+            raise error  # it would be the same
+        with self._beginning:
+            if self._closed:
+                raise errors.ClosedError("the session is closed; make another one")
+            if self._planned is None:
+                self._planned = self._begin(f"the one that was is not used any more: {error}")
+
+
+def _leave(error: errors.NNAdapterError) -> NoReturn:
+    """Say that steps of a plan failed, on the CPU too: what they were given may be wrong, and is made anew.
+
+    Raises:
+        _PlanFailedError: always.
+    """
+    raise _PlanFailedError(str(error)) from error
+
+
+Requests = DeviceRequest | Sequence[DeviceRequest]
+
+
+class UpperLayers(NamedTuple):
+    """Functions of higher layers that an engine calls."""
+
+    make_report: ReportMaker
+    with_checks: Callable[[Callable[..., PlannedEngine], Options], Callable[..., PlannedEngine]]
+    """Adds the accuracy checks of options to a function that makes an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """A session whose plans can be kept."""
+
+    source: Source
+    devices: tuple[Selected, ...]
+    """With all of their options; those of the hosts as they were given."""
+    requests: Requests
+    """What asks for them, which nobody changes while the session lives."""
+    options: Options
+    place: Place
+
+    def engine(self, upper: UpperLayers) -> tuple[KeptEngine, tuple[str, ...]] | str:
+        """What runs the plans that are kept, and the names of the session's devices; or why there is none."""
+        opened = self.place.opened()
+        if isinstance(opened, str):
+            return opened
+        try:
+            devices, left = facts_of(opened.container)
+            return KeptEngine(opened, devices, left, self.options, partial(self._begin, upper)), devices
+        except errors.NNAdapterError as error:
+            return f"one was kept, and cannot be used: {errors.describe(error)}"
+
+    def planned(self, why: str, make_report: ReportMaker) -> Callable[..., PlannedEngine]:
+        """What makes an engine that plans, and keeps its plans; `why` none that was kept is used."""
+        from nnadapter.engine.plan_cache_writer import KeepingEngine
+
+        # Contents in memory are not to be held for it.
+        light = replace(self, source=replace(self.source, held=None)) if self._in_memory else self
+        return partial(
+            KeepingEngine,
+            place=self.place,
+            is_unchanged=light._is_unchanged,
+            why=why,
+            make_report=make_report,
+        )
+
+    @property
+    def _in_memory(self) -> bool:
+        return not isinstance(self.source.held, os.PathLike)
+
+    def _begin(self, upper: UpperLayers, why: str) -> PlannedEngine:
+        """What goes on with the model itself where plans that were kept end."""
+        from nnadapter.engine.choosing import make_engine
+        from nnadapter.engine.planned import PlannedEngine
+        from nnadapter.planning.setting import open_setting
+
+        make: Callable[..., PlannedEngine] = (
+            PlannedEngine if registered_kernels() else self.planned(why, upper.make_report)
+        )
+        if self.options.checks:
+            make = upper.with_checks(make, self.options)
+        setting = open_setting(self.requests, self.options)
+        engine = make_engine(self.source.held, setting, self.options, None, (None, None), {}, make)
+        assert isinstance(engine, PlannedEngine), "a device that accelerates comes first, and nothing is traced"
+        try:
+            self._refuse_mixture()
+        except errors.NNAdapterError:
+            engine.close()
+            raise
+        return engine
+
+    def _refuse_mixture(self) -> None:
+        """Raise where the model, or what a person demands of it, is not that of the plans that were kept."""
+        now, before = self._key_now(), self.place.key
+        if now is None or any(now.parts[part] != before.parts[part] for part in ("structure", "constants")):
+            raise errors.ModelFileError(
+                f"model file {str(self.source.held)!r} has changed since the session was made, and a plan is to be "
+                "made of it; make another session"
+            )
+        if now.parts["options"] != before.parts["options"]:
+            raise errors.InvalidOptionError(
+                "the file of option 'rules' or 'plan' has changed since the session was made, and a plan is to be made "
+                "by it; make another session"
+            )
+
+    def _is_unchanged(self) -> bool:
+        """Whether all that the key tells of is as it was: what is planned now may be kept under it."""
+        return self._key_now() == self.place.key
+
+    def _key_now(self) -> Key | None:
+        """The key that a session would have now; None where there is none."""
+        try:
+            told = self.source if self._in_memory else source_of(self.source.held)
+            return key_of(told, self.devices, self.options)
+        except (UnkeyedError, OSError):
+            return None
+
+
+def keeping(source: Any, requests: Requests, options: Options) -> Keeping | None:
+    """Return what keeps the plans of a session; None where what it is made of cannot be told.
+
+    Args:
+        source: what the session is made of.
+        requests: its devices, whose plans can be kept (`is_cacheable`).
+        options: with a cache.
+    """
+    try:
+        named = deepcopy(named_requests(requests))
+        for name in named:
+            require_driver(name)  # before much is read in vain
+        telling = begun_source(source)  # while devices are opened, and their packages imported
+        devices = tuple(_selected(named, options.isolated))
+        isolate = {device.name: device.limits for device in devices if device.limits is not None}
+        options = replace(options, isolate=isolate or False)
+        told = telling()
+        place = Place(folder_of(options), key_of(told, devices, options))
+        return Keeping(told, devices, tuple(named.items()), options, place)
+    except (errors.NNAdapterError, UnkeyedError, OSError):
+        return None  # whoever opens devices and the model says what is wrong with them
+
+
+def _selected(named: Mapping[str, Mapping[str, Any]], isolate: Isolate) -> Iterator[Selected]:
+    """The devices that are named, with all of their options; the hosts are not opened for it."""
+    for name, options in named.items():
+        yield Selected(name, options, named=True) if name in HOSTS else select_one(name, options, isolate)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is of the plans of a session."""
+
+    hit: bool
+    """Plans are kept that a session would run."""
+    miss_reason: str = ""
+    """There are none; with the parts of the key in which the nearest entry differs."""
+    shapes: str = ""
+    """Of inputs, that kept plans serve."""
+
+
+def look(
+    source: str | os.PathLike[str] | bytes,
+    requests: Sequence[DeviceRequest],
+    options: Options,
+    shapes: Shapes | None = None,
+) -> Found:
+    """Return what a session with a cache would find.
+
+    Args:
+        source: the model's file, or its contents.
+        requests: devices of the session.
+        options: of the session, which has a cache.
+        shapes: of all inputs, that plans have to serve; None for any.
+    """
+    if kind_of(source) is SourceKind.COMPILED:
+        return Found(False, "a compiled model has its plans in itself")
+    if not is_cacheable(requests, options, None):
+        return Found(False, "none is kept where the CPU comes first, or with kernels that a person registered")
+    kept = keeping(source, requests, options)
+    if kept is None:
+        return Found(False, "none is kept of a model that cannot be read, or cannot be told by its bytes")
+    opened = kept.place.opened()
+    if isinstance(opened, str):
+        return Found(False, opened)
+    try:
+        return _found(opened, shapes)
+    except CompiledModelError as error:
+        return Found(False, f"one was kept, and cannot be used: {describe(error)}")
+
+
+def _found(file: CompiledFile, shapes: Shapes | None) -> Found:
+    assert isinstance(file.container, LinkedContainer), "of a place"
+    file.container.check_links()
+    held = plans_held(file)
+    told = served(file, held)
+    fixed = (file.shapes(plan) for plan in file.message.plans if not plan.HasField("open"))
+    if shapes is None or dict(shapes) in fixed or any(dynamic_plan.at(shapes)[0] for dynamic_plan in held):
+        return Found(True, shapes=told)
+    return Found(False, f"one is kept for input shapes {told}")

@@ -1,0 +1,436 @@
+"""Compiled file as read, and the table of rules that its messages must satisfy.
+
+What holds for every file that is read: a table of rules over its messages.
+
+A file may say anything: checksums are no signature. What is read is held against these rules once, when the file is
+opened, so that nothing that loads or runs it has to. They look at no part's contents, which are checked when they are
+used: a program by its driver, a segment by what parses it, and both against the plan (`devices.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite, prod
+
+from nnadapter import limits
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.selection import CPU
+from nnadapter.engine.messages import (
+    IR,
+    MESSAGES,
+    MODEL,
+    MOST_SIZES,
+    ONNX,
+    PROGRAM,
+    REPORT,
+    VERSION,
+    read_metadata,
+    read_sizes,
+    read_value,
+)
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.messages import Message
+from nnadapter.onnx.preparation.branch_decisions import MOST_DECIDING, MOST_FORKS
+from nnadapter.onnx.signature import Signature
+from nnadapter.store.container import ADVICE, Container
+from partition.dtypes import ITEMSIZE_OF_DTYPE
+
+Rule = Callable[[Message, Container], Iterator[str]]
+"""Says what is wrong with a message, in words."""
+
+_LARGEST_ITEM_BYTES = 16
+_MOST_ELEMENTS = 1 << 62
+_LONGEST_TYPE = 200
+_CONTAINERS = frozenset(("sequence", "optional", "map", "sparse"))
+_SEGMENTS: Mapping[str, str] = {ModelForm.IR.value: IR, ModelForm.ONNX.value: ONNX}
+"""By form, the kind of the part."""
+
+
+def problem_of(model: Message, container: Container) -> str:
+    """Return the first thing that is wrong with a CompiledModel message, in words; empty if nothing is."""
+    return next(_problems(model, container), "")
+
+
+def _problems(message: Message, container: Container) -> Iterator[str]:
+    """What is wrong, one after the other; a rule that has found something is asked for no more."""
+    for field, value in message.ListFields():
+        rule = RULES.get(field.message_type.name) if field.message_type is not None else None
+        if rule is not None:
+            for submessage in (value,) if hasattr(value, "DESCRIPTOR") else value:
+                yield from _problems(submessage, container)
+    yield from RULES[message.DESCRIPTOR.name](message, container)
+
+
+def _value(value: Message, container: Container) -> Iterator[str]:
+    known = ITEMSIZE_OF_DTYPE.keys() | {""}
+    head, _, inner = value.data_type.partition("(")
+    if not value.name:
+        yield "a value has no name"
+    if value.data_type not in known and not (head in _CONTAINERS and inner[-1:] == ")"):
+        yield f"{_shown(value.name)} is of type {_shown(value.data_type)}, which nobody knows"
+    if len(value.data_type) > _LONGEST_TYPE:
+        yield f"the type of {_shown(value.name)} has {len(value.data_type)} letters"
+    if not (isfinite(value.itemsize) and 0 <= value.itemsize <= _LARGEST_ITEM_BYTES):
+        yield f"elements of {_shown(value.name)} have {value.itemsize} bytes"
+
+
+def _shape(shape: Message, container: Container) -> Iterator[str]:
+    yield from _sizes([row.size for row in shape.dimensions])
+
+
+def _sizes(sizes: Sequence[int]) -> Iterator[str]:
+    """Of an array, or known so far."""
+    if len(sizes) > limits.RANK:
+        yield f"a shape has {len(sizes)} dimensions, expected at most {limits.RANK}"
+    elif any(size < 0 for size in sizes):
+        yield f"a shape is {list(sizes)}, expected no size below 0"
+    elif prod(size for size in sizes if size) > _MOST_ELEMENTS:
+        yield f"a shape is {list(sizes)}, which no memory holds"
+
+
+def _contents(array: Message, container: Container) -> Iterator[str]:
+    yield from _sizes(array.dimensions)
+    yield from _part(container, array.part, "")
+    itemsize = ITEMSIZE_OF_DTYPE.get(array.data_type, 0)
+    length = container.parts[array.part].length
+    if not itemsize:
+        yield f"constant {_shown(array.name)} is of type {_shown(array.data_type)}, expected numbers"
+    if prod(array.dimensions) * max(1, itemsize) != length:  # types narrower than a byte have a byte for each element
+        what = f"{array.data_type}{list(array.dimensions)}"
+        yield f"constant {_shown(array.name)} is {what} in {length} bytes"
+
+
+def _segment(segment: Message, container: Container) -> Iterator[str]:
+    if segment.form not in _SEGMENTS:
+        yield f"a segment has form {_shown(segment.form)}, expected 'ir' or 'onnx'"
+    else:
+        yield from _part(container, segment.part, _SEGMENTS[segment.form])
+    yield from _once((row.name for row in segment.constants), "constants of a segment")
+    if len(segment.places) != len(segment.numbers):
+        yield f"a segment has {len(segment.places)} places for {len(segment.numbers)} sizes"
+
+
+def _program(program: Message, container: Container) -> Iterator[str]:
+    yield from _part(container, program.part, PROGRAM)
+
+
+def _step(step: Message, container: Container) -> Iterator[str]:
+    host = [step.instead] if step.HasField("instead") else []
+    host += [step.segment] if step.device == CPU else []
+    if any(segment.form != ModelForm.ONNX.value for segment in host):
+        yield "the CPU has a segment that is not ONNX"
+    if not step.HasField("segment") and not step.HasField("program"):
+        yield f"a step on {_shown(step.device)} has neither a program nor what to compile"
+    if "" in step.outputs or not step.outputs:
+        yield f"a step on {_shown(step.device)} makes nothing, or something without a name"
+    yield from _once(step.outputs, "values that a step makes")
+
+
+def _plan(plan: Message, container: Container) -> Iterator[str]:
+    yield from _part(container, plan.report, REPORT)
+    yield from _once((row.name for row in plan.values), "values of a plan")
+    for shape in plan.shapes:
+        if any(row.WhichOneof("known") != "size" for row in shape.dimensions):
+            yield "a plan is for inputs of a size that is not known"
+    values = {row.name: row for row in plan.values}
+    for number, step in enumerate(plan.steps):
+        yield from _checks(step, values)
+        if step.HasField("twin") and (step.twin >= number or plan.steps[step.twin].device != step.device):
+            yield f"step {number} is made of step {step.twin}, which is no step before it on its device"
+
+
+def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
+    """Yield the faults in the checks of indices before a step."""
+    for check in step.checks:
+        firsts = [*(limit for row in check.ranges for limit in (row.low, row.high)), check.most]
+        limits = [limit for first in firsts if first.size_of for limit in (first, *first.others)]
+        asked = [*([] if check.HasField("most") else [check.value]), *(limit.size_of for limit in limits)]
+        unknown = next((name for name in asked if name not in values), None)
+        if unknown is not None:
+            yield f"a check of indices asks for {_shown(unknown)}, which the plan does not have"
+            continue
+        axes = ((limit.axis if limit.axis >= 0 else -1 - limit.axis, limit.size_of) for limit in limits)
+        if any(axis >= len(values[name].shape.dimensions) for axis, name in axes):
+            yield f"a check of {_shown(check.value)} asks for an axis that its value does not have"
+        last = values[check.value].shape.dimensions[-1:] if check.value in values else []
+        if len(check.ranges) != 1 and not any(row.size == len(check.ranges) for row in last):
+            yield f"a check of {_shown(check.value)} has {len(check.ranges)} ranges, expected 1, or one for each column"
+
+
+def _device(device: Message, container: Container) -> Iterator[str]:
+    if not device.name:
+        yield "a device has no name"
+
+
+def _open_sizes(sizes: Message, container: Container) -> Iterator[str]:
+    if len(sizes.least) != len(sizes.most):
+        yield f"a plan has {len(sizes.least)} least sizes and {len(sizes.most)} largest ones"
+
+
+def _given(given: Message, container: Container) -> Iterator[str]:
+    yield from _once(given.names, "values that follow from sizes")
+
+
+def _size_array(array: Message, container: Container) -> Iterator[str]:
+    if not array.HasField("contents"):
+        yield "an array of sizes has no contents"
+    if prod(array.contents.dimensions) > MOST_SIZES:
+        yield f"{_shown(array.contents.name)} is {list(array.contents.dimensions)}, too many elements for sizes"
+
+
+def _tables(tables: Message, container: Container) -> Iterator[str]:
+    if not tables.HasField("model"):
+        yield "nothing makes tables of sizes"
+
+
+def _filled_program(filled: Message, container: Container) -> Iterator[str]:
+    if not filled.HasField("program"):
+        yield "sizes have a program that is not there"
+
+
+def _any(message: Message, container: Container) -> Iterator[str]:
+    """What is to be said is said of what is inside, or where it is read (`traces.py`)."""
+    yield from ()
+
+
+def _fork(fork: Message, container: Container) -> Iterator[str]:
+    if not fork.conditions:
+        yield "inputs choose by no condition"
+    if fork.HasField("model") and fork.model.form != ModelForm.ONNX.value:
+        yield "what computes the conditions of a choice is not ONNX"
+    if not fork.HasField("model"):
+        yield from _known(set(fork.inputs), (row.name for row in fork.conditions), "inputs choose by")
+    yield from _once((*fork.inputs,), "inputs that choose")
+
+
+def _model(model: Message, container: Container) -> Iterator[str]:
+    rows = {row.name: row for row in (*model.inputs, *model.overridable)}
+    if sorted(rows) != sorted(model.order):
+        yield "it does not order its inputs"
+    elif len(rows) != len(model.inputs) + len(model.overridable):
+        yield "an input stands there twice"
+    elif [row.name for row in model.defaults] != [row.name for row in model.overridable]:
+        yield "inputs and their contents are not the same"
+    else:
+        yield from _defaults(model)
+        yield from _plans(model, rows)
+        yield from _choices(model, rows)
+    yield from _once((row.name for row in model.devices), "devices")
+
+
+def _defaults(model: Message) -> Iterator[str]:
+    for array, value in zip(model.defaults, model.overridable, strict=True):
+        yield from _is(array.dimensions, array.data_type, value)
+
+
+def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
+    if not model.plans:
+        yield "it has no plan"
+    if model.HasField("whole"):
+        if model.whole.form != ModelForm.ONNX.value:
+            yield "the model as it was is not ONNX"
+        yield from _known(rows, model.whole.inputs, "the model reads")
+    devices = {row.name for row in model.devices}
+    outputs = [row.name for row in model.outputs]
+    for plan in model.plans:
+        yield from _of_plan(plan, [rows[name] for name in model.order], devices, outputs)
+
+
+def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
+    """Inputs that choose are few numbers, and every plan is of something that may be chosen."""
+    if len(model.forks) > MOST_FORKS:
+        yield f"inputs choose at {len(model.forks)} places, expected at most {MOST_FORKS}"
+        return
+    forks = {tuple(fork.truths): fork for fork in model.forks}
+    yield from _once(map(repr, (tuple(fork.truths) for fork in model.forks)), "choices of inputs")
+    for fork in model.forks:
+        yield from _known(rows, (*fork.inputs, *fork.shapes), "inputs choose by")
+        for name in fork.inputs:
+            if name in rows and not _is_few_numbers(rows[name]):
+                yield f"inputs choose by {_shown(name)}, which is not a few numbers"
+    for message in (*model.forks, *model.plans):
+        before = 0
+        while before < len(message.truths):
+            fork = forks.get(tuple(message.truths[:before]))
+            if fork is None or not fork.conditions:
+                yield "a plan is for what no input chooses"
+                return
+            before += len(fork.conditions)
+        if before > len(message.truths):
+            yield "a plan is for part of what inputs choose"
+
+
+def _is_few_numbers(value: Message) -> bool:
+    dimensions = value.shape.dimensions
+    is_fixed = value.HasField("shape") and all(row.WhichOneof("known") == "size" for row in dimensions)
+    few = 0 < prod(row.size for row in dimensions) <= MOST_DECIDING
+    return is_fixed and few and bool(ITEMSIZE_OF_DTYPE.get(value.data_type))
+
+
+def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], outputs: Sequence[str]) -> Iterator[str]:
+    """Every value is made once and before it is read, and inputs and constants are what values are said to be."""
+    values = {row.name: row for row in plan.values}
+    if len(plan.shapes) != len(inputs):
+        yield "a plan is for other inputs"
+        return
+    for row, shape in zip(inputs, plan.shapes, strict=True):
+        sizes = [dimension.size for dimension in shape.dimensions]
+        yield from _is(sizes, row.data_type, row)
+        yield from _is(sizes, row.data_type, values.get(row.name))
+    for array in plan.constants:
+        yield from _is(array.dimensions, array.data_type, values.get(array.name))
+    given = plan.open.size_class.given.names
+    made = {*(row.name for row in (*inputs, *plan.constants)), *given}
+    if len(made) != len(inputs) + len(plan.constants) + len(given):
+        yield "a constant is an input, or stands there twice"
+    for number, step in enumerate(plan.steps):
+        if step.device not in devices:
+            yield f"step {number} is on {_shown(step.device)}, which is no device of the file"
+        for reader in _readers(step):
+            yield from _known({*made, *step.given.names}, reader.inputs, f"step {number} reads")
+        if made.intersection(step.outputs):
+            yield "a value is made twice"
+        yield from _known(values, step.outputs, f"step {number} makes a value that is not described:")
+        made.update(step.outputs)
+    yield from _known(made, outputs, "the model gives")
+    wanted = set(outputs)
+    for step in reversed(plan.steps):
+        if not wanted.issuperset(step.outputs):
+            yield f"a step on {_shown(step.device)} makes a value that nobody reads"
+        wanted.update(*(reader.inputs for reader in _readers(step)))
+
+
+def _readers(step: Message) -> tuple[Message, ...]:
+    """What says in a step which values it reads."""
+    return step, step.segment, step.instead, step.program
+
+
+def _is(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator[str]:
+    """An array of these sizes is what a value is said to be, as far as that is known. Containers have no sizes."""
+    if value is None or "(" in value.data_type:
+        return
+    if value.data_type not in ("", data_type):
+        yield f"{_shown(value.name)} is {_shown(value.data_type)} and {_shown(data_type)}"
+    if value.HasField("shape"):
+        rows = value.shape.dimensions
+        fits = len(rows) == len(sizes) and all(
+            row.WhichOneof("known") != "size" or row.size == size for row, size in zip(rows, sizes, strict=False)
+        )
+        if not fits:
+            yield f"{_shown(value.name)} has two shapes, one of them {list(sizes)}"
+
+
+def _known(known: Iterable[str], names: Iterable[str], what: str) -> Iterator[str]:
+    lost = [name for name in names if name not in known]
+    if lost:
+        yield f"{what} {_shown(lost[0])}, which nothing makes"
+
+
+def _once(names: Iterable[str], what: str) -> Iterator[str]:
+    listed = list(names)
+    if len(set(listed)) != len(listed):
+        yield f"two {what} have one name"
+
+
+def _part(container: Container, number: int, kind: str) -> Iterator[str]:
+    """There is a part of that kind; of any, if empty: equal parts are one, and have the kind of the first."""
+    if number >= len(container.parts):
+        yield f"part {number} is asked for, and there are {len(container.parts)}"
+    elif kind and container.parts[number].kind != kind:
+        yield f"part {number} is {_shown(container.parts[number].kind)}, expected {kind!r}"
+
+
+def _shown(text: str) -> str:
+    """A text of the file as messages show it."""
+    return repr(text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}…")
+
+
+RULES: Mapping[str, Rule] = {
+    "Value": _value,
+    "Shape": _shape,
+    "Contents": _contents,
+    "Segment": _segment,
+    "Program": _program,
+    "Step": _step,
+    "Device": _device,
+    "Plan": _plan,
+    "DynamicShapes": _open_sizes,
+    "SizeClass": _any,
+    "Given": _given,
+    "SizeArray": _size_array,
+    "Tables": _tables,
+    "FilledProgram": _filled_program,
+    "Fork": _fork,
+    "CompiledModel": _model,
+}
+"""By name of the message; those inside of a message come before its own."""
+
+
+class CompiledFile:
+    """A compiled model that was opened: its message is read, its parts are not."""
+
+    def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
+        """Open a file, or take its contents, or its parts.
+
+        Raises:
+            CompiledModelError: it cannot be read, is damaged, or of a newer version.
+        """
+        self.container = _opened(source)
+        found = [number for number, part in enumerate(self.container.parts) if part.kind == MODEL]
+        if len(found) != 1:
+            raise self.container.damaged(f"it has {len(found)} parts that say what it is, expected one")
+        self.message: Message = _parsed(self.container.contents(found[0]), self.container.name)
+        problem = problem_of(self.message, self.container)
+        if problem:
+            raise self.container.damaged(problem)
+        self.whole: Message | None = self._cpu_fallback()
+        """The model as it was as a plan for any shapes: one step on the CPU; None where it was not kept."""
+
+    @property
+    def signature(self) -> Signature:
+        """What goes into the model and what comes out."""
+        message = self.message
+        rows = (message.inputs, message.overridable, message.outputs)
+        inputs, overridable, outputs = (tuple(map(read_value, value_messages)) for value_messages in rows)
+        return Signature(inputs, overridable, outputs, read_metadata(message.metadata))
+
+    def shapes(self, plan: Message) -> dict[str, tuple[int, ...]]:
+        """The shapes of inputs that a plan is for."""
+        return {name: read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
+
+    def report(self, plan: Message) -> bytes:
+        """The report of a plan as JSON; the model as it was has that of the first plan."""
+        described = self.message.plans[0] if plan is self.whole else plan
+        return bytes(self.container.contents(described.report, REPORT))
+
+    def _cpu_fallback(self) -> Message | None:
+        message = self.message
+        if not message.HasField("whole"):
+            return None
+        plan = MESSAGES.new("Plan")
+        for rows in (message.inputs, message.overridable, message.outputs):
+            plan.values.extend(rows)
+        step = plan.steps.add()
+        step.device, names = CPU, [row.name for row in message.outputs]
+        step.segment.CopyFrom(message.whole)
+        step.inputs.extend(message.whole.inputs)
+        step.outputs.extend(dict.fromkeys(names))
+        return plan
+
+
+def _opened(source: str | os.PathLike[str] | bytes | Container) -> Container:
+    if isinstance(source, Container):
+        return source
+    return Container.of(source) if isinstance(source, bytes) else Container.open(source)
+
+
+def _parsed(contents: memoryview, name: str) -> Message:
+    message = MESSAGES.parse_whole("CompiledModel", contents)
+    if not 1 <= message.version <= VERSION:
+        raise CompiledModelError(
+            f"{name!r} holds a compiled model of version {message.version}, and this nnadapter knows 1 to {VERSION}; "
+            f"update nnadapter, or {ADVICE}",
+            file=name,
+        )
+    return message

@@ -1,0 +1,62 @@
+"""The model as it was, run where a plan of it cannot go on, or is not made yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.drivers.tensor_copies import Transfer, on_host
+from nnadapter.engine.bound_steps import Kept, output_of
+from nnadapter.engine.control import RunControl
+from nnadapter.engine.execution_pool import ExecutionPool
+from nnadapter.engine.fallback import Incident
+from nnadapter.engine.plan_store import Holding
+from nnadapter.engine.provenance import Provenance, StepRun
+from nnadapter.errors import FAILURES, NNAdapterError
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFallback:
+    """The model as it was, before anything was planned, on the host."""
+
+    device: str
+    pool: ExecutionPool
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    say: Callable[[NNAdapterError], Incident] | None = None
+    """Says that it took the place of a plan that failed, as the policy wants it said; None where it takes none's."""
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        failure: str,
+        kept: Kept | None,
+        control: RunControl | None,
+    ) -> tuple[list[Any], Provenance]:
+        """Run the model; see `CompiledPlan.run`. `failure` is of the plan in whose place it runs, if there is one."""
+        started, made = time.perf_counter(), list[Transfer]()
+        arrays = [on_host(feeds[name], name, made) for name in self.inputs]
+        try:
+            computed = self.pool.compute(arrays, control)
+        except FAILURES as error:
+            if control is None or not control.is_over:
+                raise
+            raise control.error(
+                f"the model as it was, on {self.device!r}, was under way", device=self.device
+            ) from error
+        results = dict(zip(self.outputs, computed, strict=True))
+        run = StepRun(0, self.device, time.perf_counter() - started, failure)
+        outputs = [output_of(results[name], name, feeds, kept, made) for name in wanted]
+        return outputs, Provenance((run,), tuple(made))
+
+    @property
+    def holding(self) -> Holding:
+        """The memory that it holds."""
+        return self.pool.holding
+
+    def close(self) -> None:
+        """Free it."""
+        self.pool.close()

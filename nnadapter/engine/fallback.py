@@ -1,0 +1,321 @@
+"""Fallback: incidents, and warnings or errors by the policy of a session."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nnadapter import errors
+from nnadapter.engine.plan_devices import fell_back
+from nnadapter.errors import FallbackWarning, NotDelegatedError
+from nnadapter.options import Fallback, fallback_at
+from nnadapter.process.forking import new_lock
+from nnadapter.traces.trace import SILENT, Trace
+from partition.plan import Plan, Step
+from partition.verdict import Reason, Unsupported
+
+if TYPE_CHECKING:
+    from nnadapter.planning.settling import Partitioning
+
+_MOST_KEPT = 64
+"""Incidents that a session remembers one by one: the newest."""
+_MOST_CAUSES = 256
+"""Causes that are counted apart, and warned of; what a driver makes up beyond that is one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that a device should have done and did not."""
+
+    stage: str
+    """`load`, `compile`, `run` or `accuracy`; see `Options.fallback`."""
+    device: str
+    """The device at fault."""
+    segment: int | None
+    """Position in the plan, where it got that far."""
+    nodes: tuple[str, ...]
+    """Names of the nodes concerned."""
+    kind: str
+    """Name of the error's class."""
+    message: str
+    """What happened, in one sentence."""
+    fallback_action: str
+    """What was done."""
+
+
+class Incidents:
+    """Those of one session, and what it does about them. Usable from many threads at once.
+
+    Args:
+        fallback: see `Options.fallback`.
+        trace: of the session, which hears of them.
+    """
+
+    def __init__(self, fallback: Fallback = "warn", trace: Trace = SILENT) -> None:
+        self.trace, self._fallback = trace, fallback
+        self._kept: deque[Incident] = deque(maxlen=_MOST_KEPT)
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._causes: set[tuple[str, str, str]] = set()
+        self._lock = new_lock()
+
+    def policy(self, stage: str) -> str:
+        """See `Options.fallback_at`."""
+        return fallback_at(self._fallback, stage)
+
+    def add(self, incident: Incident) -> bool:
+        """Remember an incident; whether its cause (stage, device and kind) is a new one."""
+        cause, counted = (incident.stage, incident.device, incident.kind), (incident.device, incident.kind)
+        with self._lock:
+            self._kept.append(incident)
+            has_room = counted in self._counts or len(self._counts) < _MOST_CAUSES
+            self._counts[counted if has_room else (incident.device, "others")] += 1
+            if cause in self._causes or len(self._causes) >= _MOST_CAUSES:
+                return False
+            self._causes.add(cause)
+            return True
+
+    @property
+    def newest(self) -> tuple[Incident, ...]:
+        """The newest, in the order in which they happened."""
+        with self._lock:
+            return tuple(self._kept)
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many there were, of all, by device and kind."""
+        with self._lock:
+            return dict(self._counts)
+
+
+_TELLING: tuple[type[errors.DriverError | errors.OutOfMemoryError], ...] = (
+    errors.DeviceTimeoutError,
+    errors.DeviceLostError,
+    errors.TransientError,
+    errors.OutOfMemoryError,
+)
+"""What drivers raise that says more than that they failed; the most specific first."""
+
+
+REPEATED = "it was repeated, and went well"
+"""What is done about what may go well the next time: nothing falls back."""
+
+
+def fall_back(
+    stage: str,
+    step: Step,
+    nodes: Sequence[str],
+    message: str,
+    instead: str,
+    error: BaseException,
+    incidents: Incidents,
+) -> Incident:
+    """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing.
+
+    This is the one place where a session says so. A cause (stage, device and kind of error) is warned of once. What was
+    `REPEATED` is no fallback, and allowed where that is forbidden.
+
+    Args:
+        stage: one of `STAGES`.
+        step: that it failed to do.
+        nodes: names of its nodes.
+        message: what happened.
+        instead: what is done now.
+        error: what the driver raised.
+        incidents: of the session.
+
+    Returns:
+        What is remembered of it.
+    """
+    fell_back(incidents.trace, step, message, instead)
+    policy = incidents.policy(stage)
+    falls_back = instead != REPEATED
+    done = "an error was raised" if policy == "forbid" and falls_back else instead
+    incident = Incident(stage, step.device, step.segment, tuple(nodes), type(error).__name__, message, done)
+    is_new = incidents.add(incident)
+    if policy == "forbid" and falls_back:
+        kind, phase = _RAISED[stage]
+        telling = next((error_type for error_type in _TELLING if isinstance(error, error_type)), kind)
+        raised = telling(
+            f"{message}; fallback is forbidden, so allow it or report this to the vendor",
+            device=step.device,
+            segment=step.segment,
+            nodes=nodes,
+            phase=getattr(error, "phase", None) or phase,
+        )
+        if isinstance(raised, errors.AccuracyError) and isinstance(error, errors.AccuracyError):
+            raised.deviation = error.deviation
+        raise raised from error
+    if policy == "warn" and is_new:
+        warnings.warn(
+            f"{message}; {instead}", errors.FallbackWarning if falls_back else errors.DriverWarning, stacklevel=3
+        )
+    return incident
+
+
+def named(nodes: Sequence[str]) -> str:
+    """Some nodes, in words."""
+    shown = ", ".join(map(repr, nodes[:3]))
+    return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
+
+
+def run_failure(step: Step, nodes: Sequence[str], why: str) -> str:
+    """What happened where a device failed to run a step.
+
+    Args:
+        step: that failed.
+        nodes: names of its nodes.
+        why: what the driver said.
+    """
+    return f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {why}"
+
+
+_RAISED: Mapping[str, tuple[type[errors.DriverError], str]] = {
+    "load": (errors.DriverError, "admit"),
+    "compile": (errors.CompilationError, "compile"),
+    "run": (errors.ExecutionError, "run"),
+    "accuracy": (errors.AccuracyError, "run"),
+}
+"""Per stage, what is raised, and what the device was asked for, where its error does not say more."""
+
+
+Cause = tuple[str, Reason | None]
+"""A device and why it refused."""
+
+
+def refuse_fallback(partitioning: Partitioning) -> None:
+    """Raise NotDelegatedError where fallback is forbidden and nodes are left for a device that nobody named."""
+    plan, setting = partitioning.plan, partitioning.setting
+    unnamed = {device.name for device in setting.devices if not device.named}
+    spare = [step for step in plan.steps if step.device in unnamed]
+    constraints = setting.constraints
+    left = [
+        node
+        for step in spare
+        for node in step.nodes
+        if constraints.fallback_at("compile" if _failed_to_compile(plan, node) else "load") == "forbid"
+    ]
+    if not left:
+        return
+    names = [plan.graph.nodes[node].name for node in left]
+    first = setting.devices[0].name
+    raise NotDelegatedError(
+        f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
+        f"({named(names)}); {_why_left(plan, first, left[0])}; "
+        f"allow fallback, or name {spare[0].device!r} as a device",
+        device=first,
+        nodes=names,
+        phase="compile" if _failed_to_compile(plan, left[0]) else "judge",
+    )
+
+
+def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
+    """Remember of each device that accelerates that its driver failed when it was asked, if it did."""
+    plan = partitioning.plan
+    for device in partitioning.setting.accelerators & plan.verdicts.keys():
+        failed = {
+            atom: verdict.detail
+            for atom, verdict in enumerate(plan.verdicts[device])
+            if isinstance(verdict, Unsupported) and verdict.reason is Reason.DRIVER_ERROR
+        }
+        if failed:
+            nodes = tuple(plan.graph.nodes[node].name for atom in failed for node in plan.graph.atoms[atom])
+            message = f"device {device!r} failed when it was asked ({named(nodes)}): {next(iter(failed.values()))}"
+            incidents.add(Incident("load", device, None, nodes, "DriverError", message, "these nodes go elsewhere"))
+
+
+def _failed_to_compile(plan: Plan, node: int) -> bool:
+    atom = plan.graph.atom_of[node]
+    said = (verdicts[atom] for verdicts in plan.verdicts.values())
+    return any(isinstance(verdict, Unsupported) and verdict.reason in _COMPILING for verdict in said)
+
+
+_COMPILING = (Reason.COMPILE_FAILED, Reason.BANNED)
+
+
+def _is_known_wrong(plan: Plan, device: str, node: int) -> bool:
+    """Whether a node was taken from a device for what it computed, which was said then."""
+    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
+    return isinstance(verdict, Unsupported) and verdict.reason is Reason.WRONG_RESULT
+
+
+def _why_left(plan: Plan, device: str, node: int) -> str:
+    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
+    if isinstance(verdict, Unsupported):
+        return f"{device!r} refused the first because of {verdict}"
+    return f"{device!r} takes the first, which its segment or a plan put elsewhere"
+
+
+def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
+    """Warn where the policy says so of a named device that took nothing, with the reason.
+
+    Nothing fell back where devices before it took the nodes, or it would have taken those that went elsewhere.
+
+    Args:
+        partitioning: what took which nodes.
+        said: causes that nobody is warned of again; it grows.
+    """
+    plan, setting = partitioning.plan, partitioning.setting
+    used = {step.device for step in plan.steps}
+    if setting.constraints.fallback_at("load") != "warn":
+        return
+    for position, device in enumerate(setting.devices):
+        if not device.accelerates or device.name in used:
+            continue
+        if setting.constraints.policy.weighs and any(plan.verdicts[device.name]):
+            continue  # it was weighed, and something else is cheaper
+        left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
+        if left and not _is_known_wrong(plan, device.name, left[0]):
+            count, refusal = len(plan.graph.nodes), _refusal(plan, device.name, left[0])
+            took = (
+                f"none of the {count} nodes; the first was refused"
+                if count > 1
+                else "no node; the only one was refused"
+            )
+            others = "; see the report for the others" if count > 1 else ""
+            _warn(
+                f"device {device.name!r} took {took} because of {refusal}{others}",
+                (device.name, _reason(plan, device.name, left[0])),
+                said,
+            )
+
+
+def warn_of_last_resort(partitioning: Partitioning, said: set[Cause]) -> None:
+    """Warn where the policy says so of nodes that are left for the last resort: it is slow, and nobody named it.
+
+    See `warn_of_idle` for the arguments.
+    """
+    plan, setting = partitioning.plan, partitioning.setting
+    spare = [device.name for device in setting.devices if device.is_spare]
+    left = [node for step in plan.steps if step.device in spare for node in step.nodes]
+    if left and setting.constraints.fallback_at("load") == "warn":
+        names = named([plan.graph.nodes[node].name for node in left])
+        _warn(
+            f"{len(left)} of {len(plan.graph.nodes)} nodes run on onnx's reference evaluator, which is slow ({names}); "
+            f"{setting.host.display_name} refused the first because of {_refusal(plan, setting.host.name, left[0])}",
+            (setting.host.name, _reason(plan, setting.host.name, left[0])),
+            said,
+        )
+
+
+def _warn(text: str, cause: Cause, said: set[Cause]) -> None:
+    if cause not in said:
+        said.add(cause)
+        warnings.warn(text, FallbackWarning, stacklevel=3)
+
+
+def _reason(plan: Plan, device: str, node: int) -> Reason | None:
+    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
+    return verdict.reason if isinstance(verdict, Unsupported) else None
+
+
+def _left_by(plan: Plan, device: str, later: Set[str]) -> list[int]:
+    """Nodes that a device refused and that run on one of `later`."""
+    elsewhere = (node for step in plan.steps if step.device in later for node in step.nodes)
+    return [node for node in elsewhere if not plan.verdicts[device][plan.graph.atom_of[node]]]
+
+
+def _refusal(plan: Plan, device: str, node: int) -> str:
+    return str(plan.verdicts[device][plan.graph.atom_of[node]])

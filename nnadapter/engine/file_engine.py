@@ -1,0 +1,248 @@
+"""Runs a compiled model. See `nnadapter.engine.engine.Engine`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.engine.by_plans import InputShapes, PlansEngine, Taken
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.file_loading import FilePlan, Loader, Requests, open_devices
+from nnadapter.engine.messages import read_array
+from nnadapter.engine.plan_store import PlanCache, PlanCounts
+from nnadapter.errors import InvalidInputError, InvalidOptionError, NNAdapterError
+from nnadapter.files.messages import Message
+from nnadapter.onnx.signature import Shapes
+from nnadapter.options import Options
+from nnadapter.traces.trace import Trace
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from nnadapter.engine.branch_conditions import Fork
+    from nnadapter.engine.cpu_fallback import CpuFallback
+    from nnadapter.engine.file_plans import OpenFilePlans
+    from nnadapter.engine.observed import KeptReport, Observed
+    from nnadapter.engine.repeated_runs import Fits, Serves
+    from nnadapter.onnx.preparation.branch_decisions import Truths
+
+    _Key = tuple[Truths, InputShapes]
+
+
+class CompiledEngine(PlansEngine[FilePlan]):
+    """A compiled model, ready to run at the shapes that it was compiled for. Usable from many threads at once.
+
+    Args:
+        file: that was opened.
+        requests: devices that the person wants; None for those of the file.
+        options: of the session.
+        trace: takes what happens in it.
+        session_options: ONNX Runtime's own.
+        whole: see `Bindable`; None where the file is all that there is.
+
+    Raises:
+        CompiledModelError: the file is damaged, or has nothing that runs here.
+        DeviceNotFoundError, DeviceUnavailableError: a device is not there.
+        InvalidOptionError: devices or options do not fit.
+    """
+
+    def __init__(
+        self,
+        file: CompiledFile,
+        requests: Requests | None,
+        options: Options,
+        trace: Trace,
+        session_options: onnxruntime.SessionOptions | None = None,
+        whole: Callable[[NNAdapterError], CpuFallback] | None = None,
+    ) -> None:
+        _refuse_placing(options)
+        if getattr(session_options, "overrides", None):  # `nnadapter.ort.SessionOptions` have them
+            raise InvalidOptionError(
+                "initializers and free dimensions of a compiled file are as they were when it was compiled; give the "
+                "session options to nnadapter.compile"
+            )
+        message = file.message
+        names = tuple(device.name for device in message.devices)
+        super().__init__(
+            file.signature,
+            tuple(message.order),
+            {row.name: read_array(row, file.container) for row in message.defaults},
+            names,
+            PlanCache(options.max_plans, options.max_plan_bytes, trace),
+            options.deadline_s,
+            session_options,
+        )
+        self._file = file
+        self._fork = _fork_of(file)
+        self._records: dict[_Key, Message] = {
+            (tuple(plan.truths), tuple(file.shapes(plan).values())): plan
+            for plan in message.plans
+            if not plan.HasField("open")
+        }
+        self._own_shapes = frozenset(shapes for _, shapes in self._records)
+        """Those that have plans of their own."""
+        file.container.check_ahead(step.program.part for step in message.plans[0].steps if step.HasField("program"))
+        self._open_devices = open_devices(
+            message.devices, requests, options.fallback, session_options, trace, options.isolated
+        )
+        make_room = self._plans.room_maker()
+        self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, whole)
+        self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
+        try:
+            # Of several choices or classes, the first run says which one is wanted.
+            if self._fork is None and (self._open is None or self._open.count < 2):
+                self.prepare(file.shapes(message.plans[0]))
+        except BaseException:
+            self._open_devices.close()
+            raise
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The devices that it runs on, the CPU last."""
+        return (*self._open_devices.opened, "cpu")
+
+    def prepare(self, shapes: Shapes) -> None:
+        """See `Engine.prepare`: programs are made ready, of every choice."""
+        sizes = (tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self.input_names)
+        known, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
+        ready = [self._is_ready(known, truths) for truths in sorted(choices - {()})]
+        if not any(ready):
+            self._is_ready(known, None)
+
+    def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
+        """Load the plan of a choice, and whether there is one; or the one of none, which is to be there."""
+        use = object()
+        try:
+            return (self._take(use, shapes) if truths is None else self._taken(use, shapes, truths)) is not None
+        finally:
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
+
+    def observed(self) -> KeptReport | Observed:
+        """See `Engine.observed`: what the file tells of the plan used last, with what was seen of its runs here."""
+        return self._told()
+
+    def _told(self) -> KeptReport:
+        from nnadapter.engine.observed import KeptReport  # most processes ask for no report
+
+        newest, opened = self._plans.newest, self._open_devices.opened
+        isolated = tuple(name for name, device in opened.items() if device.is_isolated)
+        if newest is None:
+            return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts, isolated=isolated)
+        steps = newest.plan.steps
+        return KeptReport(
+            self._file.report(newest.record),
+            seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
+            failures={bound.step.segment: bound.failures for bound in steps if bound.failures},
+            notes=(*newest.notes, *self._loader.resting),
+            incidents=self._loader.incidents,
+            plans=self.counts,
+            transfers=newest.plan.transfers,
+            isolated=isolated,
+        )
+
+    @property
+    def counts(self) -> PlanCounts:
+        """How often plans were loaded and used again."""
+        return replace(
+            self._plans.counts, served_shapes_text=f"the file is for {self._served()}" if self.input_names else ""
+        )
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._end()
+        if self._open is not None:
+            self._open.close()
+        self._plans.close((self._open_devices, self._loader))
+
+    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
+        """See `PlansEngine._take`: of what the feed chooses, else of what may be run whatever it chooses."""
+        truths = self._fork.chosen(feed) if self._fork is not None and feed is not None else ()
+        taken = self._taken(use, shapes, truths)
+        if taken is None and truths and self._may_be_any(truths, shapes):
+            taken = self._taken(use, shapes, ())
+        if taken is not None:
+            return taken
+        if self._file.whole is None:
+            raise self._unknown(shapes)
+        whole = self._file.whole
+        return (*self._plans.take(use, "whole", lambda: self._loader.load(whole)), None)
+
+    def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
+        """Whether a choice that has no plan is run by one that may be run whatever is chosen."""
+        return True
+
+    def _taken(self, use: object, shapes: InputShapes, truths: Truths) -> Taken[FilePlan] | None:
+        """The plan of a choice for these shapes; None where the file has none."""
+        key = truths, shapes
+        record = self._records.get(key)
+        if record is not None:
+            return (*self._plans.take(use, key, lambda: self._loader.load(record)), None)
+        return None if self._open is None or None in shapes else self._open.take(use, self._known(shapes), truths)
+
+    def _fits(self, feed: Mapping[str, Any]) -> Fits | None:
+        """See `PlansEngine._fits`."""
+        if self._fork is None:
+            return None
+        fork, chosen = self._fork, self._fork.chosen(feed)
+        return lambda other: fork.chosen(other) == chosen
+
+    def _serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> Serves | None:
+        """See `PlansEngine._serves`."""
+        return None if self._open is None else self._open.serves(compiled, self.signature.declares)
+
+    def _may_serve(self, compiled: FilePlan, shapes: InputShapes) -> bool:
+        """See `PlansEngine._may_serve`."""
+        return shapes not in self._own_shapes
+
+    def _open_plans(self) -> OpenFilePlans:
+        from nnadapter.engine.file_plans import OpenFilePlans  # it fills segments; most files need none of it
+
+        return OpenFilePlans(self._file.message.plans, self._loader, self._plans)
+
+    def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
+        from nnadapter.engine.file_texts import command
+
+        got = ", ".join(f"{name}={list(shape or ())}" for name, shape in zip(self.input_names, shapes, strict=True))
+        known = self._known(tuple(shapes))
+        reasons = [] if self._open is None else self._open.broken(known)
+        broken = " or ".join(f"({why})" for why in dict.fromkeys(reasons) if why)
+        return InvalidInputError(
+            f"the compiled model is for input shapes {self._served()}, got {got}{broken and f' {broken}'}; compile it "
+            f"for these as well ({command(self._file, known)}), or run the model that it was made of"
+        )
+
+    def _served(self) -> str:
+        from nnadapter.engine.file_texts import served
+
+        return served(self._file, [] if self._open is None else self._open.held)
+
+
+def _fork_of(file: CompiledFile) -> Fork[Truths] | None:
+    """Where inputs choose first, if they do."""
+    if not file.message.forks:
+        return None
+    from nnadapter.engine.branch_conditions import fork_of  # most files choose nothing
+
+    return fork_of(file)
+
+
+def _refuse_placing(options: Options) -> None:
+    """Refuse what says where nodes go, or finds out where they may not: that was done when the file was compiled."""
+    usual = Options()
+    for name in ("policy", "rules", "plan"):
+        if getattr(options, name) != getattr(usual, name):
+            raise InvalidOptionError(
+                f"{name} says where nodes go, which was decided when the model was compiled; give it to "
+                "nnadapter compile, or nnadapter.compile"
+            )
+    if options.background:
+        raise InvalidOptionError(
+            "background is for sessions that make plans of a model, and a compiled file has them; leave it out"
+        )
+    if options.checks:
+        raise InvalidOptionError(
+            "verify and shadow look for wrong nodes in the model, which a compiled file has not; give verify to "
+            "nnadapter.compile, or run the model itself"
+        )

@@ -1,0 +1,614 @@
+"""Plans of a compiled file: their devices, and programs that are deserialized, or compiled again from the segment.
+
+The graph of such a plan is the one between segments: each is a node. A program that the driver wrote is deserialized if
+the driver says that it fits; where it does not, the segment is compiled again, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nnadapter.drivers.arenas import Arenas
+from nnadapter.drivers.boundary import ask_compatibility, checked_program, clone_with_constants, has_of, open_context
+from nnadapter.drivers.capability import Capability, Threading
+from nnadapter.drivers.failures import NamedCalls, named_call
+from nnadapter.drivers.interface import Compatibility, Context, Program, is_streaming
+from nnadapter.drivers.registry import device_info
+from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, Isolate, named_requests, select_one
+from nnadapter.engine.binder import Bindable, Binder
+from nnadapter.engine.bound_steps import BoundStep, Substitute
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.executor import CompiledPlan
+from nnadapter.engine.fallback import Incident, Incidents, fall_back, run_failure
+from nnadapter.engine.messages import (
+    PROGRAM,
+    Segments,
+    loadable_part,
+    read_array,
+    read_check,
+    read_options,
+    values_by_name,
+)
+from nnadapter.engine.plan_devices import PlanDevices, evict_nothing, making
+from nnadapter.engine.plan_store import Holding
+from nnadapter.errors import (
+    FAILURES,
+    CompiledModelError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    ExecutionError,
+    InvalidOptionError,
+    NNAdapterError,
+    describe,
+)
+from nnadapter.files.messages import Message
+from nnadapter.kernels import calling_kernels
+from nnadapter.options import Fallback, fallback_at
+from nnadapter.planning.absent import Absents
+from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
+from nnadapter.process.resources import close_all
+from nnadapter.store.container import Container
+from nnadapter.traces.trace import Trace
+from partition.graph import Graph, Node
+from partition.plan import Plan, Step, make_plan
+from partition.segments import Segment
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from nnadapter.engine.compiled import Watch
+    from nnadapter.engine.cpu_fallback import CpuFallback
+    from nnadapter.engine.shape_messages import HeldSizes
+
+
+Requests = DeviceRequest | Sequence[DeviceRequest]
+
+
+@dataclass(frozen=True, eq=False)
+class FileDevice:
+    """A device that segments of a file run on."""
+
+    name: str
+    capability: Capability
+    context: Context
+    has_memory: bool
+    is_streaming: bool
+    """Its steps are enqueued where that saves a wait."""
+    has_raw_inputs: bool
+    """Its own code gets the addresses of inputs."""
+    is_isolated: bool
+    """It has a process of its own."""
+    kept: tuple[str, str]
+    """Version and hardware of the device that the file was compiled with."""
+
+    @cached_property
+    def is_as_kept(self) -> bool:
+        """Its driver and its hardware are those; asked where a driver does not judge its programs itself."""
+        info = device_info(self.name)
+        return (info.version or info.distribution, info.sub_type) == self.kept
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether nodes on it count as delegated."""
+        return self.capability.role.accelerates
+
+    def close(self) -> None:
+        """Close the context."""
+        named_call(self.name, "close")(close_all, [self.context])
+
+
+@dataclass(frozen=True, eq=False)
+class FileDevices:
+    """The devices of a file, but for the CPU, whose segments need none."""
+
+    opened: Mapping[str, FileDevice] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Name -> why it is not used."""
+
+    @property
+    def accelerators(self) -> frozenset[str]:
+        """Names of the devices on which nodes count as delegated."""
+        return frozenset(name for name, device in self.opened.items() if device.accelerates)
+
+    @property
+    def owning(self) -> frozenset[str]:
+        """Names of the devices that have memory of their own."""
+        return frozenset(name for name, device in self.opened.items() if device.has_memory)
+
+    @property
+    def streaming(self) -> frozenset[str]:
+        """See `Setting.streaming`."""
+        return frozenset(name for name, device in self.opened.items() if device.is_streaming)
+
+    def close(self) -> None:
+        """Close every context."""
+        close_all(self.opened.values())
+
+
+def open_devices(
+    records: Sequence[Message],
+    requests: Requests | None,
+    fallback: Fallback,
+    session_options: onnxruntime.SessionOptions | None,
+    trace: Trace,
+    isolate: Isolate = False,
+) -> FileDevices:
+    """Open the devices that a file was compiled for.
+
+    Args:
+        records: of the file's devices.
+        requests: those that the person wants; None for all of the file's, with the options that they were given.
+        fallback: where it is `allow`, the CPU takes the place of a device that is not there; unless it is `forbid`,
+            that of one that fails as it is opened.
+        session_options: ONNX Runtime's own.
+        trace: of the session.
+        isolate: devices that have a process of their own.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: a device is not there.
+        InvalidOptionError: the person names a device that the file was not compiled for, or options do not fit.
+    """
+    wanted = None if requests is None else named_requests(requests)
+    kept = {record.name for record in records}
+    for name in () if wanted is None else wanted:
+        if name not in kept and name not in HOSTS:
+            raise InvalidOptionError(
+                f"the model was compiled for {', '.join(map(repr, sorted(kept)))}, and device {name!r} is asked for; "
+                "compile it for that one, or leave devices out"
+            )
+    opened: dict[str, FileDevice] = {}
+    absent: dict[str, str] = {}
+    absents = Absents(fallback_at(fallback, "load"))
+    try:
+        for record in records:
+            if record.name == CPU:
+                continue
+            if wanted is not None and record.name not in wanted:
+                absent[record.name] = "it is not among the devices that were asked for"
+                continue
+            try:
+                options = {} if wanted is None else wanted[record.name]
+                device = absents.opened(record.name, partial(_open, record, options, session_options, trace, isolate))
+                if device is None:
+                    absent[record.name] = absents[-1].message
+                else:
+                    opened[record.name] = device
+            except (DeviceNotFoundError, DeviceUnavailableError) as error:
+                if fallback_at(fallback, "load") != "allow":
+                    raise _absent(record.name, error) from error
+                absent[record.name] = describe(error)
+    except BaseException:
+        close_all(opened.values())
+        raise
+    return FileDevices(opened, absent)
+
+
+def _open(
+    record: Message,
+    options: Mapping[str, object],
+    session_options: onnxruntime.SessionOptions | None,
+    trace: Trace,
+    isolate: Isolate,
+) -> FileDevice:
+    selected = select_one(record.name, {**read_options(record.options), **options}, isolate)
+    device, context = open_context(selected, trace)
+    if session_options is not None:
+        context = context.with_session_options(session_options)
+    context = calling_kernels(selected.name, device.capability, context)
+    try:
+        has_memory, has_streams, is_raw = (has_of(selected.name, device, attribute) for attribute in _ASKED)
+    except BaseException:
+        close_all([context])
+        raise
+    streams = is_streaming(device.capability.threading, has_memory=has_memory, has_streams=has_streams)
+    kept = record.version, record.hardware
+    own = selected.limits is not None
+    return FileDevice(selected.name, device.capability, context, has_memory, streams, is_raw, own, kept)
+
+
+_ASKED = ("has_memory", "has_streams", "has_raw_inputs")
+
+
+def _absent(name: str, error: NNAdapterError) -> NNAdapterError:
+    return DeviceUnavailableError(
+        f"the model was compiled for device {name!r}, which cannot be used here: {describe(error)}; use it where the "
+        "device is, or have the CPU take its place with Options(fallback='allow')"
+    )
+
+
+_FITTING = frozenset((Compatibility.IDENTICAL, Compatibility.COMPATIBLE))
+_WHY = {
+    Compatibility.INCOMPATIBLE: "its program is another device's, or another version of its driver wrote it",
+    Compatibility.RECOMPILE: "driver, device or options are others",
+}
+
+
+def reason_against(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> str:
+    """Return why a device would not run a program as it is, by what its driver says of the header; empty if it would.
+
+    Where the driver does not tell, the host compares versions and devices.
+
+    Args:
+        device: of the file.
+        blob: the program.
+        about: the segment, and names of its nodes.
+    """
+    says = named_call(device.name, "check_blob", *about)(ask_compatibility, device.context, blob)
+    if isinstance(says, Unsupported):
+        return says.detail
+    if says is None:
+        says = Compatibility.IDENTICAL if device.is_as_kept else Compatibility.RECOMPILE
+    return "" if says in _FITTING else _WHY[says]
+
+
+@dataclass(frozen=True, eq=False)
+class Programs:
+    """Asks drivers for programs."""
+
+    container: Container
+    """The file."""
+    trace: Trace
+
+    def deserialized(
+        self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
+    ) -> Program | None:
+        """The program that the driver wrote; None where it does not fit."""
+        blob = self.container.contents(part, PROGRAM)
+        why = reason_against(device, blob, about)
+        if not why:
+            try:
+                with making(self.trace, device.name, "deserialize", *about):
+                    deserialize = named_call(device.name, "deserialize", *about)
+                    return checked_program(deserialize(device.context.deserialize_view, blob))
+            except FAILURES as error:
+                why = describe(error)
+        notes.append(f"segment {about[0]} was compiled again for {device.name}: {why}")
+        return None
+
+    def compiled(
+        self, device: FileDevice, model: Any, twin: Program | None, alone: bool, about: tuple[int, Sequence[str]]
+    ) -> Program:
+        """The program of a kept segment."""
+        if twin is not None:
+            with making(self.trace, device.name, "clone_with_constants", *about):
+                bound = named_call(device.name, "clone_with_constants", *about)(
+                    clone_with_constants, device.context, twin, model
+                )
+            if bound is not None:
+                return checked_program(bound)
+        call = "compile_whole_graph" if alone else "compile"
+        with making(self.trace, device.name, "compile", *about):
+            compiled = named_call(device.name, call, *about)(getattr(device.context, call), model)
+            return checked_program(compiled)
+
+
+NO_STORED_PROGRAM = "no program of it is stored"
+"""End of the note that a segment of a stored plan was compiled again, which is no failure."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FilePlan:
+    """A plan of a file that is ready to run."""
+
+    plan: CompiledPlan
+    record: Message
+    notes: tuple[str, ...] = ()
+    """What was done otherwise than the file says."""
+    watch: Watch | None = None
+    held: HeldSizes | None = None
+    """The shapes that it serves; None where these are those of the record alone."""
+
+    @property
+    def has_dynamic_shapes(self) -> bool:
+        """It serves many shapes."""
+        return self.held is not None
+
+    @property
+    def holding(self) -> Holding:
+        """See `RunnablePlan.holding`."""
+        return self.plan.holding
+
+    def close(self) -> None:
+        """Free every program."""
+        self.plan.close()
+
+
+class Loaded(NamedTuple):
+    """A program, where it runs, and the values that it reads."""
+
+    program: Program
+    device: str
+    inputs: tuple[str, ...]
+    takes_sizes: bool = False
+    """It leaves sizes open, and is adapter IR."""
+
+
+@dataclass(eq=False)
+class Loader:
+    """Loads plans of one file."""
+
+    file: CompiledFile
+    devices: FileDevices
+    fallback: Fallback
+    trace: Trace
+    session_options: onnxruntime.SessionOptions | None = None
+    make_room: Callable[[], bool] = evict_nothing
+    """See `PlanDevices`."""
+    make_cpu_fallback: Callable[[NNAdapterError], CpuFallback] | None = None
+    """See `Bindable`."""
+    arenas: Arenas = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the segments of the file."""
+        self.segments = Segments(self.file.container)
+        opened = self.devices.opened
+        self.arenas = Arenas(shared=any(device.is_isolated for device in opened.values()))
+        self._site = PlanDevices(
+            accelerators=self.devices.accelerators,
+            owning=self.devices.owning,
+            threading={
+                CPU: Threading.REENTRANT,
+                **{name: device.capability.threading for name, device in opened.items()},
+            },
+            trace=self.trace,
+            raw=frozenset(name for name, device in opened.items() if device.has_raw_inputs),
+            rests=fallback_at(self.fallback, "run") != "forbid",
+            make_room=self.make_room,
+        )
+        self.programs = Programs(self.file.container, self.trace)
+        """Of the file's devices."""
+        self._uses_host = False
+        self.incidents = Incidents(self.fallback, self.trace)
+        """Of the session."""
+
+    def close(self) -> None:
+        """Give back what the CPU's segments needed for their runs, and memory between steps."""
+        self.arenas.close()
+        if self._uses_host:
+            from nnadapter.drivers.onnxruntime.sessions import shrink_arena
+
+            shrink_arena()
+
+    @property
+    def resting(self) -> tuple[str, ...]:
+        """What is said of devices that rest now."""
+        return self._site.resting
+
+    def load(self, record: Message) -> FilePlan:
+        """Return a plan with its programs.
+
+        Raises:
+            CompiledModelError: the file is damaged, or has nothing that runs here.
+            CompilationError: a segment that has to be compiled again is not.
+        """
+        notes: list[str] = []
+        loaded: dict[int, Loaded] = {}
+        try:
+            held = self.held_sizes(record)
+            self.load_steps(record, held, range(len(record.steps)), loaded, notes)
+            if record is self.file.whole:
+                notes.append("the CPU ran the model as it was: the file has no plan for these shapes")
+            plan = self._bound(record, held, loaded)
+            return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), held=held)
+        except (KeyError, IndexError, TypeError) as error:  # of the record: what drivers raise is translated before
+            close_all(loaded_step.program for loaded_step in loaded.values())
+            raise self.file.container.damaged(f"a plan contradicts itself ({describe(error)})") from error
+        except BaseException:
+            close_all(loaded_step.program for loaded_step in loaded.values())
+            raise
+
+    def held_sizes(self, record: Message) -> HeldSizes | None:
+        """Read at which shapes a plan holds; None where these are its own alone."""
+        if not record.HasField("open"):
+            return None
+        from nnadapter.engine.shape_messages import read_open_sizes  # plans of fixed sizes have none
+
+        return read_open_sizes(record.open, self.file.shapes(record), self.segments)
+
+    def load_steps(
+        self,
+        record: Message,
+        held: HeldSizes | None,
+        positions: Iterable[int],
+        loaded: dict[int, Loaded],
+        notes: list[str],
+    ) -> None:
+        """Load the programs of some steps of a plan, and what was done otherwise than the file says."""
+        for number in positions:
+            loaded[number] = self._loaded(number, record, held, loaded, notes)
+
+    def _loaded(
+        self,
+        number: int,
+        record: Message,
+        held: HeldSizes | None,
+        before: Mapping[int, Loaded],
+        notes: list[str],
+    ) -> Loaded:
+        step, alone = record.steps[number], len(record.steps) == 1
+        about = (number, list(step.nodes))
+        if step.device == CPU:
+            return Loaded(self._host_program(step.segment, step, alone), CPU, tuple(step.segment.inputs))
+        device = self.devices.opened.get(step.device)
+        if device is None:
+            why = self.devices.absent.get(step.device, "it is not among the file's devices")
+            return self._make_substitute(step, why, notes)
+        if step.HasField("program"):
+            program = self.programs.deserialized(device, step.program.part, about, notes)
+            if program is not None:
+                return Loaded(program, step.device, tuple(step.program.inputs), bool(step.segment.places))
+        if not step.HasField("segment"):
+            return self._make_substitute(
+                step, "its program does not fit, and the file has nothing to compile again", notes
+            )
+        twin = before[step.twin].program if step.HasField("twin") else None
+        try:
+            model = self.segments.model(step.segment, None if held is None else held.trace)
+            program = self.programs.compiled(device, model, twin, alone, about)
+        except CompiledModelError:
+            raise
+        except FAILURES as error:  # a driver may raise anything; this is its border
+            return self._not_compiled(number, step, error, notes)
+        if not step.HasField("program"):
+            notes.append(f"segment {number} was compiled for {step.device}: {NO_STORED_PROGRAM}")
+        return Loaded(program, step.device, tuple(step.segment.inputs), bool(step.segment.places))
+
+    def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> Loaded:
+        """The CPU in place of a device that does not compile its segment again, as the policy wants it said."""
+        why = f"it failed to compile segment {number}: {describe(error)}"
+        failed = Step(
+            segment=number,
+            device=step.device,
+            nodes=(number,),
+            inputs=tuple(step.inputs),
+            constants=(),
+            outputs=tuple(step.outputs),
+            released=(),
+        )
+        if self.incidents.policy("compile") != "forbid":
+            loaded = self._make_substitute(step, why, notes)
+        text, nodes = f"device {step.device!r} was to compile again what it had taken: {why}", list(step.nodes)
+        fall_back("compile", failed, nodes, text, "the CPU runs it", error, self.incidents)
+        return loaded
+
+    def _make_substitute(self, step: Message, why: str, notes: list[str]) -> Loaded:
+        """The CPU in place of a device."""
+        if not step.HasField("instead"):
+            raise CompiledModelError(
+                f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({why}), and the file "
+                "has nothing for the CPU in its place; compile it with fallback allowed",
+                file=self.file.container.name,
+            )
+        notes.append(f"the CPU runs what was compiled for {step.device}: {why}")
+        return Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
+
+    def _host_program(self, segment: Message, step: Message, alone: bool) -> Program:
+        from nnadapter.drivers.onnxruntime.program import load_program  # many files leave the CPU nothing
+
+        self._uses_host = True
+        model = loadable_part(segment, self.segments, self.session_options)
+        return load_program(
+            model,
+            self.session_options,
+            spins=alone,
+            single_threaded=segment.single_threaded,
+            border=(len(segment.inputs), len(step.outputs)),
+            without=tuple(segment.without),
+        )
+
+    def _bound(self, record: Message, held: HeldSizes | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
+        devices, reads = (
+            [getattr(loaded_step, name) for loaded_step in loaded.values()] for name in ("device", "inputs")
+        )
+        binder = self.binder(record, devices, dict(enumerate(reads)))
+        steps = [step_of(binder, number, loaded_step) for number, loaded_step in loaded.items()]
+        is_told = any(loaded_step.takes_sizes for loaded_step in loaded.values())
+        return binder.plan(steps, held.size_class if held is not None and (is_told or held.gives) else None)
+
+    def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
+        """What binds the steps of a plan.
+
+        Args:
+            record: of the plan.
+            devices: on which its steps are.
+            reads: what the program of each reads.
+        """
+        plan = _plan_of(self.file, record, devices)
+        bindable = Bindable(
+            plan=plan,
+            reads=reads,
+            overlap=_overlap_of(plan, reads, self.devices.streaming, record),
+            constants={row.name: read_array(row, self.file.container) for row in record.constants},
+            nodes_of=lambda step: list(record.steps[step.segment].nodes),
+            run_failed=partial(self._run_failed, record),
+            say=partial(self._say_run_failed, record),
+            reference=partial(self._reference, record),
+            checks={
+                number: tuple(map(read_check, step.checks)) for number, step in enumerate(record.steps) if step.checks
+            },
+            make_cpu_fallback=self.make_cpu_fallback,
+        )
+        return Binder(self._site, self.arenas, bindable)
+
+    def _run_failed(self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
+        """What runs a failed step: the CPU. Raises where the policy says so, or where the file has nothing for it."""
+        if self.incidents.policy("run") == "forbid":
+            self._say_run_failed(record, step, error, "")
+        message = record.steps[step.segment]
+        try:
+            substitute = self._reference(record, slots, step)
+        except NNAdapterError as second:
+            raise ExecutionError(
+                f"{run_failure(step, message.nodes, describe(error))}; nothing else runs it: {describe(second)}",
+                device=step.device,
+                segment=step.segment,
+                nodes=list(message.nodes),
+                phase="run",
+            ) from error
+        return substitute
+
+    def _reference(self, record: Message, slots: Mapping[str, int], step: Step) -> Substitute:
+        """The CPU's program of a step."""
+        message = record.steps[step.segment]
+        if not message.HasField("instead"):
+            raise CompiledModelError("the file was compiled with fallback forbidden")
+        instead = self._make_substitute(message, "it failed", [])
+        inputs = tuple(slots[name] for name in instead.inputs)
+        pool = self._site.pools(NamedCalls(CPU, step.segment, list(message.nodes)))(instead.program)
+        return Substitute(CPU, "the CPU", pool, inputs)
+
+    def _say_run_failed(self, record: Message, step: Step, error: BaseException, instead: str) -> Incident:
+        message = record.steps[step.segment]
+        text = run_failure(step, message.nodes, describe(error))
+        return fall_back("run", step, list(message.nodes), text, instead, error, self.incidents)
+
+
+def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
+    """How the steps of a plan overlap; beside each other only as the file says, which weighed its own devices alone."""
+    enqueued = enqueued_of(plan, streaming)
+    is_as_kept = all(
+        step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)
+    )
+    beside = {number for number, recorded_step in enumerate(record.steps) if recorded_step.alongside}
+    handed = frozenset(beside if is_as_kept and not enqueued else ())
+    return waiting(plan, needs_of(plan, reads), enqueued, handed)
+
+
+def step_of(binder: Binder, position: int, loaded: Loaded) -> BoundStep:
+    """The step at a position of a plan with the program that was loaded for it."""
+    return binder.step(position, loaded.program, loaded.inputs, is_told_sizes=loaded.takes_sizes)
+
+
+def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Plan:
+    """The plan of segments, each of which is a node."""
+    nodes = tuple(
+        Node(
+            name=f"segment {number}",
+            op_type=step.device,
+            domain="",
+            inputs=tuple(dict.fromkeys((*step.inputs, *step.program.inputs, *_read_by(step)))),
+            outputs=tuple(step.outputs),
+            captured=tuple(step.instead.inputs),
+            origins=tuple(step.nodes),
+        )
+        for number, step in enumerate(record.steps)
+    )
+    graph = Graph(
+        nodes=nodes,
+        values=values_by_name(record.values),
+        constants=frozenset(row.name for row in record.constants),
+        inputs=(*file.message.order, *record.open.size_class.given.names),
+        outputs=tuple(row.name for row in file.message.outputs),
+    )
+    segments = [Segment(device, (number,)) for number, device in enumerate(devices)]
+    return make_plan(graph, tuple(dict.fromkeys(devices)), {}, devices, segments, exact=True)
+
+
+def _read_by(step: Message) -> list[str]:
+    """What the kept segment of a step reads; what it was given of sizes is a constant of it."""
+    given = frozenset(step.given.names)
+    return [name for name in step.segment.inputs if name not in given]

@@ -1,0 +1,192 @@
+"""Descriptions of a compiled file in words, and the check whether it runs here as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from nnadapter.drivers.selection import CPU
+from nnadapter.engine.branch_conditions import choice_in_words
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.file_loading import FileDevice, FileDevices, open_devices, reason_against
+from nnadapter.engine.messages import PROGRAM, Segments
+from nnadapter.engine.plan_store import PLAN_FOR_EACH
+from nnadapter.engine.shape_messages import HeldSizes, read_open_sizes
+from nnadapter.errors import NNAdapterError, describe
+from nnadapter.files.messages import Message
+from nnadapter.ir.symbolic_numbers import SymbolicNumber
+from nnadapter.onnx.signature import Shapes
+from nnadapter.options import Options
+from nnadapter.planning.bounds import Bounds
+from nnadapter.traces.trace import SILENT
+
+_MOST = 8
+"""Sets of shapes that are told."""
+_MOST_ALIKE = 2
+"""Inputs of one shape that are each told."""
+
+
+def served(file: CompiledFile, held: Sequence[HeldSizes]) -> str:
+    """Return `served_sets` in one sentence."""
+    return " or ".join(served_sets(file, held))
+
+
+def served_sets(file: CompiledFile, held: Sequence[HeldSizes]) -> Sequence[str]:
+    """Return the shapes that the plans of a file serve: a name stands for any size that it may have.
+
+    Args:
+        file: that was opened.
+        held: of its plans that leave sizes open.
+    """
+    fixed = [plan for plan in file.message.plans if not plan.HasField("open")]
+    classes = [plan for plan in file.message.plans if plan.HasField("open")]
+    told = [(plan, in_words(file.shapes(plan))) for plan in fixed]
+    told += [(plan, _of_class(file, sizes)) for plan, sizes in zip(classes, held, strict=False)]
+    texts_of: dict[str, dict[str, None]] = {}
+    for plan, shapes in told:
+        texts_of.setdefault(choice_in_words(file, plan.truths), {})[shapes] = None
+    in_turn = zip_longest(*([_where(each, choice) for each in texts] for choice, texts in texts_of.items()))
+    texts = [text for turn in in_turn for text in turn if text is not None]
+    return texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
+
+
+def plans_held(file: CompiledFile) -> list[HeldSizes]:
+    """Return the shapes that the plans of a file serve which leave sizes open.
+
+    Raises:
+        CompiledModelError: the file is damaged.
+    """
+    segments = Segments(file.container)
+    plans = (plan for plan in file.message.plans if plan.HasField("open"))
+    return [read_open_sizes(plan.open, file.shapes(plan), segments) for plan in plans]
+
+
+def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
+    """One set of shapes; of inputs that are alike, as the many of a cache, the first is told and the others counted."""
+    texts = {name: f"[{', '.join(map(str, shape))}]" for name, shape in shapes.items()}
+    alike: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        alike.setdefault(text.replace(f"{name}[", "its own ["), []).append(name)
+    groups = ([names] if len(names) > _MOST_ALIKE else [[name] for name in names] for names in alike.values())
+    told = {group[0]: len(group) - 1 for subgroups in groups for group in subgroups}
+    return ", ".join(
+        f"{name}={text}" + (f" (and {told[name]} inputs alike)" if told[name] else "")
+        for name, text in texts.items()
+        if name in told
+    )
+
+
+def command(file: CompiledFile, shapes: Shapes) -> str:
+    """Return the command that compiles a model for further shapes."""
+    devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
+    given = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+    plain = f"nnadapter compile MODEL -d {devices} {given} -o FILE"
+    return f"{plain}, with --dynamic-shapes for others like them" if _may_leave_open(file) else plain
+
+
+def _where(shapes: str, choice: str) -> str:
+    """The shapes that a plan serves, with what inputs choose where it does."""
+    return f"{shapes} where {choice}" if choice else shapes
+
+
+def _may_leave_open(file: CompiledFile) -> bool:
+    """Whether plans for many shapes may be had: the model leaves sizes open, no plan does, and no reason is told."""
+    rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
+    is_open = any(not isinstance(size, int) for row in rows for size in row.shape or ())
+    notes = json.loads(file.report(plans[0]))["notes"]
+    is_told = any(note.startswith(PLAN_FOR_EACH) for note in notes)
+    return is_open and not is_told and not any(plan.HasField("open") for plan in plans)
+
+
+def _of_class(file: CompiledFile, held: HeldSizes) -> str:
+    names = {row.name: row for rows in (file.signature.inputs, file.signature.overridable) for row in rows}
+    if held.size_class is not None:
+        shapes = dict(_by_class(held.size_class.shapes, {name: row.shape or () for name, row in names.items()}))
+        return in_words(shapes if held.bounds is None else dict(_within(shapes, held.bounds)))
+    if held.bounds is not None:
+        return in_words(dict(_by_bounds(held.bounds, names)))
+    return in_words({name: ["?" if size is None else size for size in names[name].shape or ()] for name in names})
+
+
+def _by_class(
+    shapes: Mapping[str, Sequence[Any]], declared: Mapping[str, Sequence[Any]]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Sizes that are equal have one name; those that may be no other are numbers."""
+    called: dict[int, str] = {}
+    for name, shape in shapes.items():
+        yield name, [_called(size, axis, name, declared, called) for axis, size in enumerate(shape)]
+
+
+def _called(size: Any, axis: int, name: str, declared: Mapping[str, Sequence[Any]], called: dict[int, str]) -> Any:
+    if not isinstance(size, SymbolicNumber):
+        return size
+    if size.trace.is_constant(size.number):
+        return size.trace.hint(size.number)
+    shape = declared.get(name, ())
+    own = shape[axis] if axis < len(shape) and isinstance(shape[axis], str) else f"{name}[{axis}]"
+    taken = called.values()
+    return called.setdefault(size.trace.representative(size.number), own if own not in taken else f"{name}[{axis}]")
+
+
+def _within(shapes: Mapping[str, Sequence[Any]], bounds: Bounds) -> Iterator[tuple[str, list[Any]]]:
+    """The sizes of a class, which have names where they are open, with the bounds of these."""
+    for name, shape in shapes.items():
+        ends = zip(shape, bounds.least[name], bounds.largest[name], strict=True)
+        is_free = name in bounds.unread
+        yield (
+            name,
+            [size if is_free or isinstance(size, int) else f"{size}: {low} to {high}" for size, low, high in ends],
+        )
+
+
+def _by_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    for name, shape in bounds.least.items():
+        declared = names[name].shape or (None,) * len(shape)
+        ends = zip(declared, shape, bounds.largest[name], strict=True)
+        between = [low if isinstance(size, int) else f"{low} to {high}" for size, low, high in ends]
+        yield name, ["any" for _ in shape] if name in bounds.unread else between
+
+
+def reasons_against(file: CompiledFile) -> tuple[str, ...]:
+    """Return why a file would not run here as it is, in words; none where it would.
+
+    Raises:
+        CompiledModelError: the file is damaged.
+    """
+    file.container.verify()
+    plans_held(file)
+    reasons: dict[str, None] = {}
+    for record in file.message.devices:
+        try:
+            devices = open_devices([record], None, "forbid", None, SILENT, Options().isolated)
+        except NNAdapterError as error:
+            reasons[describe(error)] = None
+            continue
+        try:
+            reasons.update(dict.fromkeys(_of_device(file, record.name, devices)))
+        finally:
+            devices.close()
+    return tuple(reasons)
+
+
+def _of_device(file: CompiledFile, name: str, devices: FileDevices) -> Iterator[str]:
+    device = devices.opened.get(name)
+    if device is None or name == CPU:
+        return
+    for plan in file.message.plans:
+        for number, step in enumerate(plan.steps):
+            if step.device == name:
+                yield from _of_step(file, number, step, device)
+
+
+def _of_step(file: CompiledFile, number: int, step: Message, device: FileDevice) -> Iterator[str]:
+    programs = [step.program] if step.HasField("program") else [row.program for row in step.filled]
+    for program in programs:
+        blob = file.container.contents(program.part, PROGRAM)
+        why = reason_against(device, blob, (number, list(step.nodes)))
+        if why:
+            yield f"segment {number} is compiled again for {device.name!r}: {why}"
+    if not programs and not device.is_as_kept:
+        yield f"the driver of {device.name!r} is another one here, and compiles segment {number} when it is loaded"

@@ -1,0 +1,444 @@
+"""A model on the CPU alone: ONNX Runtime on the original model, untouched, and bit-equal to it.
+
+Where its optimizers break a model, they are disabled: see `nnadapter.drivers.onnxruntime.failures` and `optimizers`.
+
+What a session that only loads and runs a model does not need (onnx, planning, bindings, traces) is imported where it is
+needed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nnadapter.drivers.failures import print_crashes
+from nnadapter.drivers.onnxruntime.failures import (
+    UnoptimizedRuns,
+    disabled_optimizers,
+    translated,
+    with_fewer_optimizations,
+    without_extended,
+    wrong_fusions,
+)
+from nnadapter.drivers.onnxruntime.values import (
+    gives_foreign_memory,
+    goes_by_memory,
+    inner_run,
+    is_foreign,
+    run_by_memory,
+)
+from nnadapter.engine.provenance import Provenance, of_one
+from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, ModelFileError
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
+from nnadapter.onnx.wire_format import check_size, mentions
+from nnadapter.process.real_onnxruntime import onnxruntime
+
+if TYPE_CHECKING:
+    import onnx
+
+    from nnadapter.engine.bindings import Binding
+    from nnadapter.engine.control import RunControl
+    from nnadapter.engine.feed_counts import CountCheck
+    from nnadapter.engine.observed import Observed
+    from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature
+    from nnadapter.planning.setting import Setting
+
+
+_Result = TypeVar("_Result")
+_Run = Callable[..., Any]
+CPU = "cpu"
+"""What reports and provenance call it."""
+_OF_COUNTS = ("tensor(int64)", "tensor(int32)", "tensor(int16)", "tensor(float)", "tensor(double)")
+_ADVICE = "check the model with onnx.checker, or update onnxruntime"
+
+
+class HostEngine:
+    """Runs a model by one ONNX Runtime session, which is `session`."""
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        setting: Callable[[], Setting],
+        session_options: onnxruntime.SessionOptions | None,
+        provider_options: Mapping[str, Any],
+        arguments: Mapping[str, Any],
+        deadline_s: float | None = None,
+        around: Callable[[_Run], _Run] = lambda run: run,
+    ) -> None:
+        """Load the model.
+
+        Args:
+            source: path, contents, or model.
+            setting: opens the CPU as a device of a session, with what a person demands: for reports.
+            session_options: ONNX Runtime's own.
+            provider_options: of ONNX Runtime's CPU provider.
+            arguments: what ONNX Runtime's session takes beside.
+            deadline_s: see `Options.deadline_s`.
+            around: what stands around ONNX Runtime's runs, by a feed and by a binding.
+
+        Raises:
+            InvalidModelError, ModelFileError: ONNX Runtime does not load it, or an equation of Einsum is none.
+        """
+        self._source, self._setting = source, setting
+        self._deadlines = None
+        if deadline_s is not None:
+            from nnadapter.engine.control import Deadlines
+
+            self._deadlines = Deadlines(deadline_s)
+        provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
+        self._loader = _Loader(source, session_options, provider, arguments)
+        self._unoptimized_runs, self._around = UnoptimizedRuns(), around
+        self.session = self._loader.load()
+        self._counts = self._loader.count_checks(self.session)
+        self._names = [value.name for value in self.session.get_outputs()]
+        self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
+        self._checks_feeds = bool(self._counts or self._texts)
+        by_memory = gives_foreign_memory(self.session)
+        self._run = around(run_by_memory(self.session) if by_memory else inner_run(self.session))
+        self._run_binding = around(self.session.run_with_iobinding)
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        control: RunControl | None = None,
+    ) -> tuple[list[Any], Provenance]:
+        """See `Engine.run`."""
+        if control is None and not self._has_deadline(options):
+            return self._run_with(names, feed, options)
+        complete = feed if options is None else self._with_adapters(feed, options)
+        return self._controlled(lambda given: self._run_with(names, complete, given), options, control)
+
+    def _with_adapters(self, feed: Mapping[str, Any], options: Any) -> Mapping[str, Any]:
+        """Return the feed with the parameters of active adapters: a copy of the options has none."""
+        from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters
+
+        return (
+            {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))}
+            if has_adapters(options)
+            else feed
+        )
+
+    def _has_deadline(self, options: Any) -> bool:
+        if self._deadlines is not None or options is None:
+            return self._deadlines is not None
+        from nnadapter.engine.control import deadline_of
+
+        return deadline_of(options) is not None
+
+    def _controlled(self, run: Callable[[Any], _Result], options: Any, control: RunControl | None) -> _Result:
+        """What a run with run options gives, which ends where it is to stop."""
+        from nnadapter.engine.control import RunControl
+
+        control = control or RunControl()
+        try:
+            return run(control.begin(options, self._deadlines))
+        except CancelledError as error:
+            raise control.error("the model was under way", device=CPU) from error
+        finally:
+            control.end()
+
+    def _run_with(
+        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any
+    ) -> tuple[list[Any], Provenance]:
+        if self._checks_feeds:
+            feed = self._checked(feed)
+        started = time.perf_counter()
+        try:
+            results = self._run(names or self._names, feed, options)
+        except ClosedError:
+            raise
+        except Exception as error:  # noqa: BLE001  it is raised again where it is not mended
+            results = self._by_memory(names, feed, options, error)
+        return results, of_one(0, CPU, time.perf_counter() - started)
+
+    def binding(self) -> Binding:
+        """See `Engine.binding`."""
+        from nnadapter.engine.bindings import HostBinding
+
+        return HostBinding(self.session, self._run_bound, self._counts)
+
+    def prepare(self, shapes: Shapes) -> None:
+        """Nothing to do: ONNX Runtime takes every shape."""
+
+    def observed(self) -> Observed:
+        """See `Engine.observed`; the model is read again for it."""
+        from nnadapter.engine.observed import Observed
+        from nnadapter.onnx.files import load_model
+        from nnadapter.onnx.preparation.default_sizes import default_shapes
+        from nnadapter.planning.planner import Planner, prepare_for
+
+        model, setting = load_model(self._source, folder=self._folder()), self._setting()
+        prepared = prepare_for(model, setting)
+        planner = Planner(prepared, setting)
+        settled = planner.settle(planner.judge(default_shapes(prepared)))
+        return Observed(partitioning=settled, model=model.graph.name, notes=tuple(self._loader.notes))
+
+    def inputs(self) -> list[NodeArg]:
+        """See `Engine.inputs`."""
+        return list(self.session.get_inputs())
+
+    def outputs(self) -> list[NodeArg]:
+        """See `Engine.outputs`."""
+        return list(self.session.get_outputs())
+
+    def overridable(self) -> list[NodeArg]:
+        """See `Engine.overridable`."""
+        return list(self.session.get_overridable_initializers())
+
+    def metadata(self) -> ModelMetadata:
+        """See `Engine.metadata`."""
+        model_metadata: ModelMetadata = self.session.get_modelmeta()
+        return model_metadata
+
+    def session_options(self) -> onnxruntime.SessionOptions:
+        """See `Engine.session_options`."""
+        return self.session.get_session_options()
+
+    def end_profiling(self) -> str:
+        """See `Engine.end_profiling`."""
+        return str(self.session.end_profiling())
+
+    def profiling_started(self) -> int:
+        """See `Engine.profiling_started`."""
+        return int(self.session.get_profiling_start_time_ns())
+
+    def close(self) -> None:
+        """Let the session go. May be called again."""
+        self._run = _closed
+        if self._deadlines is not None:
+            self._deadlines.close()
+
+    def _run_bound(self, binding: Any, options: Any) -> Provenance:
+        """Run on what is bound to a binding of ONNX Runtime's."""
+        if self._run is _closed:
+            _closed()
+        if not self._has_deadline(options):
+            return self._run_bound_with(binding, options)
+        if options is not None:
+            from nnadapter.drivers.onnxruntime.adapters import warn_of_adapters
+
+            warn_of_adapters(options)
+        return self._controlled(lambda given: self._run_bound_with(binding, given), options, None)
+
+    def _run_bound_with(self, binding: Any, options: Any) -> Provenance:
+        started = time.perf_counter()
+        with translated("ONNX Runtime failed to run the model", "check what is bound"):
+            self._run_binding(binding, options)
+        return of_one(0, CPU, time.perf_counter() - started)
+
+    def _checked(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the feed for ONNX Runtime after the checks of counts."""
+        if self._texts and isinstance(feed, Mapping):
+            feed = self._with_texts(feed)
+        for count_check in self._counts:
+            count_check.check(feed)
+        return feed
+
+    def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the feed with strings in place of arrays of bytes, beyond whose elements ONNX Runtime would read."""
+        arrays = {name: feed[name] for name in self._texts if name in feed}
+        kinds = {name: getattr(getattr(array, "dtype", None), "kind", "") for name, array in arrays.items()}
+        if not {"S", "V"} & set(kinds.values()):
+            return feed
+        from nnadapter.onnx.signature import texts_of
+
+        return {**feed, **{name: texts_of(name, arrays[name]) for name, kind in kinds.items() if kind in ("S", "V")}}
+
+    def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
+        """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
+        foreign = isinstance(feed, Mapping) and (any(map(is_foreign, feed.values())) or goes_by_memory(self.session))
+        if not foreign:
+            return self._unoptimized(names, feed, options, error)
+        try:
+            return run_by_memory(self.session)(names or self._names, feed, options)
+        except Exception as second:  # noqa: BLE001  it is raised if the run fails again
+            return self._unoptimized(names, feed, options, second)
+
+    def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
+        """Return the results with fewer optimizations, if the feed is right and the unoptimized model takes it.
+
+        Raises:
+            InvalidInputError: what is wrong with the feed; else ONNX Runtime's error in our words.
+        """
+        with translated("ONNX Runtime failed to run the model", "check the inputs"):
+            signature = self._signature()
+            signature.check_outputs(names)
+            signature.check_feed(feed)
+            if not self._unoptimized_runs.allows(error):
+                raise error
+            run: Callable[..., Any] = run_by_memory if goes_by_memory(self.session) else inner_run
+            session, results = self._loader.load_lower(
+                lambda session: run(session)(names or self._names, feed, options), error
+            )
+        self.session = session
+        by_memory = gives_foreign_memory(session)
+        self._run = self._around(run_by_memory(session) if by_memory else inner_run(session))
+        self._run_binding = self._around(session.run_with_iobinding)
+        return results
+
+    def _folder(self) -> str | None:
+        from nnadapter.drivers.onnxruntime.sessions import external_folder
+
+        return external_folder(self.session.get_session_options())
+
+    def _signature(self) -> Signature:
+        from nnadapter.onnx.files import load_model
+        from nnadapter.onnx.signature import read_signature
+
+        model = load_model(self._source, folder=self._folder())
+        inputs = [value.name for value in self.session.get_inputs()]
+        overridable = [value.name for value in self.session.get_overridable_initializers()]
+        return read_signature(model, [*inputs, *overridable], frozenset(overridable))
+
+
+def host_alone(source: str | os.PathLike[str] | bytes, arguments: Mapping[str, Any]) -> HostEngine | None:
+    """Return what runs a model as it is when no device was opened; None where ONNX Runtime does not load it.
+
+    Args:
+        source: path or contents.
+        arguments: what ONNX Runtime's session takes beside.
+
+    Raises:
+        ModelFileError: the file cannot be read.
+    """
+    print_crashes()
+    try:
+        return HostEngine(source, _setting, None, {}, arguments)
+    except ModelFileError:
+        raise
+    except InvalidModelError:
+        return None
+
+
+def _setting() -> Setting:
+    from nnadapter.options import Options
+    from nnadapter.planning.setting import open_setting
+
+    return open_setting(CPU, Options())
+
+
+def _closed(*_: Any) -> Any:
+    raise ClosedError("the session is closed; make another one")
+
+
+class _Loader:
+    """Loads one model, with all optimizations that compute it rightly or with fewer."""
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        session_options: onnxruntime.SessionOptions | None,
+        provider: object,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self._source, self._session_options, self._provider = source, session_options, provider
+        self._arguments = dict(arguments)
+        self._others = self._arguments.pop("disabled_optimizers", None) or ()
+        self._disabled: list[str] = []
+        self.notes: list[str] = []
+
+    def load(self) -> onnxruntime.InferenceSession:
+        """Return the session.
+
+        Raises:
+            InvalidModelError, ModelFileError: ONNX Runtime does not load it, or an equation of Einsum is none.
+        """
+        path_or_bytes = self._path_or_bytes()
+        _check_size(path_or_bytes)
+        if mentions(path_or_bytes, b"Einsum"):
+            from nnadapter.onnx.equations import check_equations_in
+
+            check_equations_in(path_or_bytes)
+        use_for_whole_model = getattr(self._session_options, "use_for_whole_model", None)
+        if use_for_whole_model is not None:  # `nnadapter.ort.SessionOptions` have it
+            use_for_whole_model()
+        self._disabled = disabled_optimizers(self._session_options, wrong_fusions(path_or_bytes), self._others)
+        try:
+            return self._open(path_or_bytes, self._session_options)
+        except Exception as error:  # noqa: BLE001  it is raised if the model does not load with fewer optimizations
+            from nnadapter.drivers.onnxruntime.sessions import external_folder
+            from nnadapter.onnx.files import contents_of, describe, load_model
+
+            # Says what is wrong with a file or its contents.
+            model = load_model(self._source, folder=external_folder(self._session_options))
+            with translated(f"ONNX Runtime does not load {describe(self._source)}", _ADVICE, InvalidModelError):
+                lowered = loadable(model)
+                if lowered is model:
+                    return self._lower(path_or_bytes, lambda session: session, "failed to load the model", error)
+                return self._open(contents_of(lowered), self._session_options)
+
+    def count_checks(self, session: onnxruntime.InferenceSession) -> tuple[CountCheck, ...]:
+        """Return the checks of counts in feeds: of inputs that are numbers or vectors, which few models have."""
+        inputs = [value.name for value in session.get_inputs() if len(value.shape) < 2 and value.type in _OF_COUNTS]
+        if not inputs:
+            return ()
+        from nnadapter.engine.feed_counts import wire_checks
+
+        return wire_checks(self._path_or_bytes(), frozenset(inputs))
+
+    def load_lower(
+        self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception
+    ) -> tuple[onnxruntime.InferenceSession, _Result]:
+        """Return a session with fewer optimizations and the results of a run, after a run that failed.
+
+        Args:
+            run: repeats the run.
+            error: why it failed; raised if the unoptimized model fails as well.
+        """
+        what = "failed to run the model"
+        return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), what, error)
+
+    def _path_or_bytes(self) -> str | os.PathLike[str] | bytes:
+        source = self._source
+        return source if isinstance(source, (str, bytes, os.PathLike)) else _written(source)
+
+    def _open(
+        self, path_or_bytes: str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions | None
+    ) -> onnxruntime.InferenceSession:
+        if not self._disabled:
+            return onnxruntime.InferenceSession(path_or_bytes, options, providers=[self._provider], **self._arguments)
+        options = options or onnxruntime.SessionOptions()
+        with without_extended(options, self._disabled):
+            return onnxruntime.InferenceSession(
+                path_or_bytes,
+                options,
+                providers=[self._provider],
+                disabled_optimizers=self._disabled,
+                **self._arguments,
+            )
+
+    def _lower(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        use: Callable[[onnxruntime.InferenceSession], _Result],
+        what: str,
+        error: Exception,
+    ) -> _Result:
+        """Return what a session with fewer optimizations is used for."""
+        options = self._session_options or onnxruntime.SessionOptions()
+        result, note = with_fewer_optimizations(
+            options, lambda: use(self._open(path_or_bytes, options)), f"ONNX Runtime {what}", error
+        )
+        self.notes.append(note)
+        return result
+
+
+def _check_size(source: str | os.PathLike[str] | bytes) -> None:
+    try:
+        has_functions = check_size(source, "the model" if isinstance(source, bytes) else f"model {os.fspath(source)!r}")
+    except IndexError:
+        return  # no message: perhaps ONNX Runtime knows what it is
+    if has_functions:
+        from nnadapter.onnx.graphs import check_calls_in
+
+        check_calls_in(source)
+
+
+def _written(model: onnx.ModelProto) -> bytes:
+    from nnadapter.onnx.files import contents_of, load_model
+
+    return contents_of(load_model(model))

@@ -1,0 +1,293 @@
+"""Engine that writes the plans it makes to the cache.
+
+Plans of a session -> an entry, with those that were in it before.
+
+A plan is not kept where something went otherwise than planned: a device failed to compile, or failed in a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.engine.bound_steps import BoundStep, Kept
+from nnadapter.engine.by_plans import OriginalModelShapes
+from nnadapter.engine.compiled import Compiled
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.control import RunControl
+from nnadapter.engine.messages import CONSTANT, MESSAGES, PROGRAM
+from nnadapter.engine.observed import NO_PLAN_KEPT, Observed
+from nnadapter.engine.plan_entries import FACTS, MOST_PLANS, LinkedContainer, LinkingWriter, Place, facts, facts_of
+from nnadapter.engine.planned import PlannedEngine
+from nnadapter.engine.provenance import Provenance
+from nnadapter.engine.saving import ReportMaker, Target, add_message, message_of
+from nnadapter.engine.specialization import SpecializedPlans
+from nnadapter.engine.tracing import driver_program
+from nnadapter.errors import CompiledModelError, describe
+from nnadapter.files.messages import Message
+from nnadapter.onnx.preparation.branch_decisions import MOST_FORKS, Truths
+from nnadapter.onnx.schemas import is_external
+from nnadapter.onnx.signature import Shapes
+from nnadapter.options import Options
+from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.setting import Setting
+from nnadapter.process.forking import new_lock
+from nnadapter.store.container import Container, ContainerWriter
+from nnadapter.store.folder import Entry, warn_unwritten
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+
+Plans = Sequence[tuple[Compiled, Bounds | None]]
+_PARTS = {"Contents": ("part",), "Segment": ("part",), "Program": ("part",), "Plan": ("report",)}
+"""Fields of messages that are positions of parts."""
+_MOST_LEFT = 64
+"""Choices that gained nothing, and shapes of each, that are carried on."""
+
+
+def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Setting, make_report: ReportMaker) -> str:
+    """Keep plans of an engine, and return why they are not kept; empty if they are.
+
+    Args:
+        place: where they are kept.
+        plans: and where those hold that are looked through.
+        engine: which made them.
+        setting: of the engine.
+        make_report: makes the report of a plan.
+
+    Raises:
+        CompiledModelError: something has no form in files.
+    """
+    before, started = place.opened(), time.perf_counter()
+
+    def fill(writer: ContainerWriter) -> None:
+        linking = LinkingWriter(writer)
+        devices = [device.name for device in setting.devices if not device.is_spare]
+        linking.add(FACTS, facts(devices, _all_left(before, engine)))
+        target = Target(linking, make_report, lambda bound: _kept(place, bound, setting, linking), stands_alone=False)
+        message = message_of(plans, engine, setting, target)
+        if isinstance(before, CompiledFile):
+            _carry(before, message, linking)
+        add_message(message, linking)
+        linking.finish()
+
+    return place.folder.keep_parts(place.key, fill, time.perf_counter() - started)
+
+
+def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWriter) -> int | None:
+    """The part that is a program of a segment's entry; None where it has none."""
+    cache = setting.by_name[bound.step.device].cache
+    key = None if cache is None else cache.entry(driver_program(bound.pool.program))
+    entry = None if key is None else place.folder.named(key.name)
+    return writer.link(PROGRAM, key.name, entry) if key is not None and isinstance(entry, Entry) else None
+
+
+def _all_left(old: CompiledFile | str, engine: PlannedEngine) -> OriginalModelShapes:
+    """The choices that gained nothing, in an engine and before it."""
+    left = dict(engine.original_model_shapes)
+    before = facts_of(old.container)[1] if isinstance(old, CompiledFile) else {}
+    for truths, shapes in before.items():
+        now = left.get(truths, frozenset())
+        if len(left) < _MOST_LEFT or truths in left:
+            left[truths] = None if shapes is None or now is None else frozenset([*now, *shapes][:_MOST_LEFT])
+    return left
+
+
+def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
+    """Add the plans that were kept before to a message, but for those that are there, as long as there is room."""
+    there = {_identity(plan) for plan in message.plans}
+    forks = _with_room(old.message, {tuple(fork.truths) for fork in message.forks})
+    for fork in forks:
+        message.forks.add().CopyFrom(_carried(fork, old.container, writer))
+    conditions = {tuple(fork.truths): len(fork.conditions) for fork in message.forks}
+    for plan in old.message.plans:
+        is_new = _identity(plan) not in there and _is_led_to(plan, conditions)
+        if len(message.plans) < MOST_PLANS and is_new:
+            with suppress(CompiledModelError):  # what it refers to is gone
+                carried = _carried(plan, old.container, writer)
+                message.plans.add().CopyFrom(carried)
+                _add_devices(old.message, carried, message)
+
+
+def _with_room(old: Message, there: set[Truths]) -> list[Message]:
+    """The forks that are carried, as long as there is room: those that lead to plans first."""
+    led_to = [tuple(plan.truths) for plan in old.plans]
+
+    def leads_nowhere(fork: Message) -> bool:
+        before = tuple(fork.truths)
+        return not any(truths[: len(before)] == before and truths != before for truths in led_to)
+
+    # One before another stays so, and leads where that does: no fork is carried without those that lead to it.
+    forks = sorted((fork for fork in old.forks if tuple(fork.truths) not in there), key=leads_nowhere)
+    return forks[: max(MOST_FORKS - len(there), 0)]
+
+
+def _is_led_to(plan: Message, conditions: Mapping[Truths, int]) -> bool:
+    """Whether forks, by how many conditions they have, lead to a plan."""
+    truths, before = tuple(plan.truths), 0
+    while before < len(truths) and truths[:before] in conditions:
+        before += conditions[truths[:before]]
+    return before == len(truths)
+
+
+def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message:
+    """A message whose parts are brought over, with the positions that they have now."""
+    assert isinstance(old, LinkedContainer), "entries of plans are read so"
+    carried = MESSAGES.new(message.DESCRIPTOR.name)
+    carried.CopyFrom(message)
+    for submessage in _messages(carried):
+        name = submessage.DESCRIPTOR.name
+        for field in _PARTS.get(name, ()):
+            setattr(submessage, field, old.brought(getattr(submessage, field), writer))
+        if name == "Segment" and submessage.form == ModelForm.IR.value:  # it names its constants by what they hold
+            for number, part in enumerate(old.parts):
+                if part.kind == CONSTANT:
+                    old.brought(number, writer)
+    return carried
+
+
+def _add_devices(old: Message, plan: Message, message: Message) -> None:
+    """Name the devices of a plan in a message, where they are not named."""
+    named, used = {device.name for device in message.devices}, {step.device for step in plan.steps}
+    for device in old.devices:
+        if device.name in used - named:
+            message.devices.add().CopyFrom(device)
+
+
+def _identity(plan: Message) -> tuple[bytes, bool, tuple[bool, ...]]:
+    """What tells plans of a model apart: what they were made at, whether that is all they serve, and their choice."""
+    shapes = b"".join(row.SerializeToString(deterministic=True) for row in plan.shapes)
+    return shapes, plan.HasField("open"), tuple(plan.truths)
+
+
+def _messages(message: Message) -> Iterator[Message]:
+    """A message and all inside of it."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for submessage in (value,) if hasattr(value, "DESCRIPTOR") else value:
+                yield from _messages(submessage)
+
+
+_MOST_WRITES = 16
+"""Of a session: one whose shapes never come back is not to write for ever."""
+_CHANGED = "what it was made of was changed meanwhile"
+_BEGINNING = -1
+"""In place of the plans that were made when it was looked last: they are looked at when the engine is made."""
+
+
+class KeepingEngine(PlannedEngine):
+    """Runs a model by plans, and keeps those that it made first. Usable from many threads at once.
+
+    Args:
+        place: where they are kept.
+        is_unchanged: whether the model, and what else decides, is still what the key of that place says.
+        why: nothing that was kept is used, for the report.
+        make_report: makes the report of a plan.
+        others: see `PlannedEngine`.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        setting: Setting,
+        options: Options,
+        session_options: onnxruntime.SessionOptions | None = None,
+        refused_by_host: Mapping[int, Unsupported] | None = None,
+        *,
+        place: Place,
+        is_unchanged: Callable[[], bool],
+        why: str,
+        make_report: ReportMaker,
+    ) -> None:
+        self._place, self._is_unchanged, self._make_report = place, is_unchanged, make_report
+        self._verifies = options.verify is not None
+        self._note = f"{NO_PLAN_KEPT}: {why}"
+        self._looked_at, self._writes = _BEGINNING, 0
+        self._written: WeakKeyDictionary[Compiled, Bounds | None] = WeakKeyDictionary()
+        self._writing = new_lock()
+        super().__init__(model, setting, options, session_options, refused_by_host)
+        if any(is_external(node.domain, node.op_type, node.since_version) for node in self.prepared.nodes):
+            self._note += "; none is kept either of a model with ops that packages bring"
+            self._writes = _MOST_WRITES  # another version of a package may convert in another way
+        self._keep()
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        control: RunControl | None = None,
+        kept: Kept | None = None,
+    ) -> tuple[list[Any], Provenance]:
+        """See `Engine.run`; plans that it made are kept."""
+        done = super().run(names, feed, options, control, kept)
+        if self._changes != self._looked_at:
+            self._keep()
+        return done
+
+    def prepare(self, shapes: Shapes) -> None:
+        """See `Engine.prepare`; plans that it made are kept."""
+        super().prepare(shapes)
+        if self._looked_at != _BEGINNING:
+            self._keep()
+
+    def observed(self) -> Observed:
+        """See `Engine.observed`."""
+        seen = super().observed()
+        return replace(seen, notes=(*seen.notes, self._note))
+
+    @property
+    def _changes(self) -> int:
+        """Grows where plans are made, or come to hold for more."""
+        checked = 0 if self.checks is None else self.checks.count
+        return self._plans.made + self.widened + checked
+
+    def _is_checked(self, plan: Compiled) -> bool:
+        """Whether it was checked, where plans are: who finds it does not check it again."""
+        return not self._verifies or (self.checks is not None and self.checks.is_checked(plan))
+
+    def _keep(self) -> None:
+        """Write the plans where there are new ones, for as long as they are few; one thread does it, others go on.
+
+        What others made meanwhile is looked at behind it: whoever found somebody writing leaves it to that one.
+        """
+        while self._changes != self._looked_at and self._writing.acquire(blocking=False):
+            self._write_new()
+
+    def _write_new(self) -> None:
+        """Write the plans where there are new ones, and let go of what the caller has taken."""
+        try:
+            self._looked_at = self._changes
+            kept = [(plan, bounds) for plan, bounds in self.plans_kept if _is_as_planned(plan)]
+            plans = [(plan, bounds) for plan, bounds in kept if self._is_checked(plan)]
+            if all(plan in self._written and self._written[plan] is bounds for plan, bounds in plans):
+                return
+            if self._writes >= _MOST_WRITES or len(plans) > MOST_PLANS:
+                return
+            self._written.update(plans)
+            self._writes += 1
+            is_still = self._is_unchanged()
+            why = write_plans(self._place, plans, self, self._setting, self._make_report) if is_still else _CHANGED
+        except Exception as error:  # noqa: BLE001  nothing of a cache fails a session; what it is, is said
+            why = describe(error)
+        finally:
+            self._writing.release()
+        if why:
+            self._note += f"; its plan is not kept: {why}"
+            warn_unwritten(why)
+
+
+def _is_as_planned(compiled: Compiled) -> bool:
+    """Whether all went as planned, and nothing that was found out here is lost."""
+    steps = compiled.filling.shared.values() if isinstance(compiled, SpecializedPlans) else compiled.plan.steps
+    is_measured = len(compiled.timed) > 1  # what of that is kept, `past_choices` keeps
+    return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

@@ -1,0 +1,181 @@
+"""Cache entries of plans, whose programs lie in the entries of their segments.
+
+An entry's parts, some of which lie in other entries: programs, which the segments' entries hold.
+
+The entry's last part, `links`, is the list of all parts in JSON: the kind of each, and where it is. A part of its own
+is the number that it has there; another one the name of an entry, with the length and the SHA-256 of what that holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from nnadapter.engine.by_plans import InputShapes, OriginalModelShapes
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.errors import CompiledModelError
+from nnadapter.store.container import Container, ContainerWriter, Part
+from nnadapter.store.folder import Entry, Folder, Key, Miss, UnusableError
+
+_LINKS = "links"
+
+
+class LinkingWriter(ContainerWriter):
+    """Takes parts for a file that is being written, and parts that are elsewhere.
+
+    Args:
+        inner: writes the file.
+    """
+
+    def __init__(self, inner: ContainerWriter) -> None:
+        self._inner = inner
+        self._rows: list[list[Any]] = []
+        self._numbers: dict[int | str, int] = {}
+        """Of parts by where they are."""
+
+    def add(self, kind: str, *pieces: bytes | memoryview) -> int:
+        """See `ContainerWriter.add`."""
+        number = self._inner.add(kind, *pieces)
+        return self._numbered(number, [kind, number])
+
+    def link(self, kind: str, name: str, entry: Entry) -> int:
+        """Refer to what an entry holds as to a part, and return the position of that."""
+        return self._numbered(name, [kind, name, entry.row.length, entry.row.sha256.hex()])
+
+    def finish(self) -> None:
+        """Write where the parts are; the file is finished by whoever began it."""
+        self._inner.add(_LINKS, json.dumps(self._rows).encode())
+
+    def _numbered(self, place: int | str, row: list[Any]) -> int:
+        if place not in self._numbers:
+            self._numbers[place] = len(self._rows)
+            self._rows.append(row)
+        return self._numbers[place]
+
+
+class LinkedContainer(Container):
+    """The parts of an entry, wherever they are.
+
+    Args:
+        entry: with the list of parts.
+        find: the entry of a name, or why there is none.
+
+    Raises:
+        CompiledModelError: the entry has no such list.
+    """
+
+    def __init__(self, entry: Entry, find: Callable[[str], Entry | str]) -> None:
+        self._own, self.name, self._find = entry.container, entry.container.name, find
+        try:
+            rows = json.loads(bytes(self._own.contents(len(self._own.parts) - 1, _LINKS)))
+            self._places = [row[1] for row in rows]
+            self.parts = tuple(self._part(*row) for row in rows)
+        except (ValueError, TypeError, IndexError, RecursionError) as error:
+            raise self.damaged(f"the list of its parts cannot be read ({type(error).__name__})") from error
+
+    def check_links(self) -> None:
+        """Look whether what lies elsewhere is there.
+
+        Raises:
+            CompiledModelError: it is not.
+        """
+        for place, part in zip(self._places, self.parts, strict=True):
+            if not isinstance(place, int):
+                self._linked(place, part)
+
+    def brought(self, number: int, writer: LinkingWriter) -> int:
+        """Add a part to another entry, or refer to where this one refers to, and return its position there."""
+        part, place = self.parts[number], self._places[number]
+        if isinstance(place, int):
+            return writer.add(part.kind, self._own.contents(place))
+        entry = self._find(place)
+        if isinstance(entry, str):
+            raise CompiledModelError(f"{self.name!r}: {entry}", file=self.name)
+        return writer.link(part.kind, place, entry)
+
+    def check_ahead(self, numbers: Iterable[int]) -> None:
+        """See `Container.check_ahead`: who has found the entry has opened the devices, and asks at once."""
+
+    def verify(self) -> None:
+        """See `Container.verify`: of what the entry itself holds."""
+        self._own.verify()
+
+    def _checked_data(self, number: int, part: Part) -> memoryview:
+        """Of a part that is elsewhere, what the entry there holds."""
+        place = self._places[number]
+        return self._own.contents(place) if isinstance(place, int) else self._linked(place, part)
+
+    def _linked(self, name: str, part: Part) -> memoryview:
+        found = self._find(name)
+        if isinstance(found, str):
+            raise CompiledModelError(f"{self.name!r}: {found}", file=self.name)
+        try:
+            if (found.row.sha256, found.row.length) == (part.sha256, part.length):
+                return found.made
+        except UnusableError as error:
+            raise CompiledModelError(f"{self.name!r}: of entry {name!r}, {error}", file=self.name) from error
+        raise CompiledModelError(f"{self.name!r}: entry {name!r} holds another program", file=self.name)
+
+    def _part(self, kind: str, place: int | str, length: int = 0, digest: str = "") -> Part:
+        if isinstance(place, int) and place >= 0:
+            own = self._own.parts[place]
+            return Part(kind, own.offset, own.length, own.crc32, own.sha256)
+        if not isinstance(place, str) or not isinstance(kind, str) or not isinstance(length, int):
+            raise TypeError
+        return Part(kind, 0, length, 0, bytes.fromhex(digest))
+
+
+FACTS = "facts"
+"""The kind of the part that says what no compiled model does."""
+MOST_PLANS = 8
+"""In an entry; those made last."""
+
+
+class Place(NamedTuple):
+    """Where the plans of a session are kept."""
+
+    folder: Folder
+    key: Key
+
+    def opened(self) -> CompiledFile | str:
+        """The plans that are kept, or why there are none; a person is warned where something is wrong."""
+        found = self.folder.find(self.key)
+        if isinstance(found, Entry):
+            try:
+                return CompiledFile(LinkedContainer(found, self._found))
+            except CompiledModelError as error:
+                found = Miss(str(error), is_defect=True)
+        return self.folder.warn_of_miss(found)
+
+    def _found(self, name: str) -> Entry | str:
+        found = self.folder.named(name)
+        return found if isinstance(found, Entry) else found.reason
+
+
+def facts(devices: Sequence[str], left: OriginalModelShapes) -> bytes:
+    """Return the part `FACTS` of a session with these devices, and choices that it left to the model as given."""
+    rows = [[truths, None if shapes is None else sorted(shapes, key=repr)] for truths, shapes in left.items()]
+    return json.dumps({"devices": list(devices), "left": rows}).encode()
+
+
+def facts_of(container: Container) -> tuple[tuple[str, ...], OriginalModelShapes]:
+    """Return the names of the devices of the session whose plans are kept, and what it left; see `facts`.
+
+    Raises:
+        CompiledModelError: they are not told.
+    """
+    try:
+        number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
+        told = json.loads(bytes(container.contents(number)))
+        left = {
+            tuple(map(bool, truths)): None if rows is None else frozenset(map(_shapes, rows))
+            for truths, rows in told["left"]
+        }
+        return tuple(map(str, told["devices"])), left
+    except (StopIteration, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise container.damaged(f"its devices cannot be read ({type(error).__name__})") from error
+
+
+def _shapes(rows: Sequence[Sequence[int] | None]) -> InputShapes:
+    return tuple(None if row is None else tuple(map(int, row)) for row in rows)

@@ -1,0 +1,363 @@
+"""Writer of compiled files and of cache entries that hold plans.
+
+Writes what was compiled as one file.
+
+1. The model's inputs, outputs and metadata; the devices with their options and versions.
+2. Every plan: what is known of the values at its borders, its steps, its constants, and its report.
+3. Of every step: the segment that it was compiled from, and what the driver wrote, if it writes programs. A segment
+   stays, since another version of a driver compiles it again.
+4. Of a step on a device that accelerates, the same nodes for the CPU, should the device fail; not where fallback is
+   forbidden.
+5. Of a step that runs beside others, that it does: what costs said when it was compiled is not known where it runs.
+6. The model as it was, if it is asked for: the CPU runs it at shapes for which there is no plan.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from nnadapter.drivers.boundary import checked_bytes
+from nnadapter.drivers.failures import named_call
+from nnadapter.drivers.onnxruntime.driver import threads_gain
+from nnadapter.drivers.onnxruntime.failures import wrong_optimizers
+from nnadapter.drivers.registry import device_info
+from nnadapter.engine.bound_steps import BoundStep
+from nnadapter.engine.branch_conditions import write_fork
+from nnadapter.engine.compiled import Compiled
+from nnadapter.engine.messages import (
+    MESSAGES,
+    MODEL,
+    PROGRAM,
+    REPORT,
+    VERSION,
+    write_array,
+    write_check,
+    write_ir,
+    write_metadata,
+    write_onnx,
+    write_options,
+    write_shape,
+    write_value,
+)
+from nnadapter.engine.observed import Observed, observed_of
+from nnadapter.engine.planned import PlannedEngine
+from nnadapter.engine.shape_messages import write_open_sizes, write_shape_derived_values
+from nnadapter.engine.specialization import SpecializedPlans
+from nnadapter.engine.trace_messages import write_number
+from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
+from nnadapter.files.messages import Message
+from nnadapter.ir.model import Model
+from nnadapter.offering.part import Part
+from nnadapter.offering.segments import onnx_part
+from nnadapter.onnx.onnxruntime_limits import loadable
+from nnadapter.onnx.preparation.branch_decisions import decision_values
+from nnadapter.planning.alongside import overlap_of
+from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.indices import checks_by_segment
+from nnadapter.planning.setting import Setting
+from nnadapter.planning.settling import Partitioning
+from nnadapter.store.container import ContainerWriter, write_container
+from partition.plan import Step
+
+
+def _nowhere(bound: BoundStep) -> int | None:
+    """Every program is written."""
+    return None
+
+
+class SavedReport(Protocol):
+    """Report of a plan, which its file contains as JSON."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of packages and of the drivers of the plan's devices."""
+
+    @property
+    def machine(self) -> str:
+        """Description of this machine."""
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+
+
+ReportMaker = Callable[[Observed], SavedReport]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Destination of plans."""
+
+    writer: ContainerWriter
+    make_report: ReportMaker
+    kept: Callable[[BoundStep], int | None] = _nowhere
+    """The part that a step's program is already, which is not written again; None where it is none."""
+    stands_alone: bool = True
+    """It is to run without the model: it holds what programs were compiled from, and what the CPU runs where a device
+    fails."""
+
+
+def save(
+    path: str | os.PathLike[str],
+    engine: PlannedEngine,
+    setting: Setting,
+    make_report: ReportMaker,
+    *,
+    keeps_model: bool,
+) -> None:
+    """Write the plans that an engine holds as a compiled model.
+
+    Args:
+        path: of the file, which takes the place of one that is there when it is complete.
+        engine: with its plans made.
+        setting: of the engine.
+        make_report: makes the report of a plan.
+        keeps_model: whether the model as it was goes in too.
+
+    Raises:
+        CompiledModelError: the file cannot be written, or something has no form in files.
+    """
+    plans = engine.plans_kept
+
+    def write(writer: ContainerWriter) -> None:
+        message = message_of(plans, engine, setting, Target(writer, make_report))
+        if keeps_model:
+            whole = engine.as_it_was()
+            _write_for_host(message.whole, whole, writer)
+        add_message(message, writer)
+
+    write_container(path, write)
+
+
+def add_message(message: Message, writer: ContainerWriter) -> None:
+    """Add what says what the parts are."""
+    writer.add(MODEL, MESSAGES.bytes_of(message))
+
+
+def message_of(
+    plans: Sequence[tuple[Compiled, Bounds | None]], engine: PlannedEngine, setting: Setting, target: Target
+) -> Message:
+    """Write the parts of plans, and return what says what they are.
+
+    Args:
+        plans: of the engine, and where those hold that are looked through.
+        engine: which made them.
+        setting: of the engine.
+        target: takes the parts.
+
+    Raises:
+        CompiledModelError: something has no form in files.
+    """
+    writer = target.writer
+    message = MESSAGES.new("CompiledModel")
+    message.version = VERSION
+    signature = engine.signature
+    for rows, values in (
+        (message.inputs, signature.inputs),
+        (message.overridable, signature.overridable),
+        (message.outputs, signature.outputs),
+    ):
+        for value in values:
+            write_value(rows.add(), value)
+    message.order.extend(engine.input_names)
+    for name, array in engine.defaults.items():
+        write_array(message.defaults.add(), name, array, writer)
+    write_metadata(message.metadata, signature.metadata)
+    used = {step.device for compiled, _ in plans for step in _partitioning(compiled).plan.steps}
+    for device in setting.devices:
+        if device.name in used:
+            row, info = message.devices.add(), device_info(device.name)
+            row.name, row.version, row.hardware = device.name, info.version or info.distribution, info.sub_type
+            write_options(row.options, device.options)
+    unused = {device.name for device in setting.devices} - used
+    for compiled, bounds in plans:
+        report = target.make_report(_observed(compiled, engine))
+        _write_plan(message.plans.add(), compiled, bounds, engine, target)
+        message.plans[-1].report = writer.add(REPORT, report.to_json().encode())
+        message.versions.update({name: text for name, text in report.versions.items() if name not in unused})
+        message.machine = report.machine
+    for truths, decision in engine.decisions.items():
+        write_fork(message.forks.add(), truths, decision.conditions, decision.texts, writer)
+    return message
+
+
+def _partitioning(compiled: Compiled) -> Partitioning:
+    """What its programs were made of."""
+    return compiled.partitioning if compiled.opening is None else compiled.opening.partitioning
+
+
+def _write_plan(
+    message: Message, compiled: Compiled, bounds: Bounds | None, engine: PlannedEngine, target: Target
+) -> None:
+    writer = target.writer
+    partitioning = _partitioning(compiled)
+    graph, steps = partitioning.plan.graph, partitioning.plan.steps
+    message.truths.extend(decision_values(partitioning.model.prepared.branch_decisions))
+    for name in engine.input_names:
+        write_shape(message.shapes.add(), partitioning.model.shapes.get(name, ()))
+    border = dict.fromkeys((*graph.inputs, *graph.outputs))
+    border.update(dict.fromkeys(name for step in steps for name in (*step.inputs, *step.outputs)))
+    for name in border:
+        write_value(message.values.add(), graph.value(name))
+    known, made = partitioning.model.specialized.constants, partitioning.plan.produced_values
+    for name in dict.fromkeys(name for name in graph.outputs if name in known and name not in made):
+        write_array(message.constants.add(), name, known[name], writer)
+    if compiled.opening is not None:
+        write_open_sizes(message.open, compiled.opening.sizes, bounds, writer)
+    bound_steps = _bound_steps(compiled)
+    reads = {step.segment: _read_by(step, compiled, bound_steps) for step in steps}
+    overlap = overlap_of(partitioning, reads)
+    checks = checks_by_segment(partitioning.model, partitioning.plan, partitioning.setting.accelerators, reads)
+    for position, step in enumerate(steps):
+        row = message.steps.add()
+        row.alongside = step.segment in overlap.threaded_segments
+        for check in checks.get(step.segment, ()):
+            write_check(row.checks.add(), check)
+        _write_step(row, step, position, bound_steps.get(position), compiled, target)
+
+
+def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:
+    """What was seen of a plan, and why sizes are fixed, which the sessions of a file do not find out anew."""
+    seen = observed_of(compiled, engine.counts)
+    has_open = any(plan.has_dynamic_shapes for plan, _ in engine.plans_kept)
+    why = "" if has_open or seen.plans is None else seen.plans.served_shapes_text
+    notes = list(filter(None, (why, engine.choice_note)))
+    return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
+
+
+def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
+    """The steps by position; not those that are compiled for each set of sizes."""
+    return compiled.filling.shared if isinstance(compiled, SpecializedPlans) else dict(enumerate(compiled.plan.steps))
+
+
+def _read_by(step: Step, compiled: Compiled, bound: Mapping[int, BoundStep]) -> tuple[str, ...]:
+    if compiled.opening is not None and step.segment in compiled.opening.fillable:
+        return compiled.opening.fillable[step.segment].inputs
+    return next(bound_step.names for bound_step in bound.values() if bound_step.step.segment == step.segment)
+
+
+def _write_step(
+    message: Message,
+    step: Step,
+    position: int,
+    bound: BoundStep | None,
+    compiled: Compiled,
+    target: Target,
+) -> None:
+    partitioning, writer = _partitioning(compiled), target.writer
+    device = partitioning.setting.by_name[step.device]
+    message.device = step.device
+    message.inputs.extend(step.inputs)
+    message.outputs.extend(step.outputs)
+    message.nodes.extend(partitioning.plan.graph.nodes[node].name for node in step.nodes)
+    twin = compiled.bound_to.get(step.segment)
+    if twin is not None:
+        message.twin = twin
+    has_program = bound is not None and _write_program(message, bound, message.nodes, target)
+    parts = partitioning.model.parts
+    if bound is None:
+        _write_filled(message, position, compiled, target)
+    elif device.is_host:
+        _write_for_host(message.segment, parts.cpu_part(step), writer)
+    elif target.stands_alone or not has_program:
+        _write_segment(message, step, position, partitioning, has_program, writer)
+    falls_back = (
+        target.stands_alone and device.accelerates and partitioning.setting.constraints.fallback_at("run") != "forbid"
+    )
+    if falls_back and _host_takes(partitioning, step):
+        part = parts.part(step)
+        if _are_there(partitioning, part.inputs):
+            _write_for_host(message.instead, part, writer)
+
+
+def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], target: Target) -> bool:
+    """Write what the driver writes of a program as the field `program`; whether it wrote any."""
+    part = target.kept(bound)
+    if part is None:
+        blob = _blob(bound, nodes)
+        if blob is None:
+            return False
+        part = target.writer.add(PROGRAM, blob)
+    message.program.part = part
+    message.program.inputs.extend(bound.names)
+    return True
+
+
+def _write_filled(message: Message, position: int, compiled: Compiled, target: Target) -> None:
+    """Write a segment that is compiled for each set of sizes, and the programs that there are."""
+    writer = target.writer
+    assert isinstance(compiled, SpecializedPlans) and compiled.opening is not None, "its segments are filled"
+    fillable = compiled.opening.fillable[_partitioning(compiled).plan.steps[position].segment]
+    write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
+    write_shape_derived_values(message.given, fillable.given, writer)
+    for at, numbers, bound in compiled.filling.made:
+        row = MESSAGES.new("FilledProgram")
+        if at == position and _write_program(row, bound, message.nodes, target):
+            for number in numbers:
+                write_number(row.key.add(), number)
+            message.filled.append(row)
+
+
+def _write_segment(
+    message: Message,
+    step: Step,
+    position: int,
+    partitioning: Partitioning,
+    has_program: bool,
+    writer: ContainerWriter,
+) -> None:
+    """Write what a device that accelerates compiles again."""
+    piece = partitioning.pieces[position]
+    if piece is not None and isinstance(piece.part.model, Model):
+        try:
+            write_ir(message.segment, piece.part.model, piece.part.inputs, writer)
+        except InvalidModelError as error:
+            message.ClearField("segment")
+            if not has_program:
+                raise CompiledModelError(
+                    f"segment {step.segment} on {step.device!r} has no form in files: {describe(error)}; compile it "
+                    "for a device whose driver writes programs"
+                ) from error
+    else:
+        model, device = partitioning.model, partitioning.setting.by_name[step.device]
+        part = onnx_part(device.kernels, step, model.conversion, model.parts)
+        write_onnx(message.segment, part.model, part.inputs, (), writer)
+
+
+def _are_there(partitioning: Partitioning, names: Iterable[str]) -> bool:
+    """Whether values pass between steps: of what stays inside of another segment, a part may ask for the size."""
+    plan = partitioning.plan
+    there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    return there.issuperset(names)
+
+
+def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
+    """What the driver writes of a program; None where it does not, and where it fails to, which a warning says."""
+    device, segment = bound.step.device, bound.step.segment
+    try:
+        return checked_bytes(named_call(device, "serialize", segment, nodes)(bound.pool.program.serialize))
+    except FAILURES as error:
+        warnings.warn(
+            f"device {device!r} did not write segment {segment} down: {describe(error)}; it is compiled whenever the "
+            "file is loaded, so report this to the vendor",
+            DriverWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def _write_for_host(message: Message, part: Part, writer: ContainerWriter) -> None:
+    """Write nodes as ONNX Runtime loads them, without onnx."""
+    without = wrong_optimizers(part.model)
+    write_onnx(message, loadable(part.model), part.inputs, without, writer)
+    message.single_threaded = not threads_gain(part.model)
+
+
+def _host_takes(partitioning: Partitioning, step: Step) -> bool:
+    """Whether the CPU takes every node of a step, as far as is known."""
+    plan = partitioning.plan
+    taken = plan.verdicts[partitioning.setting.host.name]
+    return all(taken[plan.graph.atom_of[node]] for node in step.nodes)

@@ -1,0 +1,172 @@
+"""The sizes at which an open plan holds as messages, and back: its class of shapes, what segments are given, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.engine.messages import Segments, read_array, read_sizes, write_array, write_ir, write_shape
+from nnadapter.engine.trace_messages import read_trace, traced_numbers, write_trace
+from nnadapter.files.messages import Message
+from nnadapter.ir.guarded_shapes import GuardedShapes, ShapeDerivedTables, ShapeDerivedValues, SymbolicArray
+from nnadapter.ir.operand import Array
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
+from nnadapter.onnx.signature import Shapes
+from nnadapter.planning.bounds import Bounds
+from nnadapter.store.container import Container, ContainerWriter
+
+
+@dataclass(frozen=True, eq=False)
+class HeldSizes:
+    """At which shapes an open plan holds."""
+
+    size_class: GuardedShapes | None
+    """None where no segment hangs on numbers."""
+    bounds: Bounds | None
+    """None where it holds at all sizes."""
+
+    @property
+    def trace(self) -> SymbolicTrace | None:
+        """What its numbers belong to."""
+        return None if self.size_class is None else self.size_class.trace
+
+    @property
+    def gives(self) -> bool:
+        """Whether segments read sizes in every run."""
+        return self.size_class is not None and bool(self.size_class.contents.names)
+
+    def at(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+        """Whether it holds at these shapes, and every number of its class there."""
+        known = None if self.size_class is None else self.size_class.sizes(shapes)
+        of_class = self.size_class is None or known is not None
+        return of_class and (self.bounds is None or self.bounds.hold(shapes)), known
+
+    def broken(self, shapes: Shapes) -> str:
+        """Why it does not hold at these shapes, in words."""
+        broken = "" if self.size_class is None else self.size_class.failed_guard(shapes)
+        return broken or "sizes are smaller or larger than those at which it was looked through"
+
+
+def write_open_sizes(
+    message: Message, sizes: GuardedShapes | None, bounds: Bounds | None, writer: ContainerWriter
+) -> None:
+    """Fill a DynamicShapes message.
+
+    Raises:
+        CompiledModelError: something in it has no form in files.
+    """
+    message.SetInParent()
+    if sizes is not None:
+        row = message.size_class
+        dimensions = [size for shape in sizes.shapes.values() for size in shape]
+        row.open.extend(place for place, size in enumerate(dimensions) if isinstance(size, SymbolicNumber))
+        write_trace(row.trace, sizes.trace)
+        write_shape_derived_values(row.given, sizes.contents, writer)
+    for rows, shapes in ((message.least, bounds and bounds.least), (message.most, bounds and bounds.most)):
+        for shape in (shapes or {}).values():
+            write_shape(rows.add(), shape)
+    message.unread.extend(sorted(bounds.unread) if bounds is not None else ())
+
+
+def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> HeldSizes:
+    """Return what a DynamicShapes message says.
+
+    Args:
+        message: of a plan.
+        shapes: of its inputs, at which it was made.
+        segments: of the file.
+
+    Raises:
+        CompiledModelError: it contradicts itself.
+    """
+    size_class = None
+    if message.HasField("size_class"):
+        size_class = _read_class(message.size_class, shapes, segments)
+    if not message.least:
+        return HeldSizes(size_class, None)
+    least, most = (dict(zip(shapes, map(read_sizes, rows), strict=False)) for rows in (message.least, message.most))
+    ranks = list(map(len, shapes.values()))
+    if any(list(map(len, bound.values())) != ranks for bound in (least, most)):
+        raise segments.container.damaged("bounds of sizes are for other inputs")
+    return HeldSizes(size_class, Bounds(least, most, frozenset(message.unread)))
+
+
+def write_shape_derived_values(message: Message, given: ShapeDerivedValues, writer: ContainerWriter) -> None:
+    """Fill a Given message."""
+    message.SetInParent()
+    message.names.extend(given.names)
+    _write_arrays(message.sizes, given.sizes, writer)
+    if given.tables is not None:
+        tables = message.tables
+        write_ir(tables.model, given.tables.model, tuple(given.tables.sizes), writer)
+        _write_arrays(tables.sizes, given.tables.sizes, writer)
+        tables.outputs.extend(given.tables.outputs)
+
+
+def read_shape_derived_values(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedValues:
+    """Return what a Given message says.
+
+    Raises:
+        CompiledModelError: it contradicts itself.
+    """
+    sizes = _read_arrays(message.sizes, trace, segments.container)
+    tables = _read_tables(message.tables, trace, segments) if message.HasField("tables") else None
+    names = tuple(message.names)
+    if sorted(names) != sorted([*sizes, *(tables.outputs if tables is not None else ())]):
+        raise segments.container.damaged("what segments are given of sizes is not what there is")
+    return ShapeDerivedValues(names, sizes, tables)
+
+
+def _read_class(message: Message, shapes: Shapes, segments: Segments) -> GuardedShapes:
+    sizes = [size for shape in shapes.values() for size in shape]
+    open_places = list(message.open)
+    if open_places != sorted(set(open_places)) or (open_places and open_places[-1] >= len(sizes)):
+        raise segments.container.damaged("open dimensions are none of its inputs'")
+    trace = read_trace(message.trace, [sizes[place] for place in open_places], segments.container)
+    for variable, place in enumerate(open_places):
+        sizes[place] = SymbolicNumber(trace, variable)  # type: ignore[call-overload]
+    source = iter(sizes)
+    traced: Mapping[str, tuple[Any, ...]] = {name: tuple(next(source) for _ in shape) for name, shape in shapes.items()}
+    return GuardedShapes(traced, trace, read_shape_derived_values(message.given, trace, segments))
+
+
+def _read_tables(message: Message, trace: SymbolicTrace, segments: Segments) -> ShapeDerivedTables:
+    model = segments.open_model(message.model, trace)
+    sizes = _read_arrays(message.sizes, trace, segments.container)
+    outputs = tuple(message.outputs)
+    if (len(model.inputs), len(model.outputs)) != (len(sizes), len(outputs)):
+        raise segments.container.damaged("what makes tables of sizes reads or makes others than it says")
+    return ShapeDerivedTables(model, sizes, outputs)
+
+
+def _write_arrays(messages: Any, arrays: Mapping[str, SymbolicArray], writer: ContainerWriter) -> None:
+    for name, array in arrays.items():
+        row, items = messages.add(), list(array.items.flat)
+        write_array(row.contents, name, array.current_contents(), writer)
+        places = [place for place, item in enumerate(items) if isinstance(item, SymbolicNumber)]
+        row.places.extend(places)
+        row.numbers.extend(items[place].number for place in places)
+
+
+def _read_arrays(messages: Sequence[Message], trace: SymbolicTrace, container: Container) -> dict[str, SymbolicArray]:
+    return {row.contents.name: _read_array(row, trace, container) for row in messages}
+
+
+def _read_array(message: Message, trace: SymbolicTrace, container: Container) -> SymbolicArray:
+    contents: Array = read_array(message.contents, container)
+    items = contents.astype(object)
+    numbers = traced_numbers(message, items.size, trace, container)
+    for place, number in numbers.items():
+        items.flat[place] = number
+    array = SymbolicArray(items, contents.dtype)
+    if not _is_same(array, contents):
+        raise container.damaged(f"{message.contents.name!r} is not what sizes say")
+    return array
+
+
+def _is_same(array: SymbolicArray, contents: Array) -> bool:
+    try:
+        return bool((array.current_contents() == contents).all())
+    except (ArithmeticError, ValueError, TypeError):
+        return False

@@ -1,0 +1,594 @@
+"""Contexts that read programs from the cache and write them, and nodes that are banned from a device.
+
+A ban holds for one device, with its options, at one version of its driver, and for every model that has such a part:
+operations, attributes, data types and shapes count, names and weights do not. In a session with a cache bans lie in its
+folder, one small file each, and other sessions find them; without one they last as long as the session. A ban that has
+expired, that is damaged or that was written for another driver is not used.
+
+A driver's context that looks into a cache before it compiles.
+
+Nothing of the driver changes. Compiled files and the cache are one mechanism: a program is written by
+`Program.serialize`, its driver is asked by `check_blob` whether it fits, and reads it by `deserialize_view`.
+
+Drivers that take ONNX ask an engine, and some of them compile to know: what they said is kept too, where it took long.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from nnadapter.drivers.boundary import ask_admission, checked_program, clone_with_constants
+from nnadapter.drivers.capability import ModelForm, OptionValues, Profile
+from nnadapter.drivers.failures import named_call
+from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
+from nnadapter.errors import FAILURES, CompilationError, NNAdapterError, describe
+from nnadapter.files.atomic_files import replace_file
+from nnadapter.ir.canonical import Canonical, Contents, NotCanonicalError
+from nnadapter.kernels.context import KernelContext
+from nnadapter.options import Options
+from nnadapter.process.forking import new_lock
+from nnadapter.store.fingerprints import digest_of, form_of, of_device, surroundings
+from nnadapter.store.folder import Entry, Folder, Key, KeyPart, Miss, Outcome, folder_of, text_part, warn_unwritten
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+FOLDER = "bans"
+"""In that of the cache."""
+_LASTING_SECONDS = 7 * 24 * 3600
+_MOST = 256
+"""Bans of one device at one version; a driver that fails more is not made better by more of them."""
+_DIGITS = 16
+"""Of a digest in a file's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ban:
+    """A part of a model that a device is not given."""
+
+    device: str
+    driver: str
+    """The driver's version, as it says it."""
+    key: str
+    """Digest of device, driver and options."""
+    form: str
+    """Digest of the part's canonical form."""
+    operations: str
+    """Of the part, in words."""
+    inputs: str
+    """Their shapes, in words."""
+    nodes: tuple[str, ...]
+    """Names of the nodes where it was found."""
+    stage: str
+    """Where it failed: `compile`, `run` or `accuracy`."""
+    is_size: bool = False
+    """Not the nodes are at fault but that they are so many at once: such a segment is cut in two."""
+    reason: str
+    since: float
+    """Seconds since 1970."""
+    until: float
+    reproducer: str = ""
+    """A file or command that shows it; empty where there is none."""
+
+    @property
+    def text(self) -> str:
+        """Since when and why, in one sentence."""
+        until = f"until {day(self.until)}"
+        shown = f"; {self.reproducer} shows it" if self.reproducer else ""
+        return f"banned since {day(self.since)}, {until}, because {self.reason}{shown}"
+
+
+class DeviceBans:
+    """The bans of one device of a session. Usable from many threads at once.
+
+    Args:
+        device: its name.
+        options: of its context.
+        folder: of the session's cache; None where it has none.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self, device: str, options: OptionValues, folder: Path | None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._device, self._options, self._clock = device, dict(options), clock
+        self._folder = None if folder is None else folder / FOLDER
+        self._lock = new_lock()
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return bool(self._by_form)
+
+    @property
+    def all(self) -> tuple[Ban, ...]:
+        """Those that hold now."""
+        now = self._clock()
+        return tuple(ban for ban in list(self._by_form.values()) if ban.until > now)
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether nodes are banned, and not only segments for their size."""
+        return any(not ban.is_size for ban in self.all)
+
+    def find(self, model: SegmentModel) -> Ban | None:
+        """Return the ban of a model in the form that its device takes; None where there is none that holds now."""
+        if not self._by_form:
+            return None
+        form = _form(model)
+        ban = None if form is None else self._by_form.get(form[0])
+        return ban if ban is not None and ban.until > self._clock() else None
+
+    def add(
+        self,
+        model: SegmentModel,
+        nodes: Sequence[str],
+        why: str,
+        stage: str,
+        *,
+        is_size: bool = False,
+        reproducer: str = "",
+    ) -> Ban | None:
+        """Ban what a model is, from now on.
+
+        Args:
+            model: one node, say, in the form that the device takes.
+            nodes: their names where it was found.
+            why: what happened, a clause.
+            stage: `compile`, `run` or `accuracy`.
+            is_size: see `Ban`.
+            reproducer: see `Ban`.
+
+        Returns:
+            The ban; None where the model has no form that could be found again, or there are too many bans.
+        """
+        form, now = _form(model), self._clock()
+        if form is None:
+            return None
+        ban = Ban(
+            device=self._device,
+            driver=self._driver,
+            key=self._key,
+            form=form[0],
+            operations=form[1],
+            inputs=form[2],
+            nodes=tuple(nodes),
+            stage=stage,
+            is_size=is_size,
+            reason=why,
+            since=now,
+            until=now + _LASTING_SECONDS,
+            reproducer=reproducer,
+        )
+        with self._lock:
+            if ban.form not in self._by_form and len(self._by_form) >= _MOST:
+                return None
+            self._by_form[ban.form] = ban
+        if self._folder is not None:
+            _write(self._folder, ban)
+        return ban
+
+    @cached_property
+    def _by_form(self) -> dict[str, Ban]:
+        if self._folder is None or not self._folder.is_dir():
+            return {}
+        prefix, now = f"{self._key[:_DIGITS]}.", self._clock()
+        found = (_read(path) for path in _files(self._folder) if path.name.startswith(prefix))
+        return {ban.form: ban for ban in found if ban is not None and ban.key == self._key and ban.until > now}
+
+    @cached_property
+    def _key(self) -> str:
+        parts = of_device(self._device)
+        said = [parts["device"].digest, parts["driver"].digest, text_part(self._options).digest]
+        return sha256("\n".join(said).encode()).hexdigest()
+
+    @cached_property
+    def _driver(self) -> str:
+        words = of_device(self._device)["driver"].words
+        return words.get("version") or words.get("distribution") or ""
+
+
+def stored_bans(folder: Path) -> list[Ban]:
+    """Return the bans in the folder of a cache, of any device and driver, the newest first; damaged ones are left out.
+
+    Args:
+        folder: of the cache.
+    """
+    found = (_read(path) for path in _files(folder / FOLDER))
+    return sorted((ban for ban in found if ban is not None), key=lambda ban: -ban.since)
+
+
+def clear_bans(folder: Path) -> int:
+    """Remove every ban from the folder of a cache, damaged ones too; return how many."""
+    removed = 0
+    for path in _files(folder / FOLDER):
+        with suppress(OSError):
+            path.unlink()
+            removed += 1
+    return removed
+
+
+def day(seconds: float) -> str:
+    """Return a date as people write it."""
+    return datetime.fromtimestamp(seconds).astimezone().date().isoformat()
+
+
+def _form(model: SegmentModel) -> tuple[str, str, str] | None:
+    """The digest of a model's form, its operations and its inputs."""
+    try:
+        form = form_of(model)
+    except (NotCanonicalError, NNAdapterError, OSError, TypeError, ValueError):
+        return None
+    return sha256(f"{form.structure}\n{form.shapes}".encode()).hexdigest(), form.operations, form.inputs
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".json" and not path.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _write(folder: Path, ban: Ban) -> None:
+    path = folder / f"{ban.key[:_DIGITS]}.{ban.form[:_DIGITS]}.json"
+    text = json.dumps(asdict(ban), indent=1)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        warn_unwritten(f"{str(folder)!r} cannot be written: {error.strerror or error}")
+
+
+def _read(path: Path) -> Ban | None:
+    """The ban in a file; None where there is none that can be used."""
+    try:
+        told = json.loads(path.read_text())
+        return _ban(told)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _ban(told: Mapping[str, object]) -> Ban:
+    values = {field.name: told[field.name] for field in fields(Ban)}
+    for name, kind in _KINDS.items():
+        if not isinstance(values[name], kind):
+            raise TypeError(name)
+    return Ban(**{**values, "nodes": tuple(map(str, values["nodes"]))})  # type: ignore[arg-type, call-overload]
+
+
+_TEXTS = ("device", "driver", "key", "form", "operations", "inputs", "stage", "reason", "reproducer")
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(_TEXTS, str), "nodes": list, "is_size": bool, "since": (int, float), "until": (int, float),
+}  # fmt: skip
+
+
+_TOKEN = re.compile(r"[^\s'\"(),;:]+")
+
+
+def write_verdicts(verdicts: Sequence[Verdict]) -> bytes:
+    """Return verdicts as bytes."""
+    return json.dumps([_plain(verdict) for verdict in verdicts]).encode()
+
+
+def read_verdicts(data: memoryview) -> Sequence[Verdict]:
+    """Return what `write_verdicts` wrote; raises ValueError, KeyError or TypeError for anything else."""
+    return [_verdict(plain) for plain in json.loads(bytes(data))]
+
+
+def write_admission(admission: Admission) -> bytes:
+    """Return an admission as bytes; raises TypeError where a fact of it has no form in them."""
+    verdict, facts = _plain(admission.verdict), dict(admission.facts)
+    return json.dumps({"verdict": verdict, "runs_as": list(admission.runs_as), "facts": facts}).encode()
+
+
+def read_admission(data: memoryview) -> Admission:
+    """Return what `write_admission` wrote; raises ValueError, KeyError or TypeError for anything else."""
+    told = json.loads(bytes(data))
+    return Admission(verdict=_verdict(told["verdict"]), runs_as=tuple(told["runs_as"]), facts=told["facts"])
+
+
+def mentions(verdicts: Sequence[Verdict], names: set[str]) -> bool:
+    """Whether a refusal speaks of one of some names, so that it says nothing of a model with others."""
+    details = {verdict.detail for verdict in verdicts if isinstance(verdict, Unsupported)}
+    return any(not names.isdisjoint(_TOKEN.findall(detail)) for detail in details)
+
+
+def _plain(verdict: Verdict) -> Any:
+    return [verdict.reason.value, verdict.detail] if isinstance(verdict, Unsupported) else None
+
+
+def _verdict(plain: Any) -> Verdict:
+    if plain is None:
+        return SUPPORTED
+    reason, detail = plain
+    return Unsupported(Reason(reason), str(detail))
+
+
+PROGRAM, VERDICTS, ADMISSION, CHECKED = "program", "verdicts", "admission", "checked"
+"""Kinds of entries."""
+_SLOW_SECONDS = 0.05
+"""An answer that took as long is kept; a faster one is asked for again."""
+_FITTING = (Compatibility.IDENTICAL, Compatibility.COMPATIBLE, None)
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Keyed:
+    """A key, and the constants that were read for it."""
+
+    key: Key
+    constants: tuple[Contents, ...]
+
+
+class CachedContext(Context):
+    """A context around a driver's own, usable from as many threads as that one.
+
+    Args:
+        inner: the driver's own, maybe with kernels around it.
+        device: its name.
+        form: of the models that it takes.
+        options: of the context: every option, defaults filled in.
+        folder: of the cache.
+    """
+
+    def __init__(self, inner: Context, device: str, form: ModelForm, options: OptionValues, folder: Folder) -> None:
+        self.inner = inner
+        self._device, self._form, self._options, self._folder = device, form, dict(options), folder
+        self._outcomes: WeakKeyDictionary[Program, Outcome] = WeakKeyDictionary()
+        self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
+        self._last: tuple[object, Canonical] | None = None
+        self._was_spared = False
+        """The driver did not hear a question whose answer is used."""
+
+    def outcome(self, program: Program) -> Outcome | None:
+        """What the cache did for a program of this context; None where that is not known."""
+        return self._outcomes.get(program)
+
+    def entry(self, program: Program) -> Key | None:
+        """The key of the entry that holds a program of this context; None where none does, as far as is known."""
+        return self._entries.get(program)
+
+    def checked(self, model: SegmentModel) -> bytes | None:
+        """What was found when a program of a segment was checked; None where it never was, or nothing is known."""
+        keyed, _ = self._keyed(CHECKED, model, whole=False)
+        found = None if keyed is None else self._folder.contents(keyed.key)
+        return bytes(found) if isinstance(found, memoryview) else None
+
+    def keep_checked(self, model: SegmentModel, found: bytes) -> None:
+        """Keep what was found when a program of a segment was checked, for as long as its driver is the same."""
+        keyed, _ = self._keyed(CHECKED, model, whole=False)
+        if keyed is not None:
+            self._stored(keyed, found, 0.0)
+
+    @property
+    def path(self) -> Path:
+        """Of the folder."""
+        return self._folder.path
+
+    def look(self, model: SegmentModel, *, whole: bool) -> Outcome:
+        """What the cache would do for a segment that is to be compiled; `whole` if it is the whole plan."""
+        keyed, why = self._keyed(PROGRAM, model, whole=whole)
+        found = Miss(why) if keyed is None else self._folder.find(keyed.key)
+        return Outcome(True) if isinstance(found, Entry) else Outcome(False, found.reason)
+
+    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
+        """See `Context.supported`."""
+        return self._answered(VERDICTS, model, self.inner.supported, _written_verdicts, read_verdicts)
+
+    def admit(self, model: SegmentModel) -> Admission:
+        """See `Context.admit`."""
+        return self._answered(ADMISSION, model, self.inner.admit, _written_admission, read_admission)
+
+    def profile(self) -> Profile | None:
+        """See `Context.profile`."""
+        return self.inner.profile()
+
+    def compile(self, model: SegmentModel) -> Program:
+        """See `Context.compile`."""
+        return self._made(model, self.inner.compile, whole=False)
+
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole_graph`."""
+        return self._made(model, self.inner.compile_whole_graph, whole=True)
+
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.clone_with_constants`; None for what is kept: `compile` gives it."""
+        keyed, why = self._keyed(PROGRAM, model, whole=False)
+        if keyed is not None and self._folder.has(keyed.key):
+            return None
+        started = time.perf_counter()
+        bound = clone_with_constants(self.inner, program, model)
+        if bound is not None:
+            self._keep(keyed, why or "a program that was compiled holds for it", bound, time.perf_counter() - started)
+        return bound
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return self.inner.deserialize(blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`."""
+        return self.inner.deserialize_view(blob)
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`."""
+        return self.inner.check_blob(blob)
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        self._last = None
+        self.inner.close()
+
+    def _made(self, model: SegmentModel, compile_: Callable[[Any], Program], *, whole: bool) -> Program:
+        keyed, why = self._keyed(PROGRAM, model, whole=whole)
+        self._last = None
+        if keyed is not None:
+            found = self._deserialized(keyed.key)
+            if isinstance(found, Program):
+                self._outcomes[found], self._entries[found] = Outcome(True), keyed.key
+                return found
+            why = self._folder.warn_of_miss(found)
+        if self._was_spared:
+            self._ask_after_all(model)
+        started = time.perf_counter()
+        program = checked_program(compile_(model))
+        self._keep(keyed, why, program, time.perf_counter() - started)
+        return program
+
+    def _deserialized(self, key: Key) -> Program | Miss:
+        blob = self._folder.contents(key)
+        if isinstance(blob, Miss):
+            return blob
+        try:
+            says = named_call(self._device, "check_blob")(self.inner.check_blob, blob)
+            if says not in _FITTING:
+                return Miss(f"there is an entry, and its driver does not take it back ({says})")
+            return checked_program(named_call(self._device, "deserialize")(self.inner.deserialize_view, blob))
+        except FAILURES as error:  # a driver may raise anything; this is its border
+            return Miss(f"there is an entry, and its driver does not take it back: {describe(error)}", is_defect=True)
+
+    def _ask_after_all(self, model: SegmentModel) -> None:
+        """Ask the driver for a segment that it is to compile, as whoever compiles has done."""
+        verdict = ask_admission(self.inner, model).verdict
+        if isinstance(verdict, Unsupported):
+            raise CompilationError(f"it does not take the segment: {verdict.detail}", device=self._device)
+
+    def _keep(self, keyed: _Keyed | None, why: str, program: Program, seconds: float) -> None:
+        """Write what was compiled, and note why it was, and why it is not kept, if it is not."""
+        not_kept = "" if keyed is None else self._written(keyed, program, seconds)
+        self._outcomes[program] = Outcome(False, f"{why}; not kept: {not_kept}" if not_kept else why)
+
+    def _written(self, keyed: _Keyed, program: Program, seconds: float) -> str:
+        """Why a program is not kept; empty where it is."""
+        try:
+            blob = named_call(self._device, "serialize")(program.serialize)
+        except FAILURES as error:
+            return f"its driver failed to write it: {describe(error)}"
+        if blob is None:
+            return "its driver writes no program of it"
+        why = self._stored(keyed, blob, seconds)
+        if not why:
+            self._entries[program] = keyed.key
+        return why
+
+    def _stored(self, keyed: _Keyed, made: bytes, seconds: float) -> str:
+        key = keyed.key
+        if self._constants(keyed.constants, anew=True).digest != key.parts["constants"].digest:
+            return "its weights were changed while it was made"
+        why = self._folder.keep(key, made, seconds)
+        if why:
+            warn_unwritten(why)
+        return why
+
+    def _answered(
+        self,
+        kind: str,
+        model: SegmentModel,
+        ask: Callable[[Any], _Answer],
+        written: Callable[[_Answer, SegmentModel], bytes | None],
+        read: Callable[[memoryview], _Answer],
+    ) -> _Answer:
+        """What the driver said of a model, here or before."""
+        keyed = self._keyed(kind, model, whole=False)[0] if self._form is ModelForm.ONNX else None
+        found = None if keyed is None else self._folder.contents(keyed.key)
+        if isinstance(found, memoryview):
+            try:
+                answer = read(found)
+                self._was_spared = True
+                return answer
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                found = Miss(f"there is an entry, and {describe(error)}", is_defect=True)
+        if isinstance(found, Miss):
+            self._folder.warn_of_miss(found)
+        started = time.perf_counter()
+        answer = ask(model)
+        seconds = time.perf_counter() - started
+        if keyed is not None and seconds >= _SLOW_SECONDS:
+            made = written(answer, model)
+            if made is not None:
+                self._stored(keyed, made, seconds)
+        return answer
+
+    def _keyed(self, kind: str, model: SegmentModel, *, whole: bool) -> tuple[_Keyed | None, str]:
+        """The key of a model, or None and why it has none."""
+        if kind == PROGRAM and not self._writes_programs:
+            return None, "its driver writes no programs"
+        try:
+            form = self._canonical(model)
+            constants = self._constants(form.constants)
+        except NotCanonicalError as error:
+            return None, f"it cannot be kept: {error}"
+        except (NNAdapterError, OSError, TypeError, ValueError) as error:
+            return None, f"its weights cannot be read: {describe(error)}"
+        parts = {**self._surroundings, **self._of_model(form, whole=whole), "constants": constants}
+        return _Keyed(Key(kind, parts), form.constants), ""
+
+    def _of_model(self, form: Canonical, *, whole: bool) -> Mapping[str, KeyPart]:
+        return {
+            "options": text_part({**self._options, "runs alone": whole}),
+            "structure": KeyPart(form.structure, {"operations": form.operations}),
+            "shapes": KeyPart(form.shapes, {"inputs": form.inputs}),
+        }
+
+    def _constants(self, constants: Sequence[Contents], *, anew: bool = False) -> KeyPart:
+        nbytes = sum(constant.nbytes for constant in constants)
+        return KeyPart(digest_of(constants, anew=anew), {"count": str(len(constants)), "bytes": str(nbytes)})
+
+    def _canonical(self, model: SegmentModel) -> Canonical:
+        last = self._last
+        if last is not None and last[0] is model:
+            return last[1]
+        form = form_of(model)
+        self._last = model, form
+        return form
+
+    @cached_property
+    def _surroundings(self) -> Mapping[str, KeyPart]:
+        return surroundings(self._device, takes_onnx=self._form is ModelForm.ONNX)
+
+    @cached_property
+    def _writes_programs(self) -> bool:
+        driver = self.inner.inner if isinstance(self.inner, KernelContext) else self.inner
+        own = type(driver)
+        return not (own.deserialize is Context.deserialize and own.deserialize_view is Context.deserialize_view)
+
+
+def _written_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:
+    return None if mentions(verdicts, _names(model)) else write_verdicts(verdicts)
+
+
+def _written_admission(admission: Admission, model: SegmentModel) -> bytes | None:
+    if mentions((admission.verdict,), _names(model)):
+        return None
+    try:
+        return write_admission(admission)
+    except (TypeError, ValueError):
+        return None
+
+
+def _names(model: Any) -> set[str]:
+    """Names of nodes and values of an ONNX model."""
+    return {name for node in model.graph.node for name in (node.name, *node.input, *node.output)} - {""}
+
+
+def cached_context(
+    context: Context, device: str, form: ModelForm, options: OptionValues, session: Options
+) -> CachedContext:
+    """Return a context with the cache of a session around it, which has one.
+
+    Args:
+        context: the driver's own, maybe with kernels around it.
+        device: its name.
+        form: of the models that it takes.
+        options: of the context, all of them.
+        session: options of the session.
+    """
+    return CachedContext(context, device, form, options, folder_of(session))

@@ -1,0 +1,364 @@
+"""Key of a session's plans: contents of the model's files, devices, options and versions.
+
+What a session is made of, by every byte of it: the model's file, and those of external data that it names.
+
+A file's path, size and time do not say what it holds, so bytes are read, by several threads, a piece at a time: nothing
+of them stays in memory. The model is not parsed. Where it names files, protobuf writes the same few bytes in front of
+each name; what looks like them and is none only adds a file to what decides, or keeps a plan from being kept.
+
+The key of a session's plans: the model, its devices and options, and the versions of all that makes plans.
+
+Its parts are those of a segment's key (`nnadapter.store.folder`):
+
+device, driver     of all devices in their order
+host               every file of this package, and versions of packages that take part
+machine            also what was calibrated on it: costs decide where nodes go, and which run side by side
+options            of the devices, which are isolated, and what a person demands: rules and plan files by what they hold
+structure, shapes  the model's file, with all names
+constants          that, and the files that it names
+
+Shapes of inputs are no part of it: an entry has plans for several.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+import nnadapter
+from nnadapter.drivers.selection import HOSTS, Selected
+from nnadapter.files.cache_folder import calibrations_of_driver
+from nnadapter.options import Options, fallback_text
+from nnadapter.process.cache import memoize
+from nnadapter.process.forking import new_lock
+from nnadapter.process.packages import installed_builds, installed_version, own_version
+from nnadapter.process.processors import usable
+from nnadapter.store.fingerprints import machine, of_device
+from nnadapter.store.folder import Key, KeyPart, text_part
+
+_PIECE_BYTES = 1 << 22
+_BEHIND_BYTES = 1 << 13
+"""Of the next piece, that a name may reach into; paths are no longer than half of it."""
+_MOST_THREADS = 8
+_LOCATION = b"location"
+_BEGINS = re.compile(rb"(?:\x0a|\x8a\x80{0,8}\x00)(?:\x08|\x88\x80{0,8}\x00)\Z")
+"""Before it: the key of StringStringEntryProto, and eight bytes of length. Nobody writes numbers with zeros behind
+them; who reads them takes them."""
+_BEFORE_BYTES = 32
+"""In front of a name, that say how long the entry is; of the piece before, where a name is the first of a piece."""
+_LENGTH = re.compile(rb"\x12([\x01-\x7f]|[\x80-\xff][\x01-\x3f])")
+"""Behind it: the tag and the length of the value."""
+_ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f])\Z")
+"""In front of the entry: the end of its tag, and its length."""
+_USUAL = b"\x0a\x08"
+_seeking = new_lock()
+"""Held from where a file is to be read on until it is, on systems that do not read from a place."""
+Named = Callable[[bytes, int], Iterator[str]]
+_Piece = tuple[set[str], bytes]
+
+
+class UnkeyedError(Exception):
+    """What a session is made of cannot be told by its bytes, for this reason. Nobody outside of this room sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A digest of what a session is made of."""
+
+    model: KeyPart
+    """The model's own file."""
+    beside: KeyPart
+    """That, and what it names."""
+    held: Any = field(compare=False)
+    """An absolute path; contents, also of what was a message."""
+
+
+def source_of(source: Any) -> Source:
+    """Return the digest of a model: a path, its contents, or an `onnx.ModelProto`.
+
+    Raises:
+        UnkeyedError: it has none, such as a model in memory that names files.
+        OSError: a file cannot be read.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _of_file(Path(source))
+    contents = source if isinstance(source, bytes) else _serialized(source)
+    names, digest = _taken(contents, len(contents), _named)
+    if names:
+        raise UnkeyedError("a model that is not in a file names files of external data")
+    return _source(contents, digest, len(contents), {})
+
+
+def begun_source(source: Any) -> Callable[[], Source]:
+    """Return what gives `source_of` a model; the bytes of a large file are read from now on, by threads."""
+    if not _is_large(source):
+        return partial(source_of, source)
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(1)
+    telling = pool.submit(source_of, source)
+    pool.shutdown(wait=False)
+    return telling.result
+
+
+def _is_large(source: Any) -> bool:
+    try:
+        return isinstance(source, (str, os.PathLike)) and Path(source).stat().st_size > _PIECE_BYTES
+    except (OSError, ValueError):  # what is wrong with it is said where it is read
+        return False
+
+
+def _serialized(model: Any) -> bytes:
+    from google.protobuf.message import EncodeError, Message
+
+    if not isinstance(model, Message):
+        raise UnkeyedError("it is no model")
+    try:
+        contents: bytes = model.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as error:
+        raise UnkeyedError("it is larger than protobuf's 2 GiB") from error
+    return contents
+
+
+def _of_file(path: Path) -> Source:
+    size, names, digest = _file(path, _named)
+    beside = {}
+    for name in sorted(names):
+        if not Path(name).is_absolute() and ".." not in Path(name).parts:  # such ones are refused
+            beside[name] = _beside(path.parent / name)
+    return _source(path.absolute(), digest, size, beside)
+
+
+def _beside(path: Path) -> tuple[int, str]:
+    """Bytes in a file of external data, and a digest of it; what looks like names in weights is none."""
+    try:
+        size, _, digest = _file(path, _no_names)
+    except (OSError, ValueError):  # no file, or no path of one: nor can a model be loaded that names it
+        return 0, "not there"
+    return size, digest
+
+
+def _source(held: Any, digest: str, size: int, beside: dict[str, tuple[int, str]]) -> Source:
+    own = KeyPart(digest, {"operations": "a model", "bytes": str(size)})
+    whole = sha256(repr((digest, sorted(beside.items()))).encode()).hexdigest()
+    nbytes = size + sum(file_size for file_size, _ in beside.values())
+    return Source(own, KeyPart(whole, {"files": str(1 + len(beside)), "bytes": str(nbytes)}), held)
+
+
+def _file(path: Path, named: Named) -> tuple[int, frozenset[str], str]:
+    """Bytes in a file, what it names, and a digest of it."""
+    if not S_ISREG(path.stat().st_mode):  # a pipe is opened once
+        raise UnkeyedError("it is no regular file")
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        return size, *_taken(file.fileno(), size, named)
+
+
+def _taken(held: int | bytes, size: int, named: Named) -> tuple[frozenset[str], str]:
+    """The files that contents name, and their digest: of the digests of their pieces.
+
+    Args:
+        held: a file that is open, by its number, or contents.
+        size: bytes.
+        named: finds the names in a piece.
+    """
+    starts = range(0, size, _PIECE_BYTES)
+    whole, names = sha256(str(size).encode()), set[str]()
+    for found, digest in _each(lambda start: _piece(held, start, named), starts):
+        whole.update(digest)
+        names |= found
+    return frozenset(names), whole.hexdigest()
+
+
+def _each(take: Callable[[int], _Piece], starts: Sequence[int]) -> Iterator[_Piece]:
+    """What is taken of each piece, in their order; one alone is taken in this thread."""
+    if len(starts) < 2:
+        yield from map(take, starts)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(usable(), _MOST_THREADS)) as pool:
+        yield from pool.map(take, starts)
+
+
+def _piece(held: int | bytes, start: int, named: Named) -> _Piece:
+    before = min(start, _BEFORE_BYTES)
+    first, most = start - before, before + _PIECE_BYTES + _BEHIND_BYTES
+    data = held[first : first + most] if isinstance(held, bytes) else _read(held, most, first)
+    return set(named(data, before)), sha256(memoryview(data)[before : before + _PIECE_BYTES]).digest()
+
+
+def _read(file: int, nbytes: int, first: int) -> bytes:
+    """Bytes of an open file; Windows reads on where somebody read before, so there one thread reads at a time."""
+    if hasattr(os, "pread"):
+        return os.pread(file, nbytes, first)
+    with _seeking:
+        os.lseek(file, first, os.SEEK_SET)
+        return os.read(file, nbytes)
+
+
+def _no_names(data: bytes, before: int) -> Iterator[str]:
+    return iter(())
+
+
+def _named(data: bytes, before: int) -> Iterator[str]:
+    """Files that contents name, each in the piece in which the word in front of its name begins.
+
+    The word itself is looked for, which skips most bytes: a pattern looks at each of them, and took 1.5 s for 100 MB.
+
+    Args:
+        data: a piece, and some of what lies around it.
+        before: bytes of that in front of the piece.
+    """
+    at = data.find(_LOCATION, before)
+    while 0 <= at < before + _PIECE_BYTES:
+        begins = _BEGINS.search(data[max(at - _BEFORE_BYTES, 0) : at])
+        if begins is not None:
+            yield _name_behind(data, at, begins.group())
+        at = data.find(_LOCATION, at + 1)
+
+
+def _name_behind(data: bytes, at: int, begins: bytes) -> str:
+    """The file that is named behind the word there, by an entry that holds this key and this value and nothing else.
+
+    Of a value that stands twice, or in front of its key, readers take another one.
+    """
+    length = _LENGTH.match(data, at + len(_LOCATION))
+    if begins == _USUAL and length is not None:
+        (digits,) = length.groups()
+        name = data[length.end() : length.end() + _number(digits)]
+        first = at - len(_USUAL)
+        size = _ENTRY_BYTES.search(data[max(first - _BEFORE_BYTES, 0) : first])
+        if size is not None and _number(size.group(1)) == length.end() + len(name) - first:
+            return name.decode(errors="surrogateescape")
+    raise UnkeyedError("a file of external data is named in an unusual way")
+
+
+def _number(digits: bytes) -> int:
+    """A number of one or two bytes, as protobuf writes it."""
+    return digits[0] & 0x7F | (digits[1] << 7 if len(digits) > 1 else 0)
+
+
+PLAN = "plan"
+"""The kind of such entries."""
+_PACKAGES = ("onnx", "numpy")
+"""Packages that take part in planning, beside drivers and ONNX Runtime."""
+_SHOWN = 12
+
+
+def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key:
+    """Return the key of a session's plans.
+
+    Args:
+        source: what it is made of.
+        devices: that were selected, in their order.
+        options: of the session.
+
+    Raises:
+        OSError: a file that options name, or a calibration, cannot be read.
+    """
+    around = {device.name: of_device(device.name) for device in devices if device.name not in HOSTS}
+    parts = {
+        **{
+            part: _joined({name: key_parts[part] for name, key_parts in around.items()})
+            for part in ("device", "driver")
+        },
+        "host": text_part(
+            {
+                "nnadapter": own_version(),
+                "files": _own_files(),
+                **{package: installed_version(package) for package in _PACKAGES},
+                "onnxruntime": installed_builds("onnxruntime"),
+            }
+        ),
+        "machine": _machine(devices),
+        "options": text_part(
+            {
+                **_of_session(options),
+                **dict(_of_devices(devices)),
+                "order": [selected_device.name for selected_device in devices],
+            }
+        ),
+        "structure": source.model,
+        "shapes": KeyPart(source.model.digest, {"inputs": "any"}),
+        "constants": source.beside,
+    }
+    return Key(PLAN, parts)
+
+
+def _joined(parts: Mapping[str, KeyPart]) -> KeyPart:
+    """The parts of several devices as one: where they say the same word, all that they say."""
+    words = dict.fromkeys(word for part in parts.values() for word in part.words)
+    told = {word: ", ".join(part.words.get(word, "") for part in parts.values()) for word in words}
+    return KeyPart(sha256(repr([(name, part.digest) for name, part in parts.items()]).encode()).hexdigest(), told)
+
+
+def _machine(devices: Sequence[Selected]) -> KeyPart:
+    calibrated = sha256(repr(sorted(_calibrations(devices))).encode()).hexdigest()[:_SHOWN]
+    return text_part({**machine().words, "calibrations": calibrated})
+
+
+def _calibrations(devices: Sequence[Selected]) -> Iterator[tuple[str, str]]:
+    """Names and digests of the files (`nnadapter.costs`) with calibrations of devices, and of the hosts behind them."""
+    for name in sorted({*HOSTS, *(device.name for device in devices)}):
+        for file in calibrations_of_driver(name):
+            yield file.name, sha256(file.read_bytes()).hexdigest()
+
+
+def _of_devices(devices: Sequence[Selected]) -> Iterator[tuple[str, object]]:
+    yield "devices", ", ".join(device.name for device in devices)
+    for device in devices:
+        yield f"named {device.name}", device.named
+        yield f"isolated {device.name}", device.limits is not None  # it has a calibration of its own then
+        for name, value in device.options.items():
+            yield f"{device.name}.{name}", value
+
+
+def _of_session(options: Options) -> dict[str, object]:
+    return {
+        "policy": options.policy,
+        "verify": options.verify,
+        "fallback": fallback_text(options.fallback),
+        "rules": _held(options.rules),
+        "plan": _held(options.plan),
+    }
+
+
+def _held(value: Any) -> str:
+    """What an option says that is a text, or names a file: a text has more than one line, a path has not."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and "\n" in value:
+        return value
+    if not isinstance(value, (str, os.PathLike)):
+        return repr(value)
+    return sha256(Path(value).read_bytes()).hexdigest()[:_SHOWN]
+
+
+@memoize(1)
+def _own_files() -> str:
+    """Of every Python file of this package and the partitioner: its size, and when it was changed.
+
+    What is told of a model's file is not enough for one is enough for these: who works on them has another time, and
+    who installs them another version.
+    """
+    package = Path(nnadapter.__file__).parent
+    listed = sorted(_listed(package, "")) + sorted(_listed(package.with_name("partition"), ""))
+    return sha256(repr(listed).encode()).hexdigest()[:_SHOWN]
+
+
+def _listed(folder: Path | str, inside: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                status = entry.stat()
+                yield inside + entry.name, status.st_size, status.st_mtime_ns
+            elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                yield from _listed(entry.path, f"{inside}{entry.name}/")
