@@ -34,8 +34,8 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
-_CASES = 4
-"""How many cases of each test a run without a path takes."""
+_CASES, _SLOW_CASES = 3, 1
+"""Cases of each test, and of each slow test, in a run without a path."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("many", settings.get_profile("anew"), max_examples=500)
@@ -148,12 +148,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _beyond_samples(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the cases to leave out: each test keeps `_CASES`, selected by checksum to spread over its table."""
+    """Return the cases to leave out: a slow test keeps `_SLOW_CASES`, any other `_CASES`, selected by checksum."""
     tables = defaultdict(list)
     for item in items:
-        tables[item.nodeid.partition("[")[0]].append(item)
-    ordered = (sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode())) for cases in tables.values())
-    return {item for cases in ordered for item in cases[_CASES:]}
+        tables[item.nodeid.partition("[")[0], item.get_closest_marker("slow") is not None].append(item)
+    beyond = set()
+    for (_, is_slow), cases in tables.items():
+        cases.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        beyond.update(cases[_SLOW_CASES if is_slow else _CASES :])
+    return beyond
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
