@@ -23,7 +23,7 @@ from nnadapter.drivers.tensor_copies import on_host
 from nnadapter.engine.bound_steps import BoundStep, Substitute
 from nnadapter.engine.compiled import Compiled, RunnablePlan
 from nnadapter.engine.fallback import Incident, Incidents, fall_back, named
-from nnadapter.engine.planned import PlannedEngine
+from nnadapter.engine.model_source import ModelPlanSource
 from nnadapter.engine.provenance import Provenance
 from nnadapter.errors import FAILURES, AccuracyError, describe
 from nnadapter.options import Options
@@ -377,17 +377,17 @@ _DIGITS = 16
 
 
 class PlannedSubject:
-    """The plans of an engine that plans. See `Subject`."""
+    """The plans of a source that plans a model. See `Subject`."""
 
-    def __init__(self, engine: PlannedEngine) -> None:
-        self._engine: PlannedEngine = proxy(engine)  # which has this
-        self._setting = engine.setting
+    def __init__(self, source: ModelPlanSource) -> None:
+        self._source: ModelPlanSource = proxy(source)  # which has this
+        self._setting = source.setting
         self._quantized: WeakKeyDictionary[Partitioning, frozenset[str]] = WeakKeyDictionary()
 
     @property
     def incidents(self) -> Incidents:
         """See `Subject.incidents`."""
-        return self._engine.incidents
+        return self._source.incidents
 
     def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
         """See `Subject.nodes`."""
@@ -438,7 +438,7 @@ class PlannedSubject:
     def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
         """See `Subject.withdraw_nodes`."""
         refused = Unsupported(Reason.WRONG_RESULT, reason)
-        self._engine.take_back(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
+        self._source.take_back(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 
 
 def _partitioning(plan: RunnablePlan) -> Partitioning:
@@ -517,18 +517,18 @@ def _request(device: SessionDevice) -> DeviceRequest:
     return device.name, {name: value for name, value in device.options.items() if value != usual.get(name)}
 
 
-def with_checks(make: Callable[..., PlannedEngine], options: Options) -> Callable[..., PlannedEngine]:
-    """Return what makes an engine that compares its runs, as `Options.verify` and `Options.shadow` say.
+def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
+    """Return a function that makes a source whose runs are checked, as `Options.verify` and `Options.shadow` say.
 
     Args:
-        make: makes the engine.
+        make: makes the source.
         options: of the session.
     """
 
-    def made(*arguments: Any, **keyword_arguments: Any) -> PlannedEngine:
-        engine = make(*arguments, **keyword_arguments)
+    def made(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:
+        source = make(*arguments, **keyword_arguments)
         verify, shadow = options.verify is not None, options.shadow
-        engine.checks = SessionChecks(PlannedSubject(engine), verify=verify, shadow=shadow)
-        return engine
+        source.checks = SessionChecks(PlannedSubject(source), verify=verify, shadow=shadow)
+        return source
 
     return made

@@ -22,9 +22,8 @@ from nnadapter.process.forking import new_lock, register_after_fork
 if TYPE_CHECKING:
     from nnadapter.engine.bound_steps import Kept
     from nnadapter.engine.branches import Chosen
-    from nnadapter.engine.by_plans import InputShapes
     from nnadapter.engine.control import RunControl
-    from nnadapter.engine.repeated_runs import Done
+    from nnadapter.engine.plan_source import Done, InputShapes
 
     _Key = tuple[InputShapes, Chosen | None]
 

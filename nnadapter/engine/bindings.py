@@ -70,7 +70,7 @@ class RunsBound(Protocol):
         control: RunControl | None = None,
         kept: Mapping[str, str] | None = None,
     ) -> tuple[list[Any], Provenance]:
-        """See `PlannedEngine.run`."""
+        """See `ModelPlanSource.run`."""
 
 
 class PlannedBinding:

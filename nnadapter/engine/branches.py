@@ -21,10 +21,10 @@ from weakref import proxy, ref
 import numpy as np
 
 from nnadapter.engine.branch_conditions import Fork, choice_in_words, fork_of
-from nnadapter.engine.by_plans import InputShapes, OriginalModelShapes, Taken
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.model_plans import ModelPlans, SessionPlans
+from nnadapter.engine.plan_source import InputShapes, OriginalModelShapes, Taken
 from nnadapter.errors import FAILURES, CompilationError, InvalidInputError, InvalidModelError, NNAdapterError
 from nnadapter.files.messages import Message
 from nnadapter.ir.operand import Array

@@ -22,27 +22,24 @@ from nnadapter.drivers.selection import (
     named_requests,
     select_one,
 )
-from nnadapter.engine.bound_steps import Kept
-from nnadapter.engine.by_plans import InputShapes, OriginalModelShapes
 from nnadapter.engine.compiled_file import CompiledFile
-from nnadapter.engine.file_engine import CompiledEngine
+from nnadapter.engine.engine import PlanEngine
+from nnadapter.engine.file_source import FilePlanSource
 from nnadapter.engine.file_texts import plans_held, served
 from nnadapter.engine.plan_entries import LinkedContainer, Place, facts_of
-from nnadapter.engine.provenance import Provenance
+from nnadapter.engine.plan_source import InputShapes, OriginalModelShapes
 from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.policies import POLICIES
-from nnadapter.process.forking import new_lock
 from nnadapter.store.folder import Key, folder_of
 from nnadapter.store.plan_keys import Source, UnkeyedError, begun_source, key_of, source_of
 from nnadapter.traces.trace import SILENT
 
 if TYPE_CHECKING:
-    from nnadapter.engine.control import RunControl
-    from nnadapter.engine.observed import KeptReport, Observed
-    from nnadapter.engine.planned import PlannedEngine
+    from nnadapter.engine.model_source import ModelPlanSource
+    from nnadapter.engine.observed import KeptReport
     from nnadapter.engine.saving import ReportMaker
     from nnadapter.onnx.preparation.branch_decisions import Truths
 
@@ -80,104 +77,63 @@ _ENDS = (
 """Where the model itself goes on."""
 
 
-class KeptEngine(CompiledEngine):
-    """Plans that were kept, ready to run. Usable from many threads at once.
+class CachedPlanSource(FilePlanSource):
+    """Plans of a cache entry; the model itself serves inputs that they do not. Usable from many threads at once.
 
     Args:
-        file: with the plans.
+        file: the entry, read as a compiled file.
         devices: names of the session's.
-        left: choices that gained nothing: the plans of no choice are for them, and for no others.
+        original_model_shapes: shapes at which choices of branches run with the plans for any choice.
         options: of the session.
-        begin: makes what goes on with the model itself.
+        plan_model: returns a source that plans the model, by the reason for it.
 
     Raises:
         NNAdapterError: the plans cannot be used here.
     """
 
+    recoverable = _ENDS
+
     def __init__(
         self,
         file: CompiledFile,
         devices: Sequence[str],
-        left: OriginalModelShapes,
+        original_model_shapes: OriginalModelShapes,
         options: Options,
-        begin: Callable[[str], PlannedEngine],
+        plan_model: Callable[[str], ModelPlanSource],
     ) -> None:
-        self._left = left
-        self._begin, self._beginning = begin, new_lock()
-        self._planned: PlannedEngine | None = None
-        self._begun = self._closed = False
-        # What says where nodes go is in the plans; where a device fails, the model itself goes on.
-        # They were checked before they were kept.
+        self._original_model_shapes, self._plan_model = original_model_shapes, plan_model
+        # Placement was decided, and checked, when the plans were made; the model itself is the fallback.
         plain = replace(
             options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
         )
         super().__init__(file, None, plain, SILENT, whole=_leave)
-        self._devices, self._begun = tuple(devices), True
+        self.devices = tuple(devices)
 
-    def run(
-        self,
-        names: Sequence[str] | None,
-        feed: Mapping[str, Any],
-        options: Any = None,
-        control: RunControl | None = None,
-        kept: Kept | None = None,
-    ) -> tuple[list[Any], Provenance]:
-        """See `Engine.run`."""
-        if self._planned is None:
-            try:
-                return super().run(names, feed, options, control, kept)
-            except _ENDS as error:
-                self._go_on(error)
-        assert self._planned is not None, "it goes on"
-        return self._planned.run(names, feed, options, control, kept)
-
-    def prepare(self, shapes: Shapes) -> None:
-        """See `Engine.prepare`."""
-        if self._planned is None:
-            try:
-                return super().prepare(shapes)
-            except _ENDS as error:
-                if not self._begun:
-                    raise
-                self._go_on(error)
-        assert self._planned is not None, "it goes on"
-        return self._planned.prepare(shapes)
-
-    def observed(self) -> KeptReport | Observed:
-        """See `Engine.observed`."""
-        if self._planned is not None:
-            return self._planned.observed()
-        newest = self._plans.newest
+    def observed(self, last_shapes: InputShapes | None) -> KeptReport:
+        """Return the report of the plan used last, with the segments whose programs were cached."""
+        newest = self.plans.newest
         record = self._file.message.plans[0] if newest is None else newest.record
         cached = {number: step.HasField("program") for number, step in enumerate(record.steps)}
-        return replace(self._told(), cached=cached)
+        return replace(super().observed(last_shapes), cached=cached)
 
     def close(self) -> None:
-        """See `Engine.close`."""
-        with self._beginning:
-            self._closed = True
+        """Free every plan and device; see `PlanSource.close`."""
         with suppress(errors.ClosedError):
             super().close()
-        if self._planned is not None:
-            self._planned.close()
+
+    def successor(self, error: Exception) -> ModelPlanSource:
+        """Return a source that plans the model; raise `error` if the CPU failed, which would fail again."""
+        if isinstance(error, errors.ExecutionError) and error.device in HOSTS:
+            raise error
+        return self._plan_model(f"the one that was is not used any more: {error}")
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
-        """See `CompiledEngine._may_be_any`: a choice that nobody made yet is to be planned."""
-        left = self._left.get(truths, frozenset())
+        """Return whether plans for any choice serve these shapes; a choice that was never made is planned first."""
+        left = self._original_model_shapes.get(truths, frozenset())
         return left is None or shapes in left
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> errors.InvalidInputError:
         return _NotKeptError("no plan that was kept is for these shapes")
-
-    def _go_on(self, error: Exception) -> None:
-        """Have the model itself run from now on; what was kept stays for runs that are under way."""
-        if isinstance(error, errors.ExecutionError) and error.device in HOSTS:
-            raise error  # it would be the same
-        with self._beginning:
-            if self._closed:
-                raise errors.ClosedError("the session is closed; make another one")
-            if self._planned is None:
-                self._planned = self._begin(f"the one that was is not used any more: {error}")
 
 
 def _leave(error: errors.NNAdapterError) -> NoReturn:
@@ -196,7 +152,7 @@ class UpperLayers(NamedTuple):
     """Functions of higher layers that an engine calls."""
 
     make_report: ReportMaker
-    with_checks: Callable[[Callable[..., PlannedEngine], Options], Callable[..., PlannedEngine]]
+    with_checks: Callable[[Callable[..., ModelPlanSource], Options], Callable[..., ModelPlanSource]]
     """Adds the accuracy checks of options to a function that makes an engine."""
 
 
@@ -212,55 +168,55 @@ class Keeping:
     options: Options
     place: Place
 
-    def engine(self, upper: UpperLayers) -> tuple[KeptEngine, tuple[str, ...]] | str:
+    def engine(self, upper: UpperLayers) -> tuple[PlanEngine, tuple[str, ...]] | str:
         """What runs the plans that are kept, and the names of the session's devices; or why there is none."""
         opened = self.place.opened()
         if isinstance(opened, str):
             return opened
         try:
             devices, left = facts_of(opened.container)
-            return KeptEngine(opened, devices, left, self.options, partial(self._begin, upper)), devices
+            source = CachedPlanSource(opened, devices, left, self.options, partial(self._begin, upper))
+            return PlanEngine(source, self.options.deadline_s), devices
         except errors.NNAdapterError as error:
             return f"one was kept, and cannot be used: {errors.describe(error)}"
 
-    def planned(self, why: str, make_report: ReportMaker) -> Callable[..., PlannedEngine]:
-        """What makes an engine that plans, and keeps its plans; `why` none that was kept is used."""
-        from nnadapter.engine.plan_cache_writer import KeepingEngine
+    def source_maker(self, why: str, make_report: ReportMaker) -> Callable[..., ModelPlanSource]:
+        """Return a function that makes a source which plans the model and writes its plans to the cache.
+
+        Args:
+            why: no cached plan is used.
+            make_report: makes the report of a plan.
+        """
+        from nnadapter.engine.model_source import ModelPlanSource
+        from nnadapter.engine.plan_cache_writer import PlanCacheWriter
 
         # Contents in memory are not to be held for it.
         light = replace(self, source=replace(self.source, held=None)) if self._in_memory else self
-        return partial(
-            KeepingEngine,
-            place=self.place,
-            is_unchanged=light._is_unchanged,
-            why=why,
-            make_report=make_report,
-        )
+        verifies = self.options.verify is not None
+        writer = PlanCacheWriter(self.place, light._is_unchanged, why, make_report, verifies=verifies)
+        return partial(ModelPlanSource, cache_writer=writer)
 
     @property
     def _in_memory(self) -> bool:
         return not isinstance(self.source.held, os.PathLike)
 
-    def _begin(self, upper: UpperLayers, why: str) -> PlannedEngine:
-        """What goes on with the model itself where plans that were kept end."""
-        from nnadapter.engine.choosing import make_engine
-        from nnadapter.engine.planned import PlannedEngine
+    def _begin(self, upper: UpperLayers, why: str) -> ModelPlanSource:
+        """Return a source that plans the model, after cached plans could not be used."""
+        from nnadapter.engine.model_source import ModelPlanSource, open_source
         from nnadapter.planning.setting import open_setting
 
-        make: Callable[..., PlannedEngine] = (
-            PlannedEngine if registered_kernels() else self.planned(why, upper.make_report)
+        make: Callable[..., ModelPlanSource] = (
+            ModelPlanSource if registered_kernels() else self.source_maker(why, upper.make_report)
         )
         if self.options.checks:
             make = upper.with_checks(make, self.options)
-        setting = open_setting(self.requests, self.options)
-        engine = make_engine(self.source.held, setting, self.options, None, (None, None), {}, make)
-        assert isinstance(engine, PlannedEngine), "a device that accelerates comes first, and nothing is traced"
+        source = open_source(self.source.held, open_setting(self.requests, self.options), self.options, None, make)
         try:
             self._refuse_mixture()
         except errors.NNAdapterError:
-            engine.close()
+            source.close()
             raise
-        return engine
+        return source
 
     def _refuse_mixture(self) -> None:
         """Raise where the model, or what a person demands of it, is not that of the plans that were kept."""

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nnadapter.engine.by_plans import InputShapes, Taken
 from nnadapter.engine.compiled import Compiled
+from nnadapter.engine.plan_source import InputShapes, Serves, Taken
 from nnadapter.engine.plan_store import PLAN_FOR_EACH, ExistingOnly, PlanCache
 from nnadapter.engine.specialization import SpecializationRefusedError, SpecializedPlan, SpecializedPlans
 from nnadapter.errors import NNAdapterError
@@ -28,10 +28,6 @@ from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
 from nnadapter.traces.trace import SESSION, WAIT
-
-if TYPE_CHECKING:
-    from nnadapter.engine.repeated_runs import Serves
-
 
 _MOST_LOOKED_AT = 256
 

@@ -1,29 +1,41 @@
-"""Engine: the interface between a session and the ways to run a model, and its traced form."""
+"""Engines: the interface between a session and the ways to run its model, and the engine that runs compiled plans."""
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from nnadapter.engine.bindings import Binding, Target
-from nnadapter.engine.control import RunControl
-from nnadapter.engine.observed import KeptReport, Observed
-from nnadapter.engine.provenance import Provenance
-from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes
-from nnadapter.traces.recorder import Recorder
-from nnadapter.traces.trace import PLAN, RUN, SESSION, Trace
+from nnadapter.drivers.tensor_copies import TENSORS
+from nnadapter.engine.plan_source import Done, InputShapes, PlanSource
+from nnadapter.engine.provenance import with_incidents
+from nnadapter.engine.repeated_runs import Repeat
+from nnadapter.errors import ClosedError
+from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, node_arg
+from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import close_all
+from nnadapter.traces.trace import PLAN, RUN, SESSION
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from nnadapter.engine.bindings import Binding
+    from nnadapter.engine.bound_steps import Kept
+    from nnadapter.engine.compiled import Checks
+    from nnadapter.engine.control import Deadlines, RunControl
+    from nnadapter.engine.executor import CompiledPlan
+    from nnadapter.engine.fallback import Incident
+    from nnadapter.engine.observed import KeptReport, Observed
+    from nnadapter.traces.recorder import Recorder
 
 
 class Engine(Protocol):
     """One model, ready to run. Usable from many threads at once.
 
-    ONNX Runtime alone is one (`host`), plans over several devices another (`planned`).
+    `PlanEngine` runs plans over several devices, `HostEngine` ONNX Runtime alone.
     """
 
     def run(
@@ -32,55 +44,75 @@ class Engine(Protocol):
         feed: Mapping[str, Any],
         options: Any = None,
         control: RunControl | None = None,
-    ) -> tuple[list[Any], Provenance]:
-        """Run the model. See `InferenceSession.run`; `control` is the run's where somebody has a hand on it."""
+    ) -> Done:
+        """Run the model; see `InferenceSession.run`. `control` lets the caller stop the run."""
 
     def binding(self) -> Binding:
-        """Return a new binding of inputs and outputs; its runs are runs of the engine."""
+        """Return a new binding of inputs and outputs."""
 
     def prepare(self, shapes: Shapes) -> None:
-        """Do now what a first run of these input shapes would have to do."""
+        """Do the work now that a first run at these input shapes would do."""
 
     def observed(self) -> Observed | KeptReport:
-        """What runs where, and what was seen of it: for the shapes of the last run, or usual ones."""
+        """Return what runs where, and what its runs have shown, for the shapes of the last run or usual ones."""
 
     def inputs(self) -> list[NodeArg]:
-        """The inputs that must be fed."""
+        """Return the inputs that must be fed."""
 
     def outputs(self) -> list[NodeArg]:
-        """The outputs."""
+        """Return the outputs."""
 
     def overridable(self) -> list[NodeArg]:
-        """The inputs that may be fed and have contents of their own."""
+        """Return the optional inputs, which have default contents."""
 
     def metadata(self) -> ModelMetadata:
-        """What the model says of itself."""
+        """Return the metadata of the model."""
 
     def session_options(self) -> onnxruntime.SessionOptions:
-        """ONNX Runtime's own options."""
+        """Return ONNX Runtime's own options."""
 
     def end_profiling(self) -> str:
-        """Stop profiling; the file's name, or an empty string where nothing was profiled."""
+        """Stop profiling and return the name of the file, which is empty without profiling."""
 
     def profiling_started(self) -> int:
-        """When profiling began, in nanoseconds; 0 where nothing is profiled."""
+        """Return when profiling began, in nanoseconds; 0 without profiling."""
 
     def close(self) -> None:
-        """Free everything; what is in use is freed when it is not any more. May be called again."""
+        """Free everything; what is in use is freed when the use ends. Can be called again."""
 
 
-def with_trace(make: Callable[..., Engine], trace: Trace) -> Callable[..., Engine]:
-    """Return what makes an engine whose runs are events; `make` itself where the trace keeps none."""
-    return (lambda *arguments: TracedEngine(make(*arguments), trace)) if isinstance(trace, Recorder) else make
+class PlanEngine:
+    """Runs a model by compiled plans. Usable from many threads at once.
 
+    Args:
+        source: of the plans.
+        deadline_s: see `Options.deadline_s`.
+        session_options: ONNX Runtime's own.
+    """
 
-class TracedEngine:
-    """An engine whose runs are events, and whose trace is written when it is closed, or not used any more."""
-
-    def __init__(self, engine: Engine, recorder: Recorder) -> None:
-        self._engine, self._recorder = engine, recorder
-        self._runs = count(1)
-        weakref.finalize(self, recorder.finish)
+    def __init__(
+        self,
+        source: PlanSource[Any],
+        deadline_s: float | None,
+        session_options: onnxruntime.SessionOptions | None = None,
+    ) -> None:
+        self.source = source
+        """Replaced by its successor after an error that it does not recover from itself."""
+        self._session_options = session_options
+        self._all_outputs = list(source.signature.output_names)
+        self._deadlines = _deadlines(deadline_s)
+        self._recorder = cast("Recorder", source.trace) if source.trace.is_recording else None
+        self._run_numbers = count(1)
+        if self._recorder is not None:
+            weakref.finalize(self, self._recorder.finish)
+        self._has_read_entries = False
+        """The entries of ONNX Runtime's run options were read, which is done once."""
+        self._latest: Repeat | None = None
+        self._last_shapes: InputShapes | None = None
+        """Shapes of the last run of a plan with dynamic shapes."""
+        self._retired: list[PlanSource[Any]] = []
+        """Sources that were replaced; their plans can still be in use."""
+        self._replacing, self._is_closed = new_lock(), False
 
     def run(
         self,
@@ -88,101 +120,282 @@ class TracedEngine:
         feed: Mapping[str, Any],
         options: Any = None,
         control: RunControl | None = None,
-    ) -> tuple[list[Any], Provenance]:
-        """See `Engine.run`."""
+        kept: Kept | None = None,
+    ) -> Done:
+        """Run the model; see `Engine.run`, and `CompiledPlan.run` for `kept`."""
+        recorder = self._recorder
+        if recorder is None:
+            return self._run(names, feed, options, control, kept)
         if control is not None:
-            control.trace = self._recorder
-        with self._one() as facts:
-            results, provenance = self._engine.run(names, feed, options, control)
+            control.trace = recorder
+        with recorder.span(SESSION, RUN, "run", run=next(self._run_numbers)) as facts:
+            results, provenance = self._run(names, feed, options, control, kept)
             facts["fell_back"] = provenance.fell_back
         return results, provenance
 
-    def binding(self) -> Binding:
-        """See `Engine.binding`."""
-        return _TracedBinding(self._engine.binding(), self._one)
+    def _run(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any,
+        control: RunControl | None,
+        kept: Kept | None,
+    ) -> Done:
+        """Run by the source, or by its successor if the source fails."""
+        source = self.source
+        try:
+            done = self._run_by(source, names, feed, options, control, kept)
+        except source.recoverable as error:
+            source = self._replace(source, error)
+            done = self._run_by(source, names, feed, options, control, kept)
+        source.write_new_plans()
+        return done
 
-    def _one(self) -> AbstractContextManager[dict[str, Any]]:
-        return self._recorder.span(SESSION, RUN, "run", run=next(self._runs))
+    def _run_by(
+        self,
+        source: PlanSource[Any],
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any,
+        control: RunControl | None,
+        kept: Kept | None,
+    ) -> Done:
+        for count_check in source.count_checks:
+            count_check.check(feed)
+        checks = source.checks
+        is_due = checks is not None and checks.is_due()
+        latest = None if is_due else self._latest
+        if control is None and (options is not None or self._deadlines is not None):
+            from nnadapter.engine.control import RunControl  # most runs have none
+
+            control = RunControl()
+        if options is not None:
+            feed = self._with_adapters(feed, options, control, is_bound=kept is not None)
+            self._warn_of_unread_entries(options)
+        if (
+            latest is not None
+            and control is None
+            and kept is None
+            and (names is None or (type(names) is list and names == self._all_outputs))
+        ):
+            done = latest.run(feed)
+            if done is None:
+                done = self._run_at_other_sizes(source, latest, feed)
+            if done is not None:
+                if latest.is_broken:  # of plans that serve a class nobody measured which is best
+                    source.note_contradiction(latest.lease)
+                return done
+        wanted = source.signature.check_outputs(names)
+        values = source.signature.check_feed(feed)
+        if source.defaults:
+            values = {**source.defaults, **values}
+        shapes = tuple([_shape_of(values[name]) for name in source.input_names])
+        background_run = source.background_run(shapes, values)
+        if background_run is not None:
+            with self._controlled(control, options):
+                done = background_run(values, wanted, control, kept)
+            if done is not None:
+                return done
+        use = object()
+        try:
+            lease, compiled, sizes = source.take(use, shapes, values)
+            plan: CompiledPlan = compiled.plan
+            is_dynamic = compiled.has_dynamic_shapes
+            if is_dynamic:
+                self._last_shapes = shapes
+            if checks is not None and (is_due or not checks.is_checked(compiled)):
+                return self._run_checked(source, checks, use, shapes, (values, wanted, kept), options, control)
+            is_other = latest is None or latest.lease is not lease or is_dynamic or latest.is_of_choice
+            if kept is None and is_other and not source.defaults:  # which repeats nothing that stays on devices
+                serves, fits = source.serves(compiled, values), source.fits(values)
+                self._latest = Repeat(source.plans, lease, compiled, source.signature, values, sizes, serves, fits)
+            if control is None:
+                done = plan.run(values, wanted, None, kept, sizes)
+                if compiled.watch is not None and compiled.watch.is_broken_by(done[1].seconds, time.perf_counter()):
+                    source.note_contradiction(lease)
+                return done
+            with self._controlled(control, options):
+                return plan.run(values, wanted, control, kept, sizes)
+        finally:
+            source.plans.users.pop(use, None)
+            source.plans.close_unused()
+            TENSORS.free_orphans()
+
+    def _replace(self, failed: PlanSource[Any], error: Exception) -> PlanSource[Any]:
+        """Replace a source that failed by its successor, and return the source that runs the model now."""
+        with self._replacing:
+            if self._is_closed:
+                raise ClosedError("the session is closed; make another one")
+            if self.source is failed:
+                successor = failed.successor(error)
+                self._retired.append(failed)
+                self._latest, self.source = None, successor
+            return self.source
+
+    def _with_adapters(
+        self, feed: Mapping[str, Any], options: Any, control: RunControl | None, *, is_bound: bool
+    ) -> Mapping[str, Any]:
+        """Return the feed with the parameters of active adapters; CPU steps get options without adapters."""
+        from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters, warn_of_adapters
+
+        if not has_adapters(options):
+            return feed
+        if control is not None:
+            control.copies_options = True
+        if is_bound:
+            warn_of_adapters(options)
+            return feed
+        return {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))}
+
+    def _warn_of_unread_entries(self, options: Any) -> None:
+        """Warn about entries of run options that no device of the session reads."""
+        entries = getattr(options, "entries", None)
+        if entries is None:
+            if self._has_read_entries:
+                return  # ONNX Runtime raises an exception for each entry that it lacks, which takes long
+            from nnadapter.drivers.onnxruntime.sessions import entries_of
+
+            self._has_read_entries, entries = True, entries_of(options)
+        if entries:
+            from nnadapter.drivers.providers import warn_of_unread_entries
+
+            warn_of_unread_entries(entries, self.source.devices)
+
+    def _run_at_other_sizes(self, source: PlanSource[Any], latest: Repeat, feed: Any) -> Done | None:
+        """Run at other shapes that the plan of the last run is known to serve; None, and nothing done, at others."""
+        other = latest.at_other_sizes(feed, source.input_names)
+        if other is None:
+            return None
+        repeat, shapes = other
+        compiled = repeat.lease.plan
+        if compiled is None or not source.may_serve(compiled, shapes):
+            return None
+        done = repeat.run_like(feed)
+        if done is not None:
+            self._latest, self._last_shapes = repeat, shapes
+            source.note_served(compiled)
+        return done
+
+    @contextmanager
+    def _controlled(self, control: RunControl | None, options: Any) -> Iterator[None]:
+        """Let a run be stopped, by its control or at its deadline."""
+        if control is None:
+            yield
+            return
+        from nnadapter.drivers.onnxruntime.sessions import run_options
+
+        before = run_options.get()
+        try:
+            run_options.set(control.begin(options, self._deadlines))
+            yield
+        finally:
+            control.end()
+            run_options.set(before)
+
+    def _run_checked(
+        self,
+        source: PlanSource[Any],
+        checks: Checks,
+        use: object,
+        shapes: InputShapes,
+        work: tuple[Mapping[str, Any], Sequence[str], Kept | None],
+        options: Any,
+        control: RunControl | None,
+    ) -> Done:
+        """Run and compare every step; after a wrong result, run again by another plan.
+
+        A deadline and the control of the run do not apply to comparisons and repeated runs.
+        """
+        found: tuple[Incident, ...] = ()
+        values, wanted, kept = work
+        while True:
+            _, compiled, sizes = source.take(use, shapes, values)
+            with nullcontext() if checks.is_checked(compiled) else checks.first:
+                with self._controlled(control, options):
+                    results, provenance, held = compiled.plan.run_held(values, wanted, control, kept, sizes)
+                wrong = checks.check_run(compiled, provenance, held)
+            found += wrong
+            if not wrong:
+                return results, with_incidents(provenance, found)
+            control = None
+
+    def binding(self) -> Binding:
+        """Return a new binding; see `Engine.binding`."""
+        from nnadapter.engine.bindings import PlannedBinding  # most sessions bind nothing
+
+        return PlannedBinding(self, self._all_outputs, self.source.devices)
 
     def prepare(self, shapes: Shapes) -> None:
-        """See `Engine.prepare`."""
-        with self._recorder.span(SESSION, PLAN, "prepare shapes"):
-            self._engine.prepare(shapes)
+        """Make or load plans for these shapes; see `Engine.prepare`."""
+        with nullcontext() if self._recorder is None else self._recorder.span(SESSION, PLAN, "prepare shapes"):
+            source = self.source
+            try:
+                source.prepare(shapes)
+            except source.recoverable as error:
+                source = self._replace(source, error)
+                source.prepare(shapes)
+            source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
-        """See `Engine.observed`."""
-        return self._engine.observed()
+        """Return what is known of the plan used last; see `Engine.observed`."""
+        return self.source.observed(self._last_shapes)
 
     def inputs(self) -> list[NodeArg]:
-        """See `Engine.inputs`."""
-        return self._engine.inputs()
+        """Return the inputs that must be fed."""
+        return list(map(node_arg, self.source.signature.inputs))
 
     def outputs(self) -> list[NodeArg]:
-        """See `Engine.outputs`."""
-        return self._engine.outputs()
+        """Return the outputs."""
+        return list(map(node_arg, self.source.signature.outputs))
 
     def overridable(self) -> list[NodeArg]:
-        """See `Engine.overridable`."""
-        return self._engine.overridable()
+        """Return the optional inputs."""
+        return list(map(node_arg, self.source.signature.overridable))
 
     def metadata(self) -> ModelMetadata:
-        """See `Engine.metadata`."""
-        return self._engine.metadata()
+        """Return the metadata of the model."""
+        return self.source.signature.metadata
 
     def session_options(self) -> onnxruntime.SessionOptions:
-        """See `Engine.session_options`."""
-        return self._engine.session_options()
+        """Return the session options of the caller, or new ones."""
+        if self._session_options is None:
+            from nnadapter.drivers.onnxruntime.sessions import new_session_options
+
+            self._session_options = new_session_options()
+        return self._session_options
 
     def end_profiling(self) -> str:
-        """See `Engine.end_profiling`: the trace is written."""
-        return self._recorder.finish()
+        """Write the trace, if there is one; see `Engine.end_profiling`."""
+        return "" if self._recorder is None else self._recorder.finish()
 
     def profiling_started(self) -> int:
-        """See `Engine.profiling_started`."""
-        return self._recorder.started
+        """Return when the trace began; see `Engine.profiling_started`."""
+        return 0 if self._recorder is None else self._recorder.started
 
     def close(self) -> None:
-        """See `Engine.close`; the trace is written, if that was not done."""
+        """Free every plan and device, and write the trace; see `Engine.close`."""
+        with self._replacing:
+            self._is_closed = True
         try:
-            self._engine.close()
+            self._latest = None
+            if self._deadlines is not None:
+                self._deadlines.close()
+            TENSORS.free_orphans()
+            close_all((*self._retired, self.source))
         finally:
-            self._recorder.finish()
+            if self._recorder is not None:
+                self._recorder.finish()
 
 
-class _TracedBinding:
-    """A `Binding` whose runs are events."""
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of a tensor; None for a sequence, a sparse tensor or an optional."""
+    shape = getattr(value, "shape", None)
+    return shape if type(shape) is tuple else None
 
-    def __init__(self, binding: Binding, one: Callable[[], AbstractContextManager[dict[str, Any]]]) -> None:
-        self._binding, self._one = binding, one
 
-    @property
-    def results(self) -> list[Any]:
-        """See `Binding.results`."""
-        return self._binding.results
+def _deadlines(seconds: float | None) -> Deadlines | None:
+    if seconds is None:
+        return None
+    from nnadapter.engine.control import Deadlines
 
-    def bind_input(self, name: str, value: Any) -> None:
-        """See `Binding.bind_input`."""
-        self._binding.bind_input(name, value)
-
-    def bind_output(self, name: str, target: Target) -> None:
-        """See `Binding.bind_output`."""
-        self._binding.bind_output(name, target)
-
-    def clear_inputs(self) -> None:
-        """See `Binding.clear_inputs`."""
-        self._binding.clear_inputs()
-
-    def clear_outputs(self) -> None:
-        """See `Binding.clear_outputs`."""
-        self._binding.clear_outputs()
-
-    def run(self, options: Any) -> Provenance:
-        """See `Binding.run`."""
-        with self._one() as facts:
-            provenance = self._binding.run(options)
-            facts["fell_back"] = provenance.fell_back
-        return provenance
-
-    def arrays(self) -> list[Any]:
-        """See `Binding.arrays`."""
-        return self._binding.arrays()
+    return Deadlines(seconds)

@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
-from nnadapter.engine.by_plans import Taken
 from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.file_loading import FilePlan, Loaded, Loader, step_of
+from nnadapter.engine.plan_source import Serves, Taken
 from nnadapter.engine.plan_store import PlanCache
 from nnadapter.engine.shape_messages import HeldSizes, read_shape_derived_values
 from nnadapter.engine.specialization import (
@@ -32,9 +32,6 @@ from nnadapter.onnx.signature import Shapes
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
 from nnadapter.process.resources import close_all
-
-if TYPE_CHECKING:
-    from nnadapter.engine.repeated_runs import Serves
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.failures import print_crashes
@@ -34,6 +37,7 @@ from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, Mod
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
 from nnadapter.onnx.wire_format import check_size, mentions
 from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.traces.trace import RUN, SESSION
 
 if TYPE_CHECKING:
     import onnx
@@ -42,12 +46,13 @@ if TYPE_CHECKING:
     from nnadapter.engine.control import RunControl
     from nnadapter.engine.feed_counts import CountCheck
     from nnadapter.engine.observed import Observed
+    from nnadapter.engine.tracing import HostTracing
     from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature
     from nnadapter.planning.setting import Setting
+    from nnadapter.traces.recorder import Recorder
 
 
 _Result = TypeVar("_Result")
-_Run = Callable[..., Any]
 CPU = "cpu"
 """What reports and provenance call it."""
 _OF_COUNTS = ("tensor(int64)", "tensor(int32)", "tensor(int16)", "tensor(float)", "tensor(double)")
@@ -65,7 +70,7 @@ class HostEngine:
         provider_options: Mapping[str, Any],
         arguments: Mapping[str, Any],
         deadline_s: float | None = None,
-        around: Callable[[_Run], _Run] = lambda run: run,
+        tracing: HostTracing | None = None,
     ) -> None:
         """Load the model.
 
@@ -76,7 +81,7 @@ class HostEngine:
             provider_options: of ONNX Runtime's CPU provider.
             arguments: what ONNX Runtime's session takes beside.
             deadline_s: see `Options.deadline_s`.
-            around: what stands around ONNX Runtime's runs, by a feed and by a binding.
+            tracing: records loading and runs as trace events.
 
         Raises:
             InvalidModelError, ModelFileError: ONNX Runtime does not load it, or an equation of Einsum is none.
@@ -88,16 +93,30 @@ class HostEngine:
 
             self._deadlines = Deadlines(deadline_s)
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
+        self._recorder: Recorder | None = None
+        self._tracing, self._run_numbers = tracing, count(1)
+        if tracing is not None:
+            session_options, self._recorder = tracing.session_options, tracing.recorder
         self._loader = _Loader(source, session_options, provider, arguments)
-        self._unoptimized_runs, self._around = UnoptimizedRuns(), around
-        self.session = self._loader.load()
-        self._counts = self._loader.count_checks(self.session)
+        self._unoptimized_runs = UnoptimizedRuns()
+        with nullcontext() if tracing is None else tracing.loading():
+            self.session = self._loader.load()
+            self._counts = self._loader.count_checks(self.session)
         self._names = [value.name for value in self.session.get_outputs()]
         self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
         self._checks_feeds = bool(self._counts or self._texts)
+        self._set_runs()
+        if tracing is not None:
+            tracing.begin(self.session)
+            weakref.finalize(self, tracing.recorder.finish)
+
+    def _set_runs(self) -> None:
+        """Set the functions that run the session, by a feed and by a binding."""
         by_memory = gives_foreign_memory(self.session)
-        self._run = around(run_by_memory(self.session) if by_memory else inner_run(self.session))
-        self._run_binding = around(self.session.run_with_iobinding)
+        self._run: Callable[..., Any] = run_by_memory(self.session) if by_memory else inner_run(self.session)
+        self._run_binding = self.session.run_with_iobinding
+        if self._tracing is not None:
+            self._run, self._run_binding = map(self._tracing.traced, (self._run, self._run_binding))
 
     def run(
         self,
@@ -107,6 +126,29 @@ class HostEngine:
         control: RunControl | None = None,
     ) -> tuple[list[Any], Provenance]:
         """See `Engine.run`."""
+        if self._recorder is not None:
+            return self._recorded(self._recorder, names, feed, options, control)
+        return self._run_untraced(names, feed, options, control)
+
+    def _recorded(
+        self,
+        recorder: Recorder,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any,
+        control: RunControl | None,
+    ) -> tuple[list[Any], Provenance]:
+        """Run the model as an event of the trace."""
+        if control is not None:
+            control.trace = recorder
+        with recorder.span(SESSION, RUN, "run", run=next(self._run_numbers)) as facts:
+            results, provenance = self._run_untraced(names, feed, options, control)
+            facts["fell_back"] = provenance.fell_back
+        return results, provenance
+
+    def _run_untraced(
+        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, control: RunControl | None
+    ) -> tuple[list[Any], Provenance]:
         if control is None and not self._has_deadline(options):
             return self._run_with(names, feed, options)
         complete = feed if options is None else self._with_adapters(feed, options)
@@ -200,10 +242,12 @@ class HostEngine:
 
     def end_profiling(self) -> str:
         """See `Engine.end_profiling`."""
-        return str(self.session.end_profiling())
+        return str(self.session.end_profiling()) if self._recorder is None else self._recorder.finish()
 
     def profiling_started(self) -> int:
         """See `Engine.profiling_started`."""
+        if self._recorder is not None:
+            return self._recorder.started
         return int(self.session.get_profiling_start_time_ns())
 
     def close(self) -> None:
@@ -211,11 +255,19 @@ class HostEngine:
         self._run = _closed
         if self._deadlines is not None:
             self._deadlines.close()
+        if self._recorder is not None:
+            self._recorder.finish()
 
     def _run_bound(self, binding: Any, options: Any) -> Provenance:
         """Run on what is bound to a binding of ONNX Runtime's."""
         if self._run is _closed:
             _closed()
+        if self._recorder is None:
+            return self._run_bound_untraced(binding, options)
+        with self._recorder.span(SESSION, RUN, "run", run=next(self._run_numbers)):
+            return self._run_bound_untraced(binding, options)
+
+    def _run_bound_untraced(self, binding: Any, options: Any) -> Provenance:
         if not self._has_deadline(options):
             return self._run_bound_with(binding, options)
         if options is not None:
@@ -275,9 +327,7 @@ class HostEngine:
                 lambda session: run(session)(names or self._names, feed, options), error
             )
         self.session = session
-        by_memory = gives_foreign_memory(session)
-        self._run = self._around(run_by_memory(session) if by_memory else inner_run(session))
-        self._run_binding = self._around(session.run_with_iobinding)
+        self._set_runs()
         return results
 
     def _folder(self) -> str | None:

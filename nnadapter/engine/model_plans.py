@@ -15,11 +15,11 @@ from weakref import proxy
 
 from nnadapter.drivers.onnxruntime.program import not_counting, pools_held
 from nnadapter.drivers.tensor_copies import on_host
-from nnadapter.engine.by_plans import InputShapes, Taken
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.dynamic_plans import FixedSizesError, OpenPlans
 from nnadapter.engine.fallback import refuse_fallback
+from nnadapter.engine.plan_source import InputShapes, Serves, Taken
 from nnadapter.engine.plan_store import PlanCache
 from nnadapter.engine.specialization import SpecializedPlans
 from nnadapter.errors import CompilationError, InvalidModelError
@@ -38,7 +38,6 @@ from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     from nnadapter.engine.measuring import Measurer
-    from nnadapter.engine.repeated_runs import Serves
 
 
 _Made = TypeVar("_Made")
@@ -124,11 +123,11 @@ class ModelPlans:
         return self.open.take(use, shapes)
 
     def may_serve(self, shapes: InputShapes) -> bool:
-        """See `PlansEngine._may_serve`."""
+        """See `PlanSource.may_serve`."""
         return shapes != self._first
 
     def serves(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> Serves | None:
-        """See `PlansEngine._serves`, and `OpenPlan.serves`."""
+        """See `PlanSource.serves`, and `OpenPlan.serves`."""
         return self.open.serves(compiled.opening, declares)
 
     def partition_at(self, shapes: Shapes) -> Partitioning:

@@ -1,8 +1,6 @@
-"""Engine that writes the plans it makes to the cache.
+"""Writer of a session's plans to its cache: new plans, and those that the entry held before.
 
-Plans of a session -> an entry, with those that were in it before.
-
-A plan is not kept where something went otherwise than planned: a device failed to compile, or failed in a run.
+A plan is not written if a device failed to compile or to run it.
 """
 
 from __future__ import annotations
@@ -10,21 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.engine.bound_steps import BoundStep, Kept
-from nnadapter.engine.by_plans import OriginalModelShapes
+from nnadapter.engine.bound_steps import BoundStep
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.compiled_file import CompiledFile
-from nnadapter.engine.control import RunControl
 from nnadapter.engine.messages import CONSTANT, MESSAGES, PROGRAM
-from nnadapter.engine.observed import NO_PLAN_KEPT, Observed
+from nnadapter.engine.observed import NO_PLAN_KEPT
 from nnadapter.engine.plan_entries import FACTS, MOST_PLANS, LinkedContainer, LinkingWriter, Place, facts, facts_of
-from nnadapter.engine.planned import PlannedEngine
-from nnadapter.engine.provenance import Provenance
+from nnadapter.engine.plan_source import OriginalModelShapes
 from nnadapter.engine.saving import ReportMaker, Target, add_message, message_of
 from nnadapter.engine.specialization import SpecializedPlans
 from nnadapter.engine.tracing import driver_program
@@ -32,18 +26,14 @@ from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.messages import Message
 from nnadapter.onnx.preparation.branch_decisions import MOST_FORKS, Truths
 from nnadapter.onnx.schemas import is_external
-from nnadapter.onnx.signature import Shapes
-from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
 from nnadapter.process.forking import new_lock
 from nnadapter.store.container import Container, ContainerWriter
 from nnadapter.store.folder import Entry, warn_unwritten
-from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
-    import onnx
-    import onnxruntime
+    from nnadapter.engine.model_source import ModelPlanSource
 
 
 Plans = Sequence[tuple[Compiled, Bounds | None]]
@@ -53,14 +43,13 @@ _MOST_LEFT = 64
 """Choices that gained nothing, and shapes of each, that are carried on."""
 
 
-def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Setting, make_report: ReportMaker) -> str:
-    """Keep plans of an engine, and return why they are not kept; empty if they are.
+def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report: ReportMaker) -> str:
+    """Write plans to the cache, and return why they are not kept; empty if they are.
 
     Args:
         place: where they are kept.
         plans: and where those hold that are looked through.
-        engine: which made them.
-        setting: of the engine.
+        source: of the plans.
         make_report: makes the report of a plan.
 
     Raises:
@@ -70,10 +59,12 @@ def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Sett
 
     def fill(writer: ContainerWriter) -> None:
         linking = LinkingWriter(writer)
-        devices = [device.name for device in setting.devices if not device.is_spare]
-        linking.add(FACTS, facts(devices, _all_left(before, engine)))
-        target = Target(linking, make_report, lambda bound: _kept(place, bound, setting, linking), stands_alone=False)
-        message = message_of(plans, engine, setting, target)
+        devices = [device.name for device in source.setting.devices if not device.is_spare]
+        linking.add(FACTS, facts(devices, _all_left(before, source)))
+        target = Target(
+            linking, make_report, lambda bound: _kept(place, bound, source.setting, linking), stands_alone=False
+        )
+        message = message_of(plans, source, target)
         if isinstance(before, CompiledFile):
             _carry(before, message, linking)
         add_message(message, linking)
@@ -90,9 +81,9 @@ def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWrite
     return writer.link(PROGRAM, key.name, entry) if key is not None and isinstance(entry, Entry) else None
 
 
-def _all_left(old: CompiledFile | str, engine: PlannedEngine) -> OriginalModelShapes:
-    """The choices that gained nothing, in an engine and before it."""
-    left = dict(engine.original_model_shapes)
+def _all_left(old: CompiledFile | str, source: ModelPlanSource) -> OriginalModelShapes:
+    """The choices that gained nothing, in a source and before it."""
+    left = dict(source.original_model_shapes)
     before = facts_of(old.container)[1] if isinstance(old, CompiledFile) else {}
     for truths, shapes in before.items():
         now = left.get(truths, frozenset())
@@ -184,91 +175,57 @@ _BEGINNING = -1
 """In place of the plans that were made when it was looked last: they are looked at when the engine is made."""
 
 
-class KeepingEngine(PlannedEngine):
-    """Runs a model by plans, and keeps those that it made first. Usable from many threads at once.
+class PlanCacheWriter:
+    """Writes the plans that a source makes to the cache of its session. Usable from many threads at once.
 
     Args:
-        place: where they are kept.
-        is_unchanged: whether the model, and what else decides, is still what the key of that place says.
-        why: nothing that was kept is used, for the report.
+        place: of the plans in the cache.
+        is_unchanged: returns whether the model, and all else that decides a plan, is as the key of that place says.
+        why: no cached plan is used, for the report.
         make_report: makes the report of a plan.
-        others: see `PlannedEngine`.
+        verifies: plans are written after their results were checked.
     """
 
     def __init__(
         self,
-        model: onnx.ModelProto,
-        setting: Setting,
-        options: Options,
-        session_options: onnxruntime.SessionOptions | None = None,
-        refused_by_host: Mapping[int, Unsupported] | None = None,
-        *,
         place: Place,
         is_unchanged: Callable[[], bool],
         why: str,
         make_report: ReportMaker,
+        *,
+        verifies: bool,
     ) -> None:
         self._place, self._is_unchanged, self._make_report = place, is_unchanged, make_report
-        self._verifies = options.verify is not None
-        self._note = f"{NO_PLAN_KEPT}: {why}"
+        self._verifies = verifies
+        self.note = f"{NO_PLAN_KEPT}: {why}"
+        """Description of the use of the cache, for the report."""
         self._looked_at, self._writes = _BEGINNING, 0
         self._written: WeakKeyDictionary[Compiled, Bounds | None] = WeakKeyDictionary()
         self._writing = new_lock()
-        super().__init__(model, setting, options, session_options, refused_by_host)
-        if any(is_external(node.domain, node.op_type, node.since_version) for node in self.prepared.nodes):
-            self._note += "; none is kept either of a model with ops that packages bring"
+
+    def begin(self, source: ModelPlanSource) -> None:
+        """Write the plans that a new source has made; none if a package converts operators of its model."""
+        nodes = source.prepared.nodes
+        if any(is_external(node.domain, node.op_type, node.since_version) for node in nodes):
+            self.note += "; none is kept either of a model with ops that packages bring"
             self._writes = _MOST_WRITES  # another version of a package may convert in another way
-        self._keep()
+        self.write_new(source)
 
-    def run(
-        self,
-        names: Sequence[str] | None,
-        feed: Mapping[str, Any],
-        options: Any = None,
-        control: RunControl | None = None,
-        kept: Kept | None = None,
-    ) -> tuple[list[Any], Provenance]:
-        """See `Engine.run`; plans that it made are kept."""
-        done = super().run(names, feed, options, control, kept)
-        if self._changes != self._looked_at:
-            self._keep()
-        return done
+    def write_new(self, source: ModelPlanSource) -> None:
+        """Write new plans of a source, if they are few. One thread writes, others continue without waiting."""
+        while _changes(source) != self._looked_at and self._writing.acquire(blocking=False):
+            self._write(source)
 
-    def prepare(self, shapes: Shapes) -> None:
-        """See `Engine.prepare`; plans that it made are kept."""
-        super().prepare(shapes)
-        if self._looked_at != _BEGINNING:
-            self._keep()
+    def _is_checked(self, source: ModelPlanSource, plan: Compiled) -> bool:
+        """Return whether the results of a plan were checked, if they have to be: sessions that read it do not check."""
+        return not self._verifies or (source.checks is not None and source.checks.is_checked(plan))
 
-    def observed(self) -> Observed:
-        """See `Engine.observed`."""
-        seen = super().observed()
-        return replace(seen, notes=(*seen.notes, self._note))
-
-    @property
-    def _changes(self) -> int:
-        """Grows where plans are made, or come to hold for more."""
-        checked = 0 if self.checks is None else self.checks.count
-        return self._plans.made + self.widened + checked
-
-    def _is_checked(self, plan: Compiled) -> bool:
-        """Whether it was checked, where plans are: who finds it does not check it again."""
-        return not self._verifies or (self.checks is not None and self.checks.is_checked(plan))
-
-    def _keep(self) -> None:
-        """Write the plans where there are new ones, for as long as they are few; one thread does it, others go on.
-
-        What others made meanwhile is looked at behind it: whoever found somebody writing leaves it to that one.
-        """
-        while self._changes != self._looked_at and self._writing.acquire(blocking=False):
-            self._write_new()
-
-    def _write_new(self) -> None:
-        """Write the plans where there are new ones, and let go of what the caller has taken."""
+    def _write(self, source: ModelPlanSource) -> None:
+        """Write new plans, and release the lock that the caller has acquired."""
         try:
-            self._looked_at = self._changes
-            kept = [(plan, bounds) for plan, bounds in self.plans_kept if _is_as_planned(plan)]
-            plans = [(plan, bounds) for plan, bounds in kept if self._is_checked(plan)]
+            self._looked_at = _changes(source)
+            kept = [(plan, bounds) for plan, bounds in source.plans_kept if _is_as_planned(plan)]
+            plans = [(plan, bounds) for plan, bounds in kept if self._is_checked(source, plan)]
             if all(plan in self._written and self._written[plan] is bounds for plan, bounds in plans):
                 return
             if self._writes >= _MOST_WRITES or len(plans) > MOST_PLANS:
@@ -276,14 +233,20 @@ class KeepingEngine(PlannedEngine):
             self._written.update(plans)
             self._writes += 1
             is_still = self._is_unchanged()
-            why = write_plans(self._place, plans, self, self._setting, self._make_report) if is_still else _CHANGED
+            why = write_plans(self._place, plans, source, self._make_report) if is_still else _CHANGED
         except Exception as error:  # noqa: BLE001  nothing of a cache fails a session; what it is, is said
             why = describe(error)
         finally:
             self._writing.release()
         if why:
-            self._note += f"; its plan is not kept: {why}"
+            self.note += f"; its plan is not kept: {why}"
             warn_unwritten(why)
+
+
+def _changes(source: ModelPlanSource) -> int:
+    """Return a number that grows when plans are made, checked, or hold for more shapes."""
+    checked = 0 if source.checks is None else source.checks.count
+    return source.plans.made + source.widened + checked
 
 
 def _is_as_planned(compiled: Compiled) -> bool:

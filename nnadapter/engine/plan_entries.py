@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from nnadapter.engine.by_plans import InputShapes, OriginalModelShapes
 from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.plan_source import InputShapes, OriginalModelShapes
 from nnadapter.errors import CompiledModelError
 from nnadapter.store.container import Container, ContainerWriter, Part
 from nnadapter.store.folder import Entry, Folder, Key, Miss, UnusableError

@@ -22,10 +22,11 @@ from nnadapter.drivers.tensor_copies import TENSORS
 from nnadapter.engine.bound_steps import BoundStep, own_value
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.engine.executor import CompiledPlan
+from nnadapter.engine.plan_source import Done, Fits, Serves
 from nnadapter.engine.plan_store import Lease, PlanCache
 from nnadapter.engine.provenance import Provenance, of_one
 from nnadapter.errors import FAILURES
-from nnadapter.onnx.signature import Shapes, Signature
+from nnadapter.onnx.signature import Signature
 
 if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.sessions import SessionExecution
@@ -71,10 +72,6 @@ class SingleStep:
         return outputs, of_one(step.segment, step.device, seconds)
 
 
-Done = tuple[list[Any], Provenance]
-Fits = Callable[[Mapping[str, Any]], bool]
-Serves = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
-"""Whether a plan is known to serve shapes of all inputs, whatever they are; and what it is told then."""
 _Run = Callable[[Sequence[str], Mapping[str, Any]], list[Any]]
 
 _ARRAYS = {np.ndarray}

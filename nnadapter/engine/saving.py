@@ -43,8 +43,8 @@ from nnadapter.engine.messages import (
     write_shape,
     write_value,
 )
+from nnadapter.engine.model_source import ModelPlanSource
 from nnadapter.engine.observed import Observed, observed_of
-from nnadapter.engine.planned import PlannedEngine
 from nnadapter.engine.shape_messages import write_open_sizes, write_shape_derived_values
 from nnadapter.engine.specialization import SpecializedPlans
 from nnadapter.engine.trace_messages import write_number
@@ -58,7 +58,6 @@ from nnadapter.onnx.preparation.branch_decisions import decision_values
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.indices import checks_by_segment
-from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.store.container import ContainerWriter, write_container
 from partition.plan import Step
@@ -102,30 +101,28 @@ class Target:
 
 def save(
     path: str | os.PathLike[str],
-    engine: PlannedEngine,
-    setting: Setting,
+    source: ModelPlanSource,
     make_report: ReportMaker,
     *,
     keeps_model: bool,
 ) -> None:
-    """Write the plans that an engine holds as a compiled model.
+    """Write the plans of a source as a compiled model.
 
     Args:
         path: of the file, which takes the place of one that is there when it is complete.
-        engine: with its plans made.
-        setting: of the engine.
+        source: of the plans, which are made.
         make_report: makes the report of a plan.
         keeps_model: whether the model as it was goes in too.
 
     Raises:
         CompiledModelError: the file cannot be written, or something has no form in files.
     """
-    plans = engine.plans_kept
+    plans = source.plans_kept
 
     def write(writer: ContainerWriter) -> None:
-        message = message_of(plans, engine, setting, Target(writer, make_report))
+        message = message_of(plans, source, Target(writer, make_report))
         if keeps_model:
-            whole = engine.as_it_was()
+            whole = source.as_it_was()
             _write_for_host(message.whole, whole, writer)
         add_message(message, writer)
 
@@ -137,15 +134,12 @@ def add_message(message: Message, writer: ContainerWriter) -> None:
     writer.add(MODEL, MESSAGES.bytes_of(message))
 
 
-def message_of(
-    plans: Sequence[tuple[Compiled, Bounds | None]], engine: PlannedEngine, setting: Setting, target: Target
-) -> Message:
+def message_of(plans: Sequence[tuple[Compiled, Bounds | None]], source: ModelPlanSource, target: Target) -> Message:
     """Write the parts of plans, and return what says what they are.
 
     Args:
-        plans: of the engine, and where those hold that are looked through.
-        engine: which made them.
-        setting: of the engine.
+        plans: of the source, and where those hold that are looked through.
+        source: of the plans.
         target: takes the parts.
 
     Raises:
@@ -154,7 +148,7 @@ def message_of(
     writer = target.writer
     message = MESSAGES.new("CompiledModel")
     message.version = VERSION
-    signature = engine.signature
+    signature = source.signature
     for rows, values in (
         (message.inputs, signature.inputs),
         (message.overridable, signature.overridable),
@@ -162,24 +156,24 @@ def message_of(
     ):
         for value in values:
             write_value(rows.add(), value)
-    message.order.extend(engine.input_names)
-    for name, array in engine.defaults.items():
+    message.order.extend(source.input_names)
+    for name, array in source.defaults.items():
         write_array(message.defaults.add(), name, array, writer)
     write_metadata(message.metadata, signature.metadata)
     used = {step.device for compiled, _ in plans for step in _partitioning(compiled).plan.steps}
-    for device in setting.devices:
+    for device in source.setting.devices:
         if device.name in used:
             row, info = message.devices.add(), device_info(device.name)
             row.name, row.version, row.hardware = device.name, info.version or info.distribution, info.sub_type
             write_options(row.options, device.options)
-    unused = {device.name for device in setting.devices} - used
+    unused = {device.name for device in source.setting.devices} - used
     for compiled, bounds in plans:
-        report = target.make_report(_observed(compiled, engine))
-        _write_plan(message.plans.add(), compiled, bounds, engine, target)
+        report = target.make_report(_observed(compiled, source))
+        _write_plan(message.plans.add(), compiled, bounds, source, target)
         message.plans[-1].report = writer.add(REPORT, report.to_json().encode())
         message.versions.update({name: text for name, text in report.versions.items() if name not in unused})
         message.machine = report.machine
-    for truths, decision in engine.decisions.items():
+    for truths, decision in source.decisions.items():
         write_fork(message.forks.add(), truths, decision.conditions, decision.texts, writer)
     return message
 
@@ -190,13 +184,13 @@ def _partitioning(compiled: Compiled) -> Partitioning:
 
 
 def _write_plan(
-    message: Message, compiled: Compiled, bounds: Bounds | None, engine: PlannedEngine, target: Target
+    message: Message, compiled: Compiled, bounds: Bounds | None, source: ModelPlanSource, target: Target
 ) -> None:
     writer = target.writer
     partitioning = _partitioning(compiled)
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
     message.truths.extend(decision_values(partitioning.model.prepared.branch_decisions))
-    for name in engine.input_names:
+    for name in source.input_names:
         write_shape(message.shapes.add(), partitioning.model.shapes.get(name, ()))
     border = dict.fromkeys((*graph.inputs, *graph.outputs))
     border.update(dict.fromkeys(name for step in steps for name in (*step.inputs, *step.outputs)))
@@ -219,12 +213,12 @@ def _write_plan(
         _write_step(row, step, position, bound_steps.get(position), compiled, target)
 
 
-def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:
+def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
     """What was seen of a plan, and why sizes are fixed, which the sessions of a file do not find out anew."""
-    seen = observed_of(compiled, engine.counts)
-    has_open = any(plan.has_dynamic_shapes for plan, _ in engine.plans_kept)
+    seen = observed_of(compiled, source.counts)
+    has_open = any(plan.has_dynamic_shapes for plan, _ in source.plans_kept)
     why = "" if has_open or seen.plans is None else seen.plans.served_shapes_text
-    notes = list(filter(None, (why, engine.choice_note)))
+    notes = list(filter(None, (why, source.choice_note)))
     return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 
 

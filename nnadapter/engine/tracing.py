@@ -13,9 +13,10 @@ A plan is bound to these as to any others, so that a run without a trace does no
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -28,14 +29,19 @@ from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import UNLIMITED, Control, Device, DeviceTensor, Event, Execution, Program, Stream
 from nnadapter.drivers.registry import device_lock, open_device
+from nnadapter.drivers.selection import CPU
 from nnadapter.drivers.tensor_copies import Transfer
 from nnadapter.engine.execution_pool import ExecutionPool, SameProgram
-from nnadapter.errors import FAILURES, describe
+from nnadapter.errors import FAILURES, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import COMPILE, STEP, WAIT, Trace
 
 if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
     from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+    from nnadapter.traces.recorder import Recorder
 
 
 Note = Callable[[int, int, BaseException | None], None]
@@ -368,3 +374,61 @@ def _form(value: Any) -> _Form:
 def _words(form: _Form) -> str:
     kind, shape, _ = form
     return str(kind) if shape is None else f"{kind}{list(shape)}"
+
+
+_USUAL_NODES = 1_000
+"""Nodes of a model that only ONNX Runtime can read."""
+
+
+class HostTracing:
+    """Trace of a model on ONNX Runtime alone: its loading, its own events, and every run as a step.
+
+    Args:
+        recorder: takes the events.
+        source: of the model: path, contents, or model.
+        session_options: ONNX Runtime's own.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        session_options: onnxruntime.SessionOptions | None,
+    ) -> None:
+        from nnadapter.drivers.onnxruntime.profiling import profile_of
+        from nnadapter.drivers.onnxruntime.sessions import new_session_options
+
+        self.recorder, self._source = recorder, source
+        self.session_options = session_options or new_session_options()
+        self._profile = profile_of(recorder, CPU)
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Record the loading of the model in a block, with ONNX Runtime's profiling switched on."""
+        from nnadapter.drivers.onnxruntime.sessions import options_lock, profiling
+
+        with (
+            self.recorder.span(CPU, COMPILE, "load the model"),
+            options_lock,
+            profiling(self.session_options, self._profile),
+        ):
+            yield
+
+    def traced(self, run: _Run) -> _Run:
+        """Return a run of ONNX Runtime that is recorded as a step."""
+        return traced_run(self.recorder, CPU, run, self._profile)
+
+    def begin(self, session: onnxruntime.InferenceSession) -> None:
+        """Begin to read ONNX Runtime's own events of a loaded session."""
+        if self._profile is not None:
+            self._profile.nodes = _node_count(self._source)
+            self._profile.begin(session)
+
+
+def _node_count(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> int:
+    from nnadapter.onnx.files import load_model
+
+    try:
+        return len(load_model(source, external_data=False).graph.node)
+    except NNAdapterError:  # ONNX Runtime can read it all the same, in its own format
+        return _USUAL_NODES

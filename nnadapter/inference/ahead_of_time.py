@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.accuracy.checks import with_checks
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.engine.choosing import loaded
-from nnadapter.engine.planned import PlannedEngine
+from nnadapter.engine.engine import PlanEngine
+from nnadapter.engine.model_source import ModelPlanSource, loaded
 from nnadapter.engine.saving import save
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError, InvalidOptionError, NNAdapterError
 from nnadapter.files.atomic_files import check_writable, is_special
@@ -89,19 +89,23 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     most = max(chosen.max_plans, len(shape_sets), _MOST_PLANS)
     engine_options = replace(chosen, max_plans=most, max_plan_bytes=sys.maxsize, background=False)
     setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
-    engine = _engine(model, setting, engine_options, sess_options)
+    plans = _plan_source(model, setting, engine_options, sess_options)
+    engine = PlanEngine(plans, engine_options.deadline_s, sess_options)
     try:
         for shapes in shape_sets or [{}]:
-            for name in engine.input_names:
-                if name not in engine.defaults:
-                    check_known_rank(engine.prepared.graph.value(name), shapes.get(name))
+            for name in plans.input_names:
+                if name not in plans.defaults:
+                    check_known_rank(plans.prepared.graph.value(name), shapes.get(name))
         if chosen.verify is not None:
-            _verify(model, engine, shape_sets)
+            checked_shapes: Sequence[Shapes] = shape_sets or [default_shapes(plans.prepared)]
+            for checked in checked_shapes:
+                engine.run(None, random_feed(model, checked))
+            plans.forget_plans()  # what a device computes wrongly was taken from it
         leaves_open = input_shapes is None if dynamic_shapes is None else dynamic_shapes
-        leaves_open = leaves_open and not engine.is_fixed
-        _plan_each(engine, partial(_compile_dynamic if leaves_open else _prepare, engine, shape_sets))
+        leaves_open = leaves_open and not plans.is_fixed
+        _plan_each(plans, partial(_compile_dynamic if leaves_open else _prepare, plans, shape_sets))
         report = build_report(engine.observed())  # makes a plan for usual shapes if there is none
-        save(target, engine, setting, report_of, keeps_model=keep_model)
+        save(target, plans, report_of, keeps_model=keep_model)
         return report
     finally:
         engine.close()
@@ -114,65 +118,56 @@ def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target
         raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be lost; give another path")
 
 
-def _verify(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, engine: PlannedEngine, shape_sets: Sequence[Shapes]
-) -> None:
-    """Run at each of these shapes, so that what a device computes wrongly is taken from it, and drop the plans."""
-    for shapes in shape_sets or [default_shapes(engine.prepared)]:
-        engine.run(None, random_feed(model, shapes))
-    engine.forget_plans()
-
-
-def _plan_each(engine: PlannedEngine, plan: Callable[[Chosen | None], None]) -> None:
+def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -> None:
     """Make the plans of each choice; what no input may choose contradicts itself perhaps, as long as others do not."""
     errors = list[NNAdapterError]()
-    for chosen in engine.ahead:
+    for chosen in source.ahead:
         try:
             plan(chosen)
         except (InvalidInputError, InvalidModelError, CompilationError) as error:
             errors.append(error)
-    if errors and not engine.plans_kept:
+    if errors and not source.plans_kept:
         raise errors[0]
 
 
-def _prepare(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
     """Make plans of a choice at shapes that are wanted, or else at usual ones."""
-    if shape_sets or chosen is not None or not engine.plans_kept:
-        for shapes in shape_sets or [default_shapes(_prepared(engine, chosen))]:
-            engine.prepare_choice(shapes, chosen)
+    if shape_sets or chosen is not None or not source.plans_kept:
+        for shapes in shape_sets or [default_shapes(_prepared(source, chosen))]:
+            source.prepare_choice(shapes, chosen)
 
 
-def _compile_dynamic(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
     """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
-    prepared, initial_count = _prepared(engine, chosen), _count_open(engine)
+    prepared, initial_count = _prepared(source, chosen), _count_open(source)
     usual = default_shapes(prepared)
     for shapes in shape_sets or [usual]:
         complete = default_shapes(prepared, shapes)
-        if not engine.open_for(complete, chosen):
-            engine.prepare_choice(complete, chosen)
+        if not source.open_for(complete, chosen):
+            source.prepare_choice(complete, chosen)
     for count, shapes in enumerate(() if shape_sets else further_shapes(prepared, usual)):
         with suppress(NNAdapterError):  # nobody asked for these
-            engine.open_for(shapes, chosen)
-        if count == _TRIES and _count_open(engine) == initial_count:
+            source.open_for(shapes, chosen)
+        if count == _TRIES and _count_open(source) == initial_count:
             return
 
 
-def _count_open(engine: PlannedEngine) -> int:
-    return sum(plan.has_dynamic_shapes for plan, _ in engine.plans_kept)
+def _count_open(source: ModelPlanSource) -> int:
+    return sum(plan.has_dynamic_shapes for plan, _ in source.plans_kept)
 
 
-def _prepared(engine: PlannedEngine, chosen: Chosen | None) -> Prepared:
-    return engine.prepared if chosen is None else chosen.prepared
+def _prepared(source: ModelPlanSource, chosen: Chosen | None) -> Prepared:
+    return source.prepared if chosen is None else chosen.prepared
 
 
-def _engine(
+def _plan_source(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     setting: Setting,
     options: Options,
     session_options: onnxruntime.SessionOptions | None,
-) -> PlannedEngine:
+) -> ModelPlanSource:
     try:
-        make = PlannedEngine if options.verify is None else with_checks(PlannedEngine, options)
+        make = ModelPlanSource if options.verify is None else with_checks(ModelPlanSource, options)
         return make(loaded(model, session_options), setting, options, session_options, may_leave_open=False)
     except BaseException:
         setting.close()

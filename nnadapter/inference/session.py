@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from nnadapter.engine.control import RunControl
     from nnadapter.engine.device_value import DeviceValue
     from nnadapter.engine.engine import Engine
+    from nnadapter.engine.model_source import ModelPlanSource
     from nnadapter.engine.observed import Observed
-    from nnadapter.engine.planned import PlannedEngine
     from nnadapter.engine.provenance import Provenance
     from nnadapter.inference.binding import IOBinding
     from nnadapter.inference.streams import RunFuture, Stream
@@ -94,7 +94,8 @@ def _of_compiled(
     session_options: onnxruntime.SessionOptions | None,
 ) -> Opened:
     from nnadapter.engine.compiled_file import CompiledFile
-    from nnadapter.engine.file_engine import CompiledEngine
+    from nnadapter.engine.engine import PlanEngine
+    from nnadapter.engine.file_source import FilePlanSource
     from nnadapter.traces.selection import trace_for
 
     file = CompiledFile(source)
@@ -103,15 +104,8 @@ def _of_compiled(
 
         options = with_session_options(options, session_options)
     trace = trace_for(options.trace, session_options)
-    engine = CompiledEngine(file, requests, options, trace, session_options)
-    if not trace.is_recording:
-        return engine, engine.device_names
-    from nnadapter.engine.engine import TracedEngine
-    from nnadapter.traces.recorder import Recorder
-
-    assert isinstance(trace, Recorder), "no other trace keeps events"
-
-    return TracedEngine(engine, trace), engine.device_names
+    plans = FilePlanSource(file, requests, options, trace, session_options)
+    return PlanEngine(plans, options.deadline_s, session_options), plans.device_names
 
 
 def _make_report(observed: Observed) -> PartitionReport:
@@ -120,7 +114,7 @@ def _make_report(observed: Observed) -> PartitionReport:
     return report_of(observed)
 
 
-def _with_checks(make: Callable[..., PlannedEngine], options: Options) -> Callable[..., PlannedEngine]:
+def _with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
     from nnadapter.accuracy.checks import with_checks
 
     return with_checks(make, options)
@@ -156,11 +150,11 @@ def _of_onnx(
             cached_engine = plan_cache.engine(upper) if plan_cache is not None else ""
             if not isinstance(cached_engine, str):
                 return cached_engine
-            make = None if plan_cache is None else plan_cache.planned(cached_engine, _make_report)
+            make = None if plan_cache is None else plan_cache.source_maker(cached_engine, _make_report)
     if chosen.checks:
-        from nnadapter.engine.planned import PlannedEngine
+        from nnadapter.engine.model_source import ModelPlanSource
 
-        make = _with_checks(make or PlannedEngine, chosen)
+        make = _with_checks(make or ModelPlanSource, chosen)
     if is_plain and is_alone and isinstance(source, (str, os.PathLike, bytes)):
         from nnadapter.engine.host import host_alone
 
@@ -177,7 +171,7 @@ def _of_onnx(
         with suppress(NNAdapterError):  # who loads it again says what is wrong with it
             begun = BegunModel(source)
     try:
-        from nnadapter.engine.choosing import make_engine
+        from nnadapter.engine.model_source import make_engine
         from nnadapter.planning.setting import open_setting
 
         setting = open_setting(requests, chosen, session_options)

@@ -95,5 +95,5 @@ def test_streams_futures_and_deadlines(drifts):
 
 def test_one_in_so_many():
     with session("fake_npu", 3) as tested:
-        due = [tested._engine.checks.is_due() for _ in range(9)]
+        due = [tested._engine.source.checks.is_due() for _ in range(9)]
     assert due == [False, False, True] * 3

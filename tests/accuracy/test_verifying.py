@@ -14,7 +14,7 @@ import nnadapter as nna
 from nnadapter.accuracy import checks
 from nnadapter.accuracy.checks import check_step
 from nnadapter.cli import main
-from nnadapter.engine.cached_plans import KeptEngine
+from nnadapter.engine.cached_plans import CachedPlanSource
 from nnadapter.errors import AccuracyError, ExecutionError, FallbackWarning, InvalidOptionError
 from nnadapter.store.context import stored_bans
 from tests import planted_driver
@@ -216,7 +216,7 @@ def test_a_plan_that_was_checked_is_kept(tmp_path):
     for hit in (False, True):
         with session(device="fake_npu", options=verifying(cache_dir=tmp_path)) as tested:
             assert close(tested.run(None, FEED), run_whole(parse(TEXT), FEED))
-            assert isinstance(tested._engine, KeptEngine) == hit
+            assert isinstance(tested._engine.source, CachedPlanSource) == hit
 
 
 def test_compare_sees_what_is_wrong():

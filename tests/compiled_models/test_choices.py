@@ -139,7 +139,7 @@ def test_one_condition_on_several_levels_is_one_choice(tmp_path):
     report = nna.compile(model, tmp_path / "f", devices=["fake_npu"])
     assert report.coverage.nodes == 1
     with nna.InferenceSession(tmp_path / "f") as loaded:
-        assert sorted(list(plan.truths) for plan in loaded._engine._file.message.plans) == [[False], [True]]
+        assert sorted(list(plan.truths) for plan in loaded._engine.source._file.message.plans) == [[False], [True]]
         for value in (True, False):
             assert check(loaded, model, {"x": rows(2), "c": np.array(value)}) == {"fake_npu"}
 

@@ -175,7 +175,7 @@ def test_a_substitute_is_closed_with_its_plan():
     session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "compute"}))
     with pytest.warns(FallbackWarning):
         session.run(None, {"x": X})
-    (bound,) = session._engine._plans.newest.plan.steps
+    (bound,) = session._engine.source.plans.newest.plan.steps
     program = bound.substitute.pool.program
     session.close()
     assert program._permit is None

@@ -430,7 +430,7 @@ def test_shapes_that_cannot_be_prepared(shapes, words):
     with nna.InferenceSession(parse(SANDWICH), devices="trial") as session:
         with pytest.raises(InvalidInputError, match=words):
             session.prepare(shapes)
-        assert session._engine.counts.compiled == 0
+        assert session._engine.source.counts.compiled == 0
 
 
 def free_pools():

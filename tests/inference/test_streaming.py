@@ -153,7 +153,7 @@ def test_what_is_closed_or_dropped_leaves_nothing_behind(session, stream_threads
         break
     gc.collect()
     until(lambda: not stream_threads())
-    assert not session._engine._plans.users
+    assert not session._engine.source.plans.users
     stream = session.stream(feeds(50))
     next(stream)
     gone = weakref.ref(stream)

@@ -7,7 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.engine import plan_cache_writer
-from nnadapter.engine.cached_plans import KeptEngine
+from nnadapter.engine.cached_plans import CachedPlanSource
 from tests.models import HEAD, parse
 from tests.running.test_choices import BEHIND, FEEDS, FLAG, RATE, SHARED, check, rows, truth
 
@@ -31,11 +31,11 @@ def test_each_choice_is_kept(tmp_path, text):
     model, options = parse(text), nna.Options(cache_dir=tmp_path / "kept", fallback="allow")
     for turn, feeds in enumerate((FEEDS[text][:1], FEEDS[text][1:], FEEDS[text], FEEDS[text])):
         with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
-            assert isinstance(session._engine, KeptEngine) is (turn > 0)
+            assert isinstance(session._engine.source, CachedPlanSource) is (turn > 0)
             for feed in feeds:
                 assert check(session, model, feed) == {"fake_npu"}
             if turn > 1:
-                assert session._engine._planned is None  # all that the two before made is there
+                assert isinstance(session._engine.source, CachedPlanSource)  # all that the two before made is there
 
 
 def test_what_is_carried_on_is_bounded(tmp_path, monkeypatch):
@@ -56,28 +56,28 @@ def test_what_is_carried_on_is_bounded(tmp_path, monkeypatch):
     for value, is_kept in ((True, False), (True, True), (False, False), (False, True), (True, False), (True, True)):
         with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
             assert check(session, model, {"x": rows(2), "c": truth(value), "d": truth(True)}) == {"fake_npu"}
-            assert (getattr(session._engine, "_planned", session._engine) is None) is is_kept
+            assert isinstance(session._engine.source, CachedPlanSource) is is_kept
             if is_kept:
-                assert len(session._engine._file.message.forks) <= 2
+                assert len(session._engine.source._file.message.forks) <= 2
 
 
 def test_a_choice_that_gained_nothing_says_nothing_of_others(tmp_path):
     model, options = parse(IN_VAIN), nna.Options(cache_dir=tmp_path / "kept", fallback="allow")
     in_turn = [
-        ((True, 2), "KeepingEngine", "cpu"),
-        ((True, 2), "KeptEngine", "cpu"),  # which was found to gain nothing, and is not tried again
+        ((True, 2), "ModelPlanSource", "cpu"),
+        ((True, 2), "CachedPlanSource", "cpu"),  # which was found to gain nothing, and is not tried again
         ((False, 2), "goes on", "fake_npu"),
-        ((False, 2), "KeptEngine", "fake_npu"),
-        ((True, 2), "KeptEngine", "cpu"),
+        ((False, 2), "CachedPlanSource", "fake_npu"),
+        ((True, 2), "CachedPlanSource", "cpu"),
         ((True, 4), "goes on", "cpu"),
-        ((True, 4), "KeptEngine", "cpu"),
+        ((True, 4), "CachedPlanSource", "cpu"),
         ((False, 4), "goes on", "fake_npu"),
-        ((True, 2), "KeptEngine", "cpu"),
+        ((True, 2), "CachedPlanSource", "cpu"),
     ]
     for (value, count), engine, device in in_turn:
         with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
-            found = type(session._engine).__name__
+            found = type(session._engine.source).__name__
             feed = {"x": rows(count), "c": truth(value), "times": np.array(2)}
             for _ in range(2):
                 assert check(session, model, feed) == {device}
-            assert ("goes on" if getattr(session._engine, "_planned", None) else found) == engine
+            assert (found if type(session._engine.source).__name__ == found else "goes on") == engine

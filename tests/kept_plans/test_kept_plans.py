@@ -17,8 +17,7 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
-from nnadapter.engine.cached_plans import KeptEngine
-from nnadapter.engine.plan_cache_writer import KeepingEngine
+from nnadapter.engine.cached_plans import CachedPlanSource
 from nnadapter.errors import CacheWarning, FallbackWarning, InvalidInputError, ModelFileError
 from nnadapter.process.cache import memoize
 from nnadapter.store.folder import UnusableError, read_entry
@@ -54,8 +53,12 @@ def session(model, device, folder, **options):
 
 
 def is_kept(opened):
-    assert isinstance(opened._engine, (KeptEngine, KeepingEngine))
-    return isinstance(opened._engine, KeptEngine)
+    assert has_cache(opened)
+    return isinstance((*opened._engine._retired, opened._engine.source)[0], CachedPlanSource)
+
+
+def has_cache(opened):
+    return isinstance(opened._engine.source, CachedPlanSource) or opened._engine.source._cache_writer is not None
 
 
 def check(opened, model, feed, tolerance=1e-4):
@@ -148,7 +151,7 @@ def test_external_data_that_is_named_in_another_order_of_fields(tmp_path, folder
     for _ in range(2):
         with session(path, "fake_npu", folder) as opened:
             check(opened, onnx.load(path), {"x": numbers(2, 200)})
-            assert not isinstance(opened._engine, (KeptEngine, KeepingEngine))
+            assert not has_cache(opened)
 
 
 def test_options_rules_and_plans_decide_by_what_they_hold(path, folder, tmp_path):
@@ -177,7 +180,7 @@ def test_further_shapes_go_on_with_the_model_and_are_kept_too(folder, device):
     with session(model, device, folder) as opened:
         for count in (2, 3, 5, 7):
             check(opened, parse(OPEN), {"x": numbers(count, 4)})
-        assert is_kept(opened) and opened._engine._planned is None, "one plan serves them all"
+        assert is_kept(opened) and isinstance(opened._engine.source, CachedPlanSource), "one plan serves them all"
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=True)
@@ -188,7 +191,7 @@ def test_shapes_that_need_plans_of_their_own_have_them(folder, device):
     with session(model, device, folder) as opened:
         for count in range(2, 6):
             check(opened, parse(NO_TWO_SHAPES), {"x": numbers(count, 4)})
-        assert opened._engine._planned is None
+        assert isinstance(opened._engine.source, CachedPlanSource)
 
 
 def test_plans_that_threads_make_at_once_are_all_kept(folder):
@@ -205,7 +208,7 @@ def test_plans_that_threads_make_at_once_are_all_kept(folder):
         with session(model, "fake_npu", folder / str(number)) as opened:
             for count in counts:
                 opened.run(None, {"x": numbers(count, 4)})
-                assert is_kept(opened) and opened._engine._planned is None, (number, count)
+                assert is_kept(opened) and isinstance(opened._engine.source, CachedPlanSource), (number, count)
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "acme_c"], indirect=True)
@@ -222,7 +225,7 @@ def test_a_language_model_with_a_growing_cache(folder, device):
                     np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
                 names = [f"past.{name}" for name in cache_names(sizes)]
                 feed = {"ids": np.array([[7]], np.int64), **dict(zip(names, wanted[1:], strict=True))}
-            kept.append(is_kept(opened) and opened._engine._planned is None)
+            kept.append(is_kept(opened) and isinstance(opened._engine.source, CachedPlanSource))
     assert kept == [False, True]
 
 

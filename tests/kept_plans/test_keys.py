@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from nnadapter.drivers.selection import check_options, named_requests
-from nnadapter.engine.cached_plans import KeptEngine, keeping
+from nnadapter.engine.cached_plans import CachedPlanSource, keeping
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.cache_folder import cache_folder
 from nnadapter.store.plan_keys import UnkeyedError, source_of
@@ -69,7 +69,7 @@ def hit(model, feed, device, folder, **options):
     with session(model, device, folder, **options) as opened:
         for one, other in zip(opened.run(None, feed), run_whole(read, feed), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
-        return isinstance(opened._engine, KeptEngine)
+        return isinstance((*opened._engine._retired, opened._engine.source)[0], CachedPlanSource)
 
 
 def test_every_option_is_in_the_key_or_decides_nothing(model, tmp_path):

@@ -113,7 +113,7 @@ def test_a_session_runs_while_another_thread_has_the_device(held_elsewhere):
 def test_a_session_plans_while_another_thread_does(held_elsewhere):
     relu = parse(f"{HEAD} g (float[n] x) => (float[n] y) {{ y = Relu(x) }}")
     with nna.InferenceSession(relu, devices="fake_npu") as session:
-        held_elsewhere(session._engine._own.planner._lock)
+        held_elsewhere(session._engine.source._own.planner._lock)
         assert status_of(lambda: session.run(None, {"x": X})) == 0
 
 

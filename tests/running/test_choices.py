@@ -205,7 +205,7 @@ def test_a_choice_that_gives_devices_nothing_is_none():
                 assert "cpu" in check(session, model, {**feed, "x": rows(count)})
         assert "If" in op_types(session)
         assert not any("is true" in text for text in (session.report().plans.served_shapes_text,))
-        assert session._engine.original_model_shapes == {(True,): None, (False,): None}  # at any shapes
+        assert session._engine.source.original_model_shapes == {(True,): None, (False,): None}  # at any shapes
 
 
 TABLES = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <int64 zero = {{0}}, int64 most = {{4}}> {{
@@ -342,7 +342,7 @@ def test_branches_hold_weights_once():
         for value in (True, False):
             feed = {"x": numbers(2, 256), "c": truth(value)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-4)
-        arrays = [each.planner.prepared.constants["w"] for each in session._engine._models]
+        arrays = [each.planner.prepared.constants["w"] for each in session._engine.source._models]
     assert len(arrays) == 3 and all(np.shares_memory(array, arrays[0]) for array in arrays)
 
 

@@ -55,7 +55,9 @@ def test_what_inputs_do_not_choose_stays(text):
     feeds = [{"x": sign * np.abs(rows(2)), "c": truth(sign > 0)} for sign in (1, -1)]
     with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
         for feed in feeds:
-            check(session, model, {name: feed[name] for name in ("x", "c") if name in session._engine.input_names})
+            check(
+                session, model, {name: feed[name] for name in ("x", "c") if name in session._engine.source.input_names}
+            )
         assert session.report().plans.compiled == 1
 
 

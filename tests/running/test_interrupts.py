@@ -61,7 +61,7 @@ def locked():
 
 
 def pools(session):
-    return [bound.pool for lease in session._engine._plans._leases.values() for bound in lease.plan.plan.steps]
+    return [bound.pool for lease in session._engine.source.plans._leases.values() for bound in lease.plan.plan.steps]
 
 
 def check(permits, taken):
@@ -93,7 +93,7 @@ while interrupts < int(sys.argv[2]):
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
     assert gc.isenabled(), "the collector is off"
-    assert not kept._engine._plans.users, "a plan seems in use"
+    assert not kept._engine.source.plans.users, "a plan seems in use"
     if not interrupts % 100:
         check(permits, taken)
 executions = max(len(pool._executions.all) for pool in pools(kept))

@@ -14,7 +14,7 @@ import pytest
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, first_feed, language_model
-from nnadapter.engine.planned import PlannedEngine
+from nnadapter.engine.model_source import ModelPlanSource
 from nnadapter.errors import ClosedError, DeadlineExceededError, InvalidModelError, InvalidOptionError, NNAdapterError
 from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
@@ -181,7 +181,7 @@ def test_each_choice_has_its_plan_made_and_no_feed_is_held_for_it(gate):
 def test_many_shapes_have_their_plans_in_turn(gate, monkeypatch):
     gate.open.set()
     model = parse(OPEN)
-    monkeypatch.setattr(PlannedEngine, "_serves", lambda self, compiled, feed: None)
+    monkeypatch.setattr(ModelPlanSource, "serves", lambda self, compiled, feed: None)
     with background(model, fallback="allow") as session:
         for _ in range(3):
             for rows in range(1, 20):
@@ -199,7 +199,7 @@ def test_a_plan_that_could_not_be_made_is_made_by_the_run_that_wants_it(gate, mo
         raise ValueError("not today")
 
     with background(model) as session:
-        monkeypatch.setattr(PlannedEngine, "make_ahead", fails)
+        monkeypatch.setattr(ModelPlanSource, "make_ahead", fails)
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["cpu"]
         wait_for(lambda: not making())
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
@@ -211,7 +211,7 @@ def test_a_model_that_the_cpu_does_not_take_waits_for_its_plan(gate, monkeypatch
     def refuses(self):
         raise InvalidModelError("not this one")
 
-    monkeypatch.setattr(PlannedEngine, "on_host", refuses)
+    monkeypatch.setattr(ModelPlanSource, "on_host", refuses)
     model = parse(OPEN)
     with background(model) as session:
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
@@ -271,7 +271,7 @@ def test_a_process_that_was_forked_asks_again(gate):
     with background(model) as session:
         run_right(session, model, {"x": numbers(2, 4)})
         assert gate.entered.wait(10)
-        session._engine._meanwhile.after_fork()
+        session._engine.source._meanwhile.after_fork()
         gate.open.set()
         run_right(session, model, {"x": numbers(2, 4)})
         wait_for(lambda: not making())

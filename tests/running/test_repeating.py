@@ -53,7 +53,7 @@ def test_runs_are_direct_and_equal(session, direct):
         assert [step.device for step in session.provenance.steps] == ["cpu"]
     assert sum(direct) == 6 * 2 - 3  # the first of each shape, and what names other outputs, goes the long way
     assert session.report().nodes[0].device == "cpu"
-    counts = session._engine.counts
+    counts = session._engine.source.counts
     assert counts.reused + counts.compiled == 24
 
 

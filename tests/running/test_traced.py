@@ -334,8 +334,8 @@ def test_without_a_trace_nothing_stands_around_programs():
     with nna.InferenceSession(parse(SANDWICH), devices=OFF) as session:
         session.run(None, {"x": X})
         engine = session._engine
-        pools = [bound.pool for bound in engine._plans.newest.plan.steps]
-    assert type(engine).__name__ == "PlannedEngine" and all(type(pool) is ExecutionPool for pool in pools)
+        pools = [bound.pool for bound in engine.source.plans.newest.plan.steps]
+    assert engine._recorder is None and all(type(pool) is ExecutionPool for pool in pools)
     assert not any(type(pool.program).__name__ == "_TracedProgram" for pool in pools)
 
 

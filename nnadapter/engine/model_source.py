@@ -1,25 +1,36 @@
-"""A model on several devices, run by compiled plans: see `model_plans`, and `choices` where inputs choose branches."""
+"""Plan source that plans a model on the devices of a session, and the choice of the engine for a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from nnadapter.engine.by_plans import InputShapes, OriginalModelShapes, PlansEngine, Taken
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled
+from nnadapter.engine.engine import Engine, PlanEngine
 from nnadapter.engine.fallback import Incidents
 from nnadapter.engine.model_plans import ModelPlans, SessionPlans
 from nnadapter.engine.observed import Observed, observed_of
-from nnadapter.engine.plan_store import ExistingOnly, Lease, NotMadeError, PlanCache, PlanCounts
-from nnadapter.errors import InvalidInputError
+from nnadapter.engine.plan_source import (
+    BackgroundRun,
+    Fits,
+    InputShapes,
+    OriginalModelShapes,
+    PlanSource,
+    Serves,
+    Taken,
+)
+from nnadapter.engine.plan_store import Lease, PlanCache, PlanCounts
+from nnadapter.errors import InvalidInputError, InvalidModelError, ModelFileError
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import original_model
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.external_converters import external_versions
+from nnadapter.onnx.files import load_model
 from nnadapter.onnx.graphs import captured_names, infos_of, opsets_of
 from nnadapter.onnx.inlining import with_weights_outside
 from nnadapter.onnx.model import OnnxNode, may_take_types, read_node
@@ -31,6 +42,8 @@ from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.planner import prepare_for
 from nnadapter.planning.setting import Setting
+from nnadapter.planning.unloaded import left_to_last_resort
+from nnadapter.traces.trace import PLAN, SESSION
 from partition.graph import Value
 from partition.verdict import Unsupported
 
@@ -39,19 +52,41 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.engine.background import BackgroundPlanner
-    from nnadapter.engine.bound_steps import Kept
     from nnadapter.engine.branches import Choices, Chosen
-    from nnadapter.engine.control import RunControl
     from nnadapter.engine.cpu_fallback import CpuFallback
     from nnadapter.engine.feed_counts import CountCheck
     from nnadapter.engine.measuring import Measurer
-    from nnadapter.engine.repeated_runs import Done, Fits, Serves
+    from nnadapter.onnx.files import BegunModel
     from nnadapter.onnx.preparation.branch_decisions import Truths
     from nnadapter.onnx.preparation.deciding_conditions import DecidingConditions
+    from nnadapter.traces.recorder import Recorder
 
 
-class PlannedEngine(PlansEngine[Compiled]):
-    """Runs a model by plans. Usable from many threads at once."""
+class CacheWriter(Protocol):
+    """Writes the plans that a source makes to the cache of its session."""
+
+    note: str
+    """Description of the use of the cache, for the report."""
+
+    def begin(self, source: ModelPlanSource) -> None:
+        """Write the plans that a new source has made."""
+
+    def write_new(self, source: ModelPlanSource) -> None:
+        """Write plans that the source has made since."""
+
+
+class ModelPlanSource(PlanSource[Compiled]):
+    """Plans of a model on the devices of a session, made when they are needed. Usable from many threads at once.
+
+    Args:
+        model: the model.
+        setting: devices and constraints of the session.
+        options: of the session.
+        session_options: ONNX Runtime's own.
+        refused_by_host: nodes that ONNX Runtime refused, by position.
+        may_leave_open: plans with dynamic shapes may be made.
+        cache_writer: writes new plans to the cache of the session.
+    """
 
     def __init__(
         self,
@@ -62,6 +97,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         refused_by_host: Mapping[int, Unsupported] | None = None,
         *,
         may_leave_open: bool = True,
+        cache_writer: CacheWriter | None = None,
     ) -> None:
         model = with_weights_outside(model) if setting.accelerators else model
         prepared = prepare_for(model, setting)
@@ -74,16 +110,15 @@ class PlannedEngine(PlansEngine[Compiled]):
             prepared.defaults,
             [device.name for device in setting.devices if not device.is_spare],
             PlanCache(options.max_plans, options.max_plan_bytes, setting.trace),
-            options.deadline_s,
-            session_options,
+            setting.trace,
         )
         self.count_checks = _count_checks(prepared)
         self._setting = setting
         self._taken_back: dict[str, dict[str, Unsupported]] = {}
-        self._compiler = Compiler(setting, self._plans.room_maker())
+        self._compiler = Compiler(setting, self.plans.room_maker())
         self._measurer = _measurer(self._compiler, session_options) if setting.constraints.policy.times else None
         self._session_plans = SessionPlans(
-            plans=self._plans,
+            plans=self.plans,
             setting=setting,
             compiler=self._compiler,
             measurer=self._measurer,
@@ -95,11 +130,18 @@ class PlannedEngine(PlansEngine[Compiled]):
         )
         self._own = ModelPlans(self._session_plans, prepared, refused)
         self._choices = self._choices_of(prepared) if setting.accelerators else None
-        shapes = self._declared_shapes()
         self._meanwhile = _background_planner(self) if options.background and setting.accelerators else None
+        shapes = self._declared_shapes()
         if shapes is None:
             _refuse_invalid(model, prepared, setting, session_options)
-            return
+        else:
+            self._plan_ahead(shapes)
+        self._cache_writer = cache_writer
+        if cache_writer is not None:
+            cache_writer.begin(self)
+
+    def _plan_ahead(self, shapes: Shapes) -> None:
+        """Make the plans of a model that fixes its shapes, in the background if the options say so."""
         if self._meanwhile is not None:
             self._own.partition_at(shapes)
             for chosen in self.ahead:
@@ -109,21 +151,21 @@ class PlannedEngine(PlansEngine[Compiled]):
         else:  # the first run has the person's own input; what contradicts itself is known now
             self._own.partition_at(shapes)
 
-    def _contradicted(self, lease: Lease[Compiled]) -> None:
-        """Forget what was measured: the next run measures again."""
+    def note_contradiction(self, lease: Lease[Compiled]) -> None:
+        """Drop the measured times of a plan, so that the next run measures again."""
         compiled = lease.plan
         if self._measurer is not None and compiled is not None and compiled.watch is not None:
             self._measurer.contradicted(compiled, compiled.watch)
-            super()._contradicted(lease)
+            super().note_contradiction(lease)
 
     @property
     def counts(self) -> PlanCounts:
         """How often plans were made and used again."""
         texts = [self._own.sizes_text, self._choices.text if self._choices is not None else ""]
-        return replace(self._plans.counts, served_shapes_text="; ".join(filter(None, texts)))
+        return replace(self.plans.counts, served_shapes_text="; ".join(filter(None, texts)))
 
     def prepare(self, shapes: Shapes) -> None:
-        """See `Engine.prepare`: for each choice, while they are few."""
+        """Make the plans of every choice of branches, if they are few."""
         for chosen in self.ahead:
             self.prepare_choice(shapes, chosen)
 
@@ -131,18 +173,17 @@ class PlannedEngine(PlansEngine[Compiled]):
         """The same for one choice; None stands for the model as it was given."""
         self._compiled_for(self._complete(shapes), chosen)
 
-    def observed(self) -> Observed:
-        """See `Engine.observed`: of the plan used last, made for usual sizes if there is none yet.
-
-        What a plan that leaves sizes open did last is told at the sizes that it had.
-        """
-        compiled = self._plans.newest or self._usual()
-        if compiled.opening is not None and self._last is not None:
-            compiled = self._plans_of(compiled).at_shapes(compiled, self._known(self._last))
+    def observed(self, last_shapes: InputShapes | None) -> Observed:
+        """Return what is known of the plan used last, which is made for usual shapes if there is none yet."""
+        compiled = self.plans.newest or self._usual()
+        if compiled.opening is not None and last_shapes is not None:
+            compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
         seen = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
         notes = [self.choice_note, *(self.checks.notes if self.checks else ())]
         if self._meanwhile is not None and self._meanwhile.runs:
             notes.append(f"runs that the CPU had while a plan was made: {self._meanwhile.runs}")
+        if self._cache_writer is not None:
+            notes.append(self._cache_writer.note)
         notes = list(filter(None, notes))
         return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 
@@ -159,8 +200,7 @@ class PlannedEngine(PlansEngine[Compiled]):
 
     def forget_plans(self) -> None:
         """Drop every plan: who runs next makes another one."""
-        self._latest = None
-        self._plans.drop_all()
+        self.plans.drop_all()
         for model in self._models:
             model.open.drop_all()
 
@@ -177,7 +217,7 @@ class PlannedEngine(PlansEngine[Compiled]):
     @property
     def plans_kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
         """The plans that are kept, those for one set of shapes first, and where those hold that are looked through."""
-        fixed = ((plan, None) for plan in self._plans.kept if not plan.has_dynamic_shapes)
+        fixed = ((plan, None) for plan in self.plans.kept if not plan.has_dynamic_shapes)
         return (*fixed, *(kept for model in self._models for kept in model.open.kept))
 
     @property
@@ -227,25 +267,21 @@ class PlannedEngine(PlansEngine[Compiled]):
         """
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
-        wanted, use = tuple(shapes.get(name) for name in self.input_names), object()
-        try:
+        wanted = tuple(shapes.get(name) for name in self.input_names)
+        with self.use() as use:
             if self._choices is None or chosen is None:
                 taken = self._own.take_open(use, wanted)
             else:
                 taken = self._choices.take_open(use, wanted, chosen)
             return taken is not None and not (taken[1].opening is not None and taken[1].opening.unchecked)
-        finally:
-            self._plans.users.pop(use, None)
-            self._plans.close_unused()
 
     def close(self) -> None:
-        """Free every plan, and then every context; what is in use is freed when it is not any more."""
-        self._end()
+        """Free every plan, and then every context; see `PlanSource.close`."""
         if self._meanwhile is not None:
             self._meanwhile.close()
         for model in self._models:
             model.close()
-        self._plans.close((*self._setting.devices, self._compiler.arenas))
+        self.plans.close((*self._setting.devices, self._compiler.arenas))
 
     @property
     def _models(self) -> tuple[ModelPlans, ...]:
@@ -286,7 +322,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
         complete = {
-            name: tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self.input_names
+            name: tuple(shapes[name]) if name in shapes else self.declared_shape(name) for name in self.input_names
         }
         for name, known in complete.items():
             if known is None and self.signature.by_name[name].shape is not None:
@@ -295,90 +331,66 @@ class PlannedEngine(PlansEngine[Compiled]):
 
     def _compiled_for(self, shapes: InputShapes, chosen: Chosen | None = None) -> Compiled:
         """The plan for these input shapes, made now if it is not kept."""
-        use = object()
-        try:
+        with self.use() as use:
             if self._choices is None:
                 return self._own.take(use, shapes)[1]
             return self._choices.take(use, shapes, None, chosen)[1]
-        finally:
-            self._plans.users.pop(use, None)
-            self._plans.close_unused()
 
-    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[Compiled]:
-        """See `PlansEngine._take`."""
+    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[Compiled]:
+        """Return the plan for shapes of the inputs; see `PlanSource.take`."""
         return (self._own if self._choices is None else self._choices).take(use, shapes, feed)
 
     def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
         """Make the plan for these shapes that a run takes, of what inputs choose where they choose anything."""
-        use, feed = object(), dict[str, Any]()  # of which nothing is asked any more
-        try:
+        feed = dict[str, Any]()  # branches are selected already
+        with self.use() as use:
             if self._choices is None:
                 self._own.take(use, shapes, feed)
             else:
                 self._choices.take(use, shapes, feed, chosen)
-        finally:
-            self._plans.users.pop(use, None)
-            self._plans.close_unused()
 
     def on_host(self) -> CpuFallback:
         """The model as it was, for the CPU."""
         return self._compiler.on_host(self.as_it_was(), tuple(self.signature.output_names))
 
-    def _is_made(self, shapes: InputShapes, feed: Mapping[str, Any]) -> bool:
-        """Whether a run finds its plan made."""
-        use = ExistingOnly()
-        try:
-            self._take(use, shapes, feed)
-        except NotMadeError:
-            return False
-        finally:
-            self._plans.users.pop(use, None)
-            self._plans.close_unused()
-        return True
+    def write_new_plans(self) -> None:
+        """Write new plans to the cache of the session, if it has one."""
+        if self._cache_writer is not None:
+            self._cache_writer.write_new(self)
 
-    def _run_fallback_while_planning(
-        self,
-        shapes: InputShapes,
-        values: Mapping[str, Any],
-        wanted: Sequence[str],
-        options: Any,
-        control: RunControl | None,
-        kept: Kept | None,
-    ) -> Done | None:
-        """See `PlansEngine._run_fallback_while_planning`."""
-        meanwhile = self._meanwhile
-        if meanwhile is None or self._is_made(shapes, values):
+    def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
+        """Return the run of the model on the CPU if the plan for these shapes is not made yet."""
+        background = self._meanwhile
+        if background is None or self.is_made(shapes, feed):
             return None
-        if not meanwhile.begin(shapes, None if self._choices is None else self._choices.chosen(values)):
-            return None
-        with self._controlled(control, options):
-            return meanwhile.run(values, wanted, control, kept)
+        chosen = None if self._choices is None else self._choices.chosen(feed)
+        return background.run if background.begin(shapes, chosen) else None
 
-    def _fits(self, feed: Mapping[str, Any]) -> Fits | None:
-        """See `PlansEngine._fits`."""
+    def fits(self, feed: Mapping[str, Any]) -> Fits | None:
+        """Return a test whether another feed selects the same branches; see `PlanSource.fits`."""
         if self._choices is None:
             return None
         choices, chosen = self._choices, self._choices.chosen(feed)
         return lambda other: choices.chosen(other) is chosen
 
-    def _serves(self, compiled: Compiled, feed: Mapping[str, Any]) -> Serves | None:
-        """See `PlansEngine._serves`."""
+    def serves(self, compiled: Compiled, feed: Mapping[str, Any]) -> Serves | None:
+        """Return a test of shapes at which a plan is known to hold; see `PlanSource.serves`."""
         plans = self._plans_of(compiled)
         if self._choices is not None and not self._choices.chosen(feed).keeps_to(plans):
             return None
         return plans.serves(compiled, self.signature.declares)
 
-    def _may_serve(self, compiled: Compiled, shapes: InputShapes) -> bool:
-        """See `PlansEngine._may_serve`."""
+    def may_serve(self, compiled: Compiled, shapes: InputShapes) -> bool:
+        """Return whether a plan with dynamic shapes can serve these; see `PlanSource.may_serve`."""
         return self._plans_of(compiled).may_serve(shapes)
 
-    def _has_served(self, compiled: Compiled) -> None:
-        """See `PlansEngine._has_served`."""
+    def note_served(self, compiled: Compiled) -> None:
+        """Note that a plan served shapes at which it was not made; see `PlanSource.note_served`."""
         self._plans_of(compiled).open.served()
 
     def _declared_shapes(self) -> Shapes | None:
         """The shapes of all inputs if the model fixes them."""
-        shapes = {name: self._known_shape(name) for name in self.input_names}
+        shapes = {name: self.declared_shape(name) for name in self.input_names}
         fixed = {name: shape for name, shape in shapes.items() if shape is not None}
         return fixed if len(fixed) == len(shapes) else None
 
@@ -434,10 +446,10 @@ def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
     )
 
 
-def _background_planner(engine: PlannedEngine) -> BackgroundPlanner:
+def _background_planner(source: ModelPlanSource) -> BackgroundPlanner:
     from nnadapter.engine.background import BackgroundPlanner  # for one option alone
 
-    return BackgroundPlanner(engine)
+    return BackgroundPlanner(source)
 
 
 def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | None) -> Measurer:
@@ -456,3 +468,121 @@ def _count_checks(prepared: Prepared) -> tuple[CountCheck, ...]:
 
     producers = {name: node for node in prepared.nodes for name in node.outputs}
     return count_checks(prepared.nodes, producers, prepared.constants.get, frozenset(inputs))
+
+
+def make_engine(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    setting: Setting,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
+    providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
+    arguments: Mapping[str, Any],
+    make: Callable[..., ModelPlanSource] | None = None,
+    begun: BegunModel | None = None,
+) -> Engine:
+    """Return the engine for a model on the devices of `setting`.
+
+    If the CPU comes first, ONNX Runtime runs the untouched model. A model that ONNX Runtime does not load is planned
+    over the CPU and the reference evaluator, since single nodes may be too new or have no kernel.
+
+    Args:
+        source: path, contents, or model.
+        setting: opened devices, and what the person demands; closed if this fails.
+        options: the session's.
+        session_options: ONNX Runtime's own.
+        providers: what a client gave as `providers` and `provider_options`.
+        arguments: what ONNX Runtime's session takes beside.
+        make: makes the plan source; `ModelPlanSource` by default.
+        begun: the model of `source`, if a thread reads it already.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read, or no device takes a node of it.
+        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    """
+    failed = None
+    try:
+        if setting.devices[0].is_host:
+            try:
+                return _host_engine(source, setting, options, session_options, providers, arguments)
+            except BaseException as error:
+                if isinstance(error, ModelFileError) or not isinstance(error, InvalidModelError):
+                    setting.close()
+                    raise
+                failed = error
+        plans = open_source(source, setting, options, session_options, make, begun, failed)
+        return PlanEngine(plans, options.deadline_s, session_options)
+    finally:
+        failed = None  # its traceback holds this frame, and so the model
+
+
+def open_source(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    setting: Setting,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None = None,
+    make: Callable[..., ModelPlanSource] | None = None,
+    begun: BegunModel | None = None,
+    failed: InvalidModelError | None = None,
+) -> ModelPlanSource:
+    """Load a model and return the source of its plans.
+
+    Args:
+        source: path, contents, or model.
+        setting: opened devices and constraints; closed if this fails.
+        options: of the session.
+        session_options: ONNX Runtime's own.
+        make: makes the source; `ModelPlanSource` by default.
+        begun: the model of `source`, if a thread reads it already.
+        failed: why ONNX Runtime does not load the model, if it was tried.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read, or no device takes a node of it.
+        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    """
+    try:
+        with setting.trace.span(SESSION, PLAN, "load the model"):
+            model, held = begun.finish() if begun else (loaded(source, session_options), [])
+        refused = left_to_last_resort(failed, model, setting, session_options) if failed else None
+        if isinstance(refused, InvalidModelError):
+            raise refused
+        setting.trace.check()
+        plans = (make or ModelPlanSource)(model, setting, options, session_options, refused)
+        del held  # until what prepares the model holds its weights
+        return plans
+    except BaseException:
+        setting.close()
+        raise
+    finally:
+        refused = None  # the traceback of an error holds this frame, and so the model
+
+
+def loaded(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, session_options: onnxruntime.SessionOptions | None
+) -> onnx.ModelProto:
+    """Return the model that a source holds, with what session options say of it."""
+    if session_options is None:
+        return load_model(source)
+    from nnadapter.drivers.onnxruntime.sessions import external_folder
+
+    overrides = getattr(session_options, "overrides", None)  # `nnadapter.ort.SessionOptions` have them
+    return load_model(source, folder=external_folder(session_options), overrides=overrides)
+
+
+def _host_engine(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    setting: Setting,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
+    providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
+    arguments: Mapping[str, Any],
+) -> Engine:
+    from nnadapter.drivers.providers import options_of_cpu
+    from nnadapter.engine.host import HostEngine
+
+    trace, tracing = setting.trace, None
+    if trace.is_recording and not cast("Recorder", trace).of_session_options:  # for those ONNX Runtime writes a trace
+        from nnadapter.engine.tracing import HostTracing
+
+        tracing = HostTracing(cast("Recorder", trace), source, session_options)
+    of_cpu = options_of_cpu(*providers)
+    return HostEngine(source, lambda: setting, session_options, of_cpu, arguments, options.deadline_s, tracing)

@@ -1,4 +1,4 @@
-"""Runs a compiled model. See `nnadapter.engine.engine.Engine`."""
+"""Plan source that loads the plans of a compiled file."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.engine.by_plans import InputShapes, PlansEngine, Taken
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_loading import FilePlan, Loader, Requests, open_devices
 from nnadapter.engine.messages import read_array
+from nnadapter.engine.plan_source import Fits, InputShapes, PlanSource, Serves, Taken
 from nnadapter.engine.plan_store import PlanCache, PlanCounts
 from nnadapter.errors import InvalidInputError, InvalidOptionError, NNAdapterError
 from nnadapter.files.messages import Message
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from nnadapter.engine.branch_conditions import Fork
     from nnadapter.engine.cpu_fallback import CpuFallback
     from nnadapter.engine.file_plans import OpenFilePlans
-    from nnadapter.engine.observed import KeptReport, Observed
-    from nnadapter.engine.repeated_runs import Fits, Serves
+    from nnadapter.engine.observed import KeptReport
     from nnadapter.onnx.preparation.branch_decisions import Truths
 
     _Key = tuple[Truths, InputShapes]
 
 
-class CompiledEngine(PlansEngine[FilePlan]):
-    """A compiled model, ready to run at the shapes that it was compiled for. Usable from many threads at once.
+class FilePlanSource(PlanSource[FilePlan]):
+    """Plans of a compiled file, loaded when they are needed. Usable from many threads at once.
 
     Args:
         file: that was opened.
@@ -70,8 +69,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
             {row.name: read_array(row, file.container) for row in message.defaults},
             names,
             PlanCache(options.max_plans, options.max_plan_bytes, trace),
-            options.deadline_s,
-            session_options,
+            trace,
         )
         self._file = file
         self._fork = _fork_of(file)
@@ -86,7 +84,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         self._open_devices = open_devices(
             message.devices, requests, options.fallback, session_options, trace, options.isolated
         )
-        make_room = self._plans.room_maker()
+        make_room = self.plans.room_maker()
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, whole)
         self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
@@ -103,30 +101,27 @@ class CompiledEngine(PlansEngine[FilePlan]):
         return (*self._open_devices.opened, "cpu")
 
     def prepare(self, shapes: Shapes) -> None:
-        """See `Engine.prepare`: programs are made ready, of every choice."""
-        sizes = (tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self.input_names)
+        """Load the plans of every choice of branches for these shapes."""
+        sizes = (tuple(shapes[name]) if name in shapes else self.declared_shape(name) for name in self.input_names)
         known, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
         ready = [self._is_ready(known, truths) for truths in sorted(choices - {()})]
         if not any(ready):
             self._is_ready(known, None)
 
     def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
-        """Load the plan of a choice, and whether there is one; or the one of none, which is to be there."""
-        use = object()
-        try:
-            return (self._take(use, shapes) if truths is None else self._taken(use, shapes, truths)) is not None
-        finally:
-            self._plans.users.pop(use, None)
-            self._plans.close_unused()
+        """Load the plan of a choice of branches, and return whether there is one; None stands for any choice.
 
-    def observed(self) -> KeptReport | Observed:
-        """See `Engine.observed`: what the file tells of the plan used last, with what was seen of its runs here."""
-        return self._told()
+        Raises:
+            InvalidInputError: there is no plan for any choice.
+        """
+        with self.use() as use:
+            return (self.take(use, shapes) if truths is None else self._taken(use, shapes, truths)) is not None
 
-    def _told(self) -> KeptReport:
+    def observed(self, last_shapes: InputShapes | None) -> KeptReport:
+        """Return the report of the plan used last from the file, with what its runs have shown here."""
         from nnadapter.engine.observed import KeptReport  # most processes ask for no report
 
-        newest, opened = self._plans.newest, self._open_devices.opened
+        newest, opened = self.plans.newest, self._open_devices.opened
         isolated = tuple(name for name, device in opened.items() if device.is_isolated)
         if newest is None:
             return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts, isolated=isolated)
@@ -146,18 +141,17 @@ class CompiledEngine(PlansEngine[FilePlan]):
     def counts(self) -> PlanCounts:
         """How often plans were loaded and used again."""
         return replace(
-            self._plans.counts, served_shapes_text=f"the file is for {self._served()}" if self.input_names else ""
+            self.plans.counts, served_shapes_text=f"the file is for {self._served()}" if self.input_names else ""
         )
 
     def close(self) -> None:
-        """See `Engine.close`."""
-        self._end()
+        """Free every plan and device; see `PlanSource.close`."""
         if self._open is not None:
             self._open.close()
-        self._plans.close((self._open_devices, self._loader))
+        self.plans.close((self._open_devices, self._loader))
 
-    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
-        """See `PlansEngine._take`: of what the feed chooses, else of what may be run whatever it chooses."""
+    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
+        """Return the plan of the branches that a feed selects, or the plan with all branches; see `PlanSource.take`."""
         truths = self._fork.chosen(feed) if self._fork is not None and feed is not None else ()
         taken = self._taken(use, shapes, truths)
         if taken is None and truths and self._may_be_any(truths, shapes):
@@ -167,7 +161,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         if self._file.whole is None:
             raise self._unknown(shapes)
         whole = self._file.whole
-        return (*self._plans.take(use, "whole", lambda: self._loader.load(whole)), None)
+        return (*self.plans.take(use, "whole", lambda: self._loader.load(whole)), None)
 
     def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
         """Whether a choice that has no plan is run by one that may be run whatever is chosen."""
@@ -178,34 +172,34 @@ class CompiledEngine(PlansEngine[FilePlan]):
         key = truths, shapes
         record = self._records.get(key)
         if record is not None:
-            return (*self._plans.take(use, key, lambda: self._loader.load(record)), None)
-        return None if self._open is None or None in shapes else self._open.take(use, self._known(shapes), truths)
+            return (*self.plans.take(use, key, lambda: self._loader.load(record)), None)
+        return None if self._open is None or None in shapes else self._open.take(use, self.known_shapes(shapes), truths)
 
-    def _fits(self, feed: Mapping[str, Any]) -> Fits | None:
-        """See `PlansEngine._fits`."""
+    def fits(self, feed: Mapping[str, Any]) -> Fits | None:
+        """See `PlanSource.fits`."""
         if self._fork is None:
             return None
         fork, chosen = self._fork, self._fork.chosen(feed)
         return lambda other: fork.chosen(other) == chosen
 
-    def _serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> Serves | None:
-        """See `PlansEngine._serves`."""
+    def serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> Serves | None:
+        """See `PlanSource.serves`."""
         return None if self._open is None else self._open.serves(compiled, self.signature.declares)
 
-    def _may_serve(self, compiled: FilePlan, shapes: InputShapes) -> bool:
-        """See `PlansEngine._may_serve`."""
+    def may_serve(self, compiled: FilePlan, shapes: InputShapes) -> bool:
+        """See `PlanSource.may_serve`."""
         return shapes not in self._own_shapes
 
     def _open_plans(self) -> OpenFilePlans:
         from nnadapter.engine.file_plans import OpenFilePlans  # it fills segments; most files need none of it
 
-        return OpenFilePlans(self._file.message.plans, self._loader, self._plans)
+        return OpenFilePlans(self._file.message.plans, self._loader, self.plans)
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
         from nnadapter.engine.file_texts import command
 
         got = ", ".join(f"{name}={list(shape or ())}" for name, shape in zip(self.input_names, shapes, strict=True))
-        known = self._known(tuple(shapes))
+        known = self.known_shapes(tuple(shapes))
         reasons = [] if self._open is None else self._open.broken(known)
         broken = " or ".join(f"({why})" for why in dict.fromkeys(reasons) if why)
         return InvalidInputError(
