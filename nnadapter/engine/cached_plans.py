@@ -25,7 +25,6 @@ from nnadapter.drivers.selection import (
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.engine import PlanEngine
 from nnadapter.engine.file_source import FilePlanSource
-from nnadapter.engine.file_texts import plans_held, served
 from nnadapter.engine.plan_entries import LinkedContainer, Place, facts_of
 from nnadapter.engine.plan_source import InputShapes, OriginalModelShapes
 from nnadapter.errors import CompiledModelError, describe
@@ -317,6 +316,8 @@ def look(
 
 
 def _found(file: CompiledFile, shapes: Shapes | None) -> Found:
+    from nnadapter.engine.file_texts import plans_held, served  # sessions do not describe their plans
+
     assert isinstance(file.container, LinkedContainer), "of a place"
     file.container.check_links()
     held = plans_held(file)

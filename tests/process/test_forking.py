@@ -24,9 +24,9 @@ X = np.asarray([-1, 2, 3], np.float32)
 SIGNALS = {
     "drivers/fake_npu/streams.py": "a place in a stream's work",
     "inference/streams.py": "an input on its way",
-    "running/control.py": "a run that is followed, there is something to watch over, or whose turn it is",
-    "running/flights.py": "a step that is run elsewhere",
-    "running/traced_programs.py": "all is noted",
+    "engine/control.py": "a run that is followed, there is something to watch over, or whose turn it is",
+    "engine/concurrent_steps.py": "a step that is run elsewhere",
+    "engine/tracing.py": "all is noted",
 }
 """Locks that say that something has happened, each made for that and held by nobody else."""
 OTHERS = {
