@@ -38,8 +38,9 @@ from nnadapter.ir.canonical import Canonical, Contents, NotCanonicalError
 from nnadapter.kernels.context import KernelContext
 from nnadapter.options import Options
 from nnadapter.process.forking import new_lock
-from nnadapter.store.fingerprints import digest_of, form_of, of_device, surroundings
+from nnadapter.store.fingerprints import of_device, surroundings
 from nnadapter.store.folder import Entry, Folder, Key, KeyPart, Miss, Outcome, folder_of, text_part, warn_unwritten
+from nnadapter.store.model_fingerprints import digest_of, form_of
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 FOLDER = "bans"
