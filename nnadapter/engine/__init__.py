@@ -1,17 +1,11 @@
-"""From a plan to results: programs, and what runs them.
+"""Engines of sessions: compiled plans, where they come from, and their runs.
 
-built        compiled segments, and which can share a program
-compilation  plan -> programs, bound to slots
-measuring    candidates, compiled and timed
-fallback     what is said or refused where nodes are left
-executor     runs a compiled plan
-repeating    a run like the one before
-plans        compiled plans per set of input shapes: bounded, counted
-planned      a model on devices
-host         a model on ONNX Runtime alone
-engine       what a session asks of either
-choosing     which of the two
-deviation    how far one value is from another
+engine          engine of compiled plans, and the interface that sessions use
+host            engine of a model on ONNX Runtime alone
+plan_source     source of plans; model_source, file_source and cached_plans are its kinds
+plan_store      compiled plans of a source, bounded in number and bytes
+compilation     partitioning -> programs, bound to slots
+executor        run of a compiled plan
+saving          plans -> compiled file or cache entry
+fallback        incidents, and warnings or errors by the policy of the session
 """
-
-from __future__ import annotations

@@ -209,7 +209,12 @@ class Keeping:
         )
         if self.options.checks:
             make = upper.with_checks(make, self.options)
-        source = open_source(self.source.held, open_setting(self.requests, self.options), self.options, None, make)
+        setting = open_setting(self.requests, self.options)
+        try:
+            source = open_source(self.source.held, setting, self.options, None, make)
+        except BaseException:
+            setting.close()
+            raise
         try:
             self._refuse_mixture()
         except errors.NNAdapterError:

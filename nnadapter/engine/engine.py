@@ -81,6 +81,18 @@ class Engine(Protocol):
         """Free everything; what is in use is freed when the use ends. Can be called again."""
 
 
+class _Serving:
+    """A source with the state of its runs. It is replaced as a whole, so that no run mixes plans of two sources."""
+
+    __slots__ = ("last_shapes", "latest", "source")
+
+    def __init__(self, source: PlanSource[Any]) -> None:
+        self.source = source
+        self.latest: Repeat | None = None
+        self.last_shapes: InputShapes | None = None
+        """Shapes of the last run of a plan with dynamic shapes."""
+
+
 class PlanEngine:
     """Runs a model by compiled plans. Usable from many threads at once.
 
@@ -96,8 +108,7 @@ class PlanEngine:
         deadline_s: float | None,
         session_options: onnxruntime.SessionOptions | None = None,
     ) -> None:
-        self.source = source
-        """Replaced by its successor after an error that it does not recover from itself."""
+        self._serving = _Serving(source)
         self._session_options = session_options
         self._all_outputs = list(source.signature.output_names)
         self._deadlines = _deadlines(deadline_s)
@@ -107,12 +118,14 @@ class PlanEngine:
             weakref.finalize(self, self._recorder.finish)
         self._has_read_entries = False
         """The entries of ONNX Runtime's run options were read, which is done once."""
-        self._latest: Repeat | None = None
-        self._last_shapes: InputShapes | None = None
-        """Shapes of the last run of a plan with dynamic shapes."""
         self._retired: list[PlanSource[Any]] = []
         """Sources that were replaced; their plans can still be in use."""
         self._replacing, self._is_closed = new_lock(), False
+
+    @property
+    def source(self) -> PlanSource[Any]:
+        """The source of the plans; its successor after an error that it does not recover from."""
+        return self._serving.source
 
     def run(
         self,
@@ -142,29 +155,30 @@ class PlanEngine:
         kept: Kept | None,
     ) -> Done:
         """Run by the source, or by its successor if the source fails."""
-        source = self.source
+        serving = self._serving
         try:
-            done = self._run_by(source, names, feed, options, control, kept)
-        except source.recoverable as error:
-            source = self._replace(source, error)
-            done = self._run_by(source, names, feed, options, control, kept)
-        source.write_new_plans()
+            done = self._run_by(serving, names, feed, options, control, kept)
+        except serving.source.recoverable as error:
+            serving = self._replace(serving, error)
+            done = self._run_by(serving, names, feed, options, control, kept)
+        serving.source.write_new_plans()
         return done
 
     def _run_by(
         self,
-        source: PlanSource[Any],
+        serving: _Serving,
         names: Sequence[str] | None,
         feed: Mapping[str, Any],
         options: Any,
         control: RunControl | None,
         kept: Kept | None,
     ) -> Done:
+        source = serving.source
         for count_check in source.count_checks:
             count_check.check(feed)
         checks = source.checks
         is_due = checks is not None and checks.is_due()
-        latest = None if is_due else self._latest
+        latest = None if is_due else serving.latest
         if control is None and (options is not None or self._deadlines is not None):
             from nnadapter.engine.control import RunControl  # most runs have none
 
@@ -180,7 +194,7 @@ class PlanEngine:
         ):
             done = latest.run(feed)
             if done is None:
-                done = self._run_at_other_sizes(source, latest, feed)
+                done = self._run_at_other_sizes(serving, latest, feed)
             if done is not None:
                 if latest.is_broken:  # of plans that serve a class nobody measured which is best
                     source.note_contradiction(latest.lease)
@@ -202,13 +216,13 @@ class PlanEngine:
             plan: CompiledPlan = compiled.plan
             is_dynamic = compiled.has_dynamic_shapes
             if is_dynamic:
-                self._last_shapes = shapes
+                serving.last_shapes = shapes
             if checks is not None and (is_due or not checks.is_checked(compiled)):
                 return self._run_checked(source, checks, use, shapes, (values, wanted, kept), options, control)
             is_other = latest is None or latest.lease is not lease or is_dynamic or latest.is_of_choice
             if kept is None and is_other and not source.defaults:  # which repeats nothing that stays on devices
                 serves, fits = source.serves(compiled, values), source.fits(values)
-                self._latest = Repeat(source.plans, lease, compiled, source.signature, values, sizes, serves, fits)
+                serving.latest = Repeat(source.plans, lease, compiled, source.signature, values, sizes, serves, fits)
             if control is None:
                 done = plan.run(values, wanted, None, kept, sizes)
                 if compiled.watch is not None and compiled.watch.is_broken_by(done[1].seconds, time.perf_counter()):
@@ -221,16 +235,16 @@ class PlanEngine:
             source.plans.close_unused()
             TENSORS.free_orphans()
 
-    def _replace(self, failed: PlanSource[Any], error: Exception) -> PlanSource[Any]:
-        """Replace a source that failed by its successor, and return the source that runs the model now."""
+    def _replace(self, failed: _Serving, error: Exception) -> _Serving:
+        """Replace a source that failed by its successor, unless another run has done so."""
         with self._replacing:
             if self._is_closed:
                 raise ClosedError("the session is closed; make another one")
-            if self.source is failed:
-                successor = failed.successor(error)
-                self._retired.append(failed)
-                self._latest, self.source = None, successor
-            return self.source
+            if self._serving is failed:
+                successor = failed.source.successor(error)
+                self._retired.append(failed.source)
+                self._serving = _Serving(successor)
+            return self._serving
 
     def _with_adapters(
         self, feed: Mapping[str, Any], options: Any, control: RunControl | None, *, is_bound: bool
@@ -261,8 +275,9 @@ class PlanEngine:
 
             warn_of_unread_entries(entries, self.source.devices)
 
-    def _run_at_other_sizes(self, source: PlanSource[Any], latest: Repeat, feed: Any) -> Done | None:
+    def _run_at_other_sizes(self, serving: _Serving, latest: Repeat, feed: Any) -> Done | None:
         """Run at other shapes that the plan of the last run is known to serve; None, and nothing done, at others."""
+        source = serving.source
         other = latest.at_other_sizes(feed, source.input_names)
         if other is None:
             return None
@@ -272,7 +287,7 @@ class PlanEngine:
             return None
         done = repeat.run_like(feed)
         if done is not None:
-            self._latest, self._last_shapes = repeat, shapes
+            serving.latest, serving.last_shapes = repeat, shapes
             source.note_served(compiled)
         return done
 
@@ -328,17 +343,18 @@ class PlanEngine:
     def prepare(self, shapes: Shapes) -> None:
         """Make or load plans for these shapes; see `Engine.prepare`."""
         with nullcontext() if self._recorder is None else self._recorder.span(SESSION, PLAN, "prepare shapes"):
-            source = self.source
+            serving = self._serving
             try:
-                source.prepare(shapes)
-            except source.recoverable as error:
-                source = self._replace(source, error)
-                source.prepare(shapes)
-            source.write_new_plans()
+                serving.source.prepare(shapes)
+            except serving.source.recoverable as error:
+                serving = self._replace(serving, error)
+                serving.source.prepare(shapes)
+            serving.source.write_new_plans()
 
     def observed(self) -> Observed | KeptReport:
         """Return what is known of the plan used last; see `Engine.observed`."""
-        return self.source.observed(self._last_shapes)
+        serving = self._serving
+        return serving.source.observed(serving.last_shapes)
 
     def inputs(self) -> list[NodeArg]:
         """Return the inputs that must be fed."""
@@ -377,7 +393,7 @@ class PlanEngine:
         with self._replacing:
             self._is_closed = True
         try:
-            self._latest = None
+            self._serving.latest = None
             if self._deadlines is not None:
                 self._deadlines.close()
             TENSORS.free_orphans()

@@ -264,8 +264,10 @@ class HostEngine:
             _closed()
         if self._recorder is None:
             return self._run_bound_untraced(binding, options)
-        with self._recorder.span(SESSION, RUN, "run", run=next(self._run_numbers)):
-            return self._run_bound_untraced(binding, options)
+        with self._recorder.span(SESSION, RUN, "run", run=next(self._run_numbers)) as facts:
+            provenance = self._run_bound_untraced(binding, options)
+            facts["fell_back"] = provenance.fell_back
+        return provenance
 
     def _run_bound_untraced(self, binding: Any, options: Any) -> Provenance:
         if not self._has_deadline(options):

@@ -487,11 +487,11 @@ def make_engine(
 
     Args:
         source: path, contents, or model.
-        setting: opened devices, and what the person demands; closed if this fails.
-        options: the session's.
+        setting: opened devices and constraints; closed if this fails.
+        options: of the session.
         session_options: ONNX Runtime's own.
-        providers: what a client gave as `providers` and `provider_options`.
-        arguments: what ONNX Runtime's session takes beside.
+        providers: the arguments `providers` and `provider_options` of the session.
+        arguments: further arguments for ONNX Runtime's session.
         make: makes the plan source; `ModelPlanSource` by default.
         begun: the model of `source`, if a thread reads it already.
 
@@ -504,13 +504,15 @@ def make_engine(
         if setting.devices[0].is_host:
             try:
                 return _host_engine(source, setting, options, session_options, providers, arguments)
-            except BaseException as error:
-                if isinstance(error, ModelFileError) or not isinstance(error, InvalidModelError):
-                    setting.close()
-                    raise
+            except ModelFileError:
+                raise
+            except InvalidModelError as error:
                 failed = error
         plans = open_source(source, setting, options, session_options, make, begun, failed)
         return PlanEngine(plans, options.deadline_s, session_options)
+    except BaseException:
+        setting.close()
+        raise
     finally:
         failed = None  # its traceback holds this frame, and so the model
 
@@ -528,7 +530,7 @@ def open_source(
 
     Args:
         source: path, contents, or model.
-        setting: opened devices and constraints; closed if this fails.
+        setting: opened devices and constraints, which the caller closes if this fails.
         options: of the session.
         session_options: ONNX Runtime's own.
         make: makes the source; `ModelPlanSource` by default.
@@ -549,9 +551,6 @@ def open_source(
         plans = (make or ModelPlanSource)(model, setting, options, session_options, refused)
         del held  # until what prepares the model holds its weights
         return plans
-    except BaseException:
-        setting.close()
-        raise
     finally:
         refused = None  # the traceback of an error holds this frame, and so the model
 
@@ -559,7 +558,7 @@ def open_source(
 def loaded(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, session_options: onnxruntime.SessionOptions | None
 ) -> onnx.ModelProto:
-    """Return the model that a source holds, with what session options say of it."""
+    """Return the model of a path, contents or message, with the overrides of session options."""
     if session_options is None:
         return load_model(source)
     from nnadapter.drivers.onnxruntime.sessions import external_folder

@@ -1,11 +1,8 @@
-"""What drivers compiled, kept between sessions. docs/cache.md says what is kept, and when it is used again.
+"""Cache of compiled programs and plans between sessions. docs/cache.md says what is cached, and when it is used again.
 
-key           what decides what a driver makes of a segment: parts, each a digest and words
-digests       SHA-256 of constants, each taken once in a process, several at a time
-fingerprints  of driver, host and machine
-entry         one file: a key, and what was made
-folder        the files: found, written, dropped
-context       a driver's context that looks there first
+folder              keys, entries and their files
+fingerprints        fingerprints of drivers, host and machine; model_fingerprints those of models
+plan_keys           keys of the plans of a session
+context             context of a driver that looks in the cache first
+container           format of files of checked parts
 """
-
-from __future__ import annotations

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from nnadapter.engine.cached_plans import CachedPlanSource
-from nnadapter.errors import CacheWarning, FallbackWarning, InvalidInputError, ModelFileError
+from nnadapter.errors import CacheWarning, CompiledModelError, FallbackWarning, InvalidInputError, ModelFileError
 from nnadapter.process.cache import memoize
 from nnadapter.store.folder import UnusableError, read_entry
 from tests.caching.nets import X, network
@@ -181,6 +181,33 @@ def test_further_shapes_go_on_with_the_model_and_are_kept_too(folder, device):
         for count in (2, 3, 5, 7):
             check(opened, parse(OPEN), {"x": numbers(count, 4)})
         assert is_kept(opened) and isinstance(opened._engine.source, CachedPlanSource), "one plan serves them all"
+
+
+def test_a_run_by_a_cached_plan_that_ends_after_its_source_was_replaced(folder, monkeypatch):
+    model, together = parse(OPEN).SerializeToString(), Barrier(2)
+    with session(model, "fake_npu", folder) as opened:
+        for rows in (2, 3, 5):  # the plan for the second serves others as well
+            check(opened, parse(OPEN), {"x": numbers(rows, 4)})
+    take = CachedPlanSource.take
+
+    def take_late(self, *arguments):
+        taken = take(self, *arguments)
+        together.wait(30)  # the plan is taken
+        together.wait(30)  # the source is replaced
+        return taken
+
+    with session(model, "fake_npu", folder) as opened, ThreadPoolExecutor(1) as pool:
+        serving = opened._engine._serving
+        with monkeypatch.context() as patch:
+            patch.setattr(CachedPlanSource, "take", take_late)
+            run = pool.submit(check, opened, parse(OPEN), {"x": numbers(4, 4)})
+            together.wait(30)
+            opened._engine._replace(serving, CompiledModelError("an entry is damaged"))
+            together.wait(30)
+            run.result(30)
+        for rows in (6, 7, 6):
+            check(opened, parse(OPEN), {"x": numbers(rows, 4)})
+        assert opened._engine.source.counts.compiled, "the cached plan serves runs no more"
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=True)
