@@ -438,7 +438,7 @@ class PlannedSubject:
     def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
         """See `Subject.withdraw_nodes`."""
         refused = Unsupported(Reason.WRONG_RESULT, reason)
-        self._source.take_back(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
+        self._source.withdraw_nodes(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 
 
 def _partitioning(plan: RunnablePlan) -> Partitioning:

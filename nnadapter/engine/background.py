@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nnadapter.engine.bound_steps import Kept
     from nnadapter.engine.branches import Chosen
     from nnadapter.engine.control import RunControl
-    from nnadapter.engine.plan_source import Done, InputShapes
+    from nnadapter.engine.plan_source import InputShapes, RunResult
 
     _Key = tuple[InputShapes, Chosen | None]
 
@@ -94,7 +94,7 @@ class BackgroundPlanner:
 
     def run(
         self, feed: Mapping[str, Any], outputs: Sequence[str], control: RunControl | None, kept: Kept | None
-    ) -> Done | None:
+    ) -> RunResult | None:
         """Run the model as it was; None where the CPU does not take it, so that a run has to wait for its plan."""
         if self._is_refused:
             return None

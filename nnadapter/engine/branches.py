@@ -24,7 +24,7 @@ from nnadapter.engine.branch_conditions import Fork, choice_in_words, fork_of
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.model_plans import ModelPlans, SessionPlans
-from nnadapter.engine.plan_source import InputShapes, OriginalModelShapes, Taken
+from nnadapter.engine.plan_source import InputShapes, LeasedPlan, OriginalModelShapes
 from nnadapter.errors import FAILURES, CompilationError, InvalidInputError, InvalidModelError, NNAdapterError
 from nnadapter.files.messages import Message
 from nnadapter.ir.operand import Array
@@ -142,13 +142,13 @@ class Choices:
 
     def take(
         self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None, chosen: Chosen | None = None
-    ) -> Taken[Compiled]:
+    ) -> LeasedPlan[Compiled]:
         """See `ModelPlans.take`: the plan of what a feed chooses, or of a choice."""
         chosen = self.chosen(feed) if chosen is None else chosen
         taken = self._taken(chosen, use, shapes, lambda: chosen.plans.take(use, shapes, feed))
         return taken or self._own.plans.take(use, shapes, feed)
 
-    def take_open(self, use: object, shapes: InputShapes, chosen: Chosen) -> Taken[Compiled] | None:
+    def take_open(self, use: object, shapes: InputShapes, chosen: Chosen) -> LeasedPlan[Compiled] | None:
         """See `ModelPlans.take_open`."""
         taken = self._taken(chosen, use, shapes, lambda: chosen.plans.take_open(use, shapes))
         is_left = chosen is self._own or not chosen.serves(shapes)
@@ -200,8 +200,8 @@ class Choices:
         return "; ".join(f"where {decisions_text(choice)}: {text}" for choice, text in texts if text)
 
     def _taken(
-        self, chosen: Chosen, use: object, shapes: InputShapes, take: Callable[[], Taken[Compiled] | None]
-    ) -> Taken[Compiled] | None:
+        self, chosen: Chosen, use: object, shapes: InputShapes, take: Callable[[], LeasedPlan[Compiled] | None]
+    ) -> LeasedPlan[Compiled] | None:
         """What is taken of the plans of a choice; None where the model as it was given serves these shapes."""
         if chosen is self._own or not chosen.serves(shapes):
             return None

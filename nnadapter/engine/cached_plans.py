@@ -156,7 +156,7 @@ class UpperLayers(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class CachedSession:
     """A session whose plans can be kept."""
 
     source: Source
@@ -174,7 +174,7 @@ class Keeping:
             return opened
         try:
             devices, left = facts_of(opened.container)
-            source = CachedPlanSource(opened, devices, left, self.options, partial(self._begin, upper))
+            source = CachedPlanSource(opened, devices, left, self.options, partial(self._plan_model, upper))
             return PlanEngine(source, self.options.deadline_s), devices
         except errors.NNAdapterError as error:
             return f"one was kept, and cannot be used: {errors.describe(error)}"
@@ -199,7 +199,7 @@ class Keeping:
     def _in_memory(self) -> bool:
         return not isinstance(self.source.held, os.PathLike)
 
-    def _begin(self, upper: UpperLayers, why: str) -> ModelPlanSource:
+    def _plan_model(self, upper: UpperLayers, why: str) -> ModelPlanSource:
         """Return a source that plans the model, after cached plans could not be used."""
         from nnadapter.engine.model_source import ModelPlanSource, open_source
         from nnadapter.planning.setting import open_setting
@@ -249,7 +249,7 @@ class Keeping:
             return None
 
 
-def keeping(source: Any, requests: Requests, options: Options) -> Keeping | None:
+def cached_session(source: Any, requests: Requests, options: Options) -> CachedSession | None:
     """Return what keeps the plans of a session; None where what it is made of cannot be told.
 
     Args:
@@ -267,7 +267,7 @@ def keeping(source: Any, requests: Requests, options: Options) -> Keeping | None
         options = replace(options, isolate=isolate or False)
         told = telling()
         place = Place(folder_of(options), key_of(told, devices, options))
-        return Keeping(told, devices, tuple(named.items()), options, place)
+        return CachedSession(told, devices, tuple(named.items()), options, place)
     except (errors.NNAdapterError, UnkeyedError, OSError):
         return None  # whoever opens devices and the model says what is wrong with them
 
@@ -308,7 +308,7 @@ def look(
         return Found(False, "a compiled model has its plans in itself")
     if not is_cacheable(requests, options, None):
         return Found(False, "none is kept where the CPU comes first, or with kernels that a person registered")
-    kept = keeping(source, requests, options)
+    kept = cached_session(source, requests, options)
     if kept is None:
         return Found(False, "none is kept of a model that cannot be read, or cannot be told by its bytes")
     opened = kept.place.opened()

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from nnadapter.engine.compiled import Compiled
-from nnadapter.engine.plan_source import InputShapes, Serves, Taken
+from nnadapter.engine.plan_source import InputShapes, LeasedPlan, ShapeTest
 from nnadapter.engine.plan_store import PLAN_FOR_EACH, ExistingOnly, PlanCache
 from nnadapter.engine.specialization import SpecializationRefusedError, SpecializedPlan, SpecializedPlans
 from nnadapter.errors import NNAdapterError
@@ -91,7 +91,7 @@ class OpenPlan:
         holds = holds and (not opening.unchecked or self._indices_hold(opening, shapes))
         return holds, sizes
 
-    def serves(self, opening: DynamicPartitioning, declares: Callable[[Shapes], bool]) -> Serves | None:
+    def serves(self, opening: DynamicPartitioning, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """What says whether it is known to hold at shapes, without a look at the model; None where nothing does.
 
         Args:
@@ -238,7 +238,7 @@ class OpenPlans:
         own = f", with a plan for every set of them: {fixed}" if fixed else ""
         return f"{count} for all input shapes{but_for}{own}{reasons}{alone}"
 
-    def take(self, use: object, shapes: InputShapes) -> Taken[Compiled] | None:
+    def take(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
         """Take the plan for these shapes, made now if there is none; None where they have a plan of their own.
 
         See `PlanCache.take`.
@@ -255,7 +255,7 @@ class OpenPlans:
         has_own = type(use) is ExistingOnly or self._unfilled.get(tuple(known.values()))
         return taken if taken is not None or has_own else self._take_new(use, known)
 
-    def serves(self, opening: DynamicPartitioning | None, declares: Callable[[Shapes], bool]) -> Serves | None:
+    def serves(self, opening: DynamicPartitioning | None, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """What says at which shapes the plan is known to hold that leaves sizes open like this; None for others.
 
         See `OpenPlan.serves`.
@@ -293,7 +293,7 @@ class OpenPlans:
         """Forget that there was none, and why: sizes may be empty at the shapes that came first, and not at others."""
         self._refusal, self._gives_up, self._in_vain = "", False, 0
 
-    def _take_known(self, use: object, known: Shapes) -> Taken[Compiled] | None:
+    def _take_known(self, use: object, known: Shapes) -> LeasedPlan[Compiled] | None:
         for plan in self._made:
             opening = plan.opening  # another thread may make it again meanwhile
             holds, sizes = plan.sizes(opening, known)
@@ -308,7 +308,7 @@ class OpenPlans:
         known: Shapes,
         opening: DynamicPartitioning | None,
         sizes: Sequence[Any] | None,
-    ) -> Taken[Compiled] | None:
+    ) -> LeasedPlan[Compiled] | None:
         """Take a plan that holds at these shapes, made again if it was dropped; None where that fails."""
         is_filled = opening is not None and bool(opening.fillable)
         try:
@@ -332,7 +332,7 @@ class OpenPlans:
         known: Shapes,
         opening: DynamicPartitioning | None,
         sizes: Sequence[Any] | None,
-    ) -> Taken[Compiled] | None:
+    ) -> LeasedPlan[Compiled] | None:
         lease, compiled = self._kept_in(opening).take(use, plan.key, lambda: self._make(plan.at))
         if compiled.opening is not opening:
             plan.made(compiled)
@@ -348,7 +348,7 @@ class OpenPlans:
         known: Shapes,
         opening: DynamicPartitioning | None,
         sizes: Sequence[Any] | None,
-    ) -> Taken[Compiled] | None:
+    ) -> LeasedPlan[Compiled] | None:
         """Take the plan at these shapes of a class whose devices compile for fixed sizes, filled now if need be."""
         shapes = tuple(known.values())
         if self._unfilled.get(shapes):
@@ -400,7 +400,7 @@ class OpenPlans:
         self._classes.drop_all()
         self._classes.close_unused()
 
-    def _take_new(self, use: object, known: Shapes) -> Taken[Compiled] | None:
+    def _take_new(self, use: object, known: Shapes) -> LeasedPlan[Compiled] | None:
         asked = self._trace.timestamp()
         with self._making:
             taken = self._take_known(use, known)

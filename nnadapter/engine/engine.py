@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nnadapter.drivers.tensor_copies import TENSORS
-from nnadapter.engine.plan_source import Done, InputShapes, PlanSource
+from nnadapter.engine.plan_source import InputShapes, PlanSource, RunResult
 from nnadapter.engine.provenance import with_incidents
 from nnadapter.engine.repeated_runs import Repeat
 from nnadapter.errors import ClosedError
@@ -44,7 +44,7 @@ class Engine(Protocol):
         feed: Mapping[str, Any],
         options: Any = None,
         control: RunControl | None = None,
-    ) -> Done:
+    ) -> RunResult:
         """Run the model; see `InferenceSession.run`. `control` lets the caller stop the run."""
 
     def binding(self) -> Binding:
@@ -134,7 +134,7 @@ class PlanEngine:
         options: Any = None,
         control: RunControl | None = None,
         kept: Kept | None = None,
-    ) -> Done:
+    ) -> RunResult:
         """Run the model; see `Engine.run`, and `CompiledPlan.run` for `kept`."""
         recorder = self._recorder
         if recorder is None:
@@ -153,7 +153,7 @@ class PlanEngine:
         options: Any,
         control: RunControl | None,
         kept: Kept | None,
-    ) -> Done:
+    ) -> RunResult:
         """Run by the source, or by its successor if the source fails."""
         serving = self._serving
         try:
@@ -172,7 +172,7 @@ class PlanEngine:
         options: Any,
         control: RunControl | None,
         kept: Kept | None,
-    ) -> Done:
+    ) -> RunResult:
         source = serving.source
         for count_check in source.count_checks:
             count_check.check(feed)
@@ -275,7 +275,7 @@ class PlanEngine:
 
             warn_of_unread_entries(entries, self.source.devices)
 
-    def _run_at_other_sizes(self, serving: _Serving, latest: Repeat, feed: Any) -> Done | None:
+    def _run_at_other_sizes(self, serving: _Serving, latest: Repeat, feed: Any) -> RunResult | None:
         """Run at other shapes that the plan of the last run is known to serve; None, and nothing done, at others."""
         source = serving.source
         other = latest.at_other_sizes(feed, source.input_names)
@@ -316,7 +316,7 @@ class PlanEngine:
         work: tuple[Mapping[str, Any], Sequence[str], Kept | None],
         options: Any,
         control: RunControl | None,
-    ) -> Done:
+    ) -> RunResult:
         """Run and compare every step; after a wrong result, run again by another plan.
 
         A deadline and the control of the run do not apply to comparisons and repeated runs.

@@ -12,7 +12,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.file_loading import FilePlan, Loaded, Loader, step_of
-from nnadapter.engine.plan_source import Serves, Taken
+from nnadapter.engine.plan_source import LeasedPlan, ShapeTest
 from nnadapter.engine.plan_store import PlanCache
 from nnadapter.engine.shape_messages import HeldSizes, read_shape_derived_values
 from nnadapter.engine.specialization import (
@@ -157,7 +157,7 @@ class OpenFilePlans:
         self._refused: Cache[object, bool] = Cache("shapes that devices refuse", _MOST_REFUSED)
         """Of each plan: another one has other segments."""
 
-    def take(self, use: object, shapes: Shapes, truths: Sequence[bool] = ()) -> Taken[FilePlan] | None:
+    def take(self, use: object, shapes: Shapes, truths: Sequence[bool] = ()) -> LeasedPlan[FilePlan] | None:
         """Take the plan for these shapes, loaded now if it is not; None where there is none. See `PlanCache.take`.
 
         Args:
@@ -177,7 +177,7 @@ class OpenFilePlans:
                     return taken
         return None
 
-    def serves(self, plan: FilePlan, declares: Callable[[Shapes], bool]) -> Serves | None:
+    def serves(self, plan: FilePlan, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """What says at which shapes a plan that was loaded holds; None for one that holds at one set of them.
 
         See `OpenPlan.serves`.
@@ -227,7 +227,7 @@ class OpenFilePlans:
 
     def _taken(
         self, use: object, number: int, held: HeldSizes, shapes: Shapes, sizes: Sequence[Any] | None
-    ) -> Taken[FilePlan] | None:
+    ) -> LeasedPlan[FilePlan] | None:
         record = self._records[number]
         if is_filled(record):
             return self._filled(use, number, held, shapes, sizes)
@@ -240,7 +240,7 @@ class OpenFilePlans:
 
     def _filled(
         self, use: object, number: int, held: HeldSizes, shapes: Shapes, sizes: Sequence[Any] | None
-    ) -> Taken[FilePlan] | None:
+    ) -> LeasedPlan[FilePlan] | None:
         key = number, tuple(shapes.values())
         if self._refused.get(key):
             return None

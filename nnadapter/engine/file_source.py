@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_loading import FilePlan, Loader, Requests, open_devices
 from nnadapter.engine.messages import read_array
-from nnadapter.engine.plan_source import Fits, InputShapes, PlanSource, Serves, Taken
+from nnadapter.engine.plan_source import BranchTest, InputShapes, LeasedPlan, PlanSource, ShapeTest
 from nnadapter.engine.plan_store import PlanCache, PlanCounts
 from nnadapter.errors import InvalidInputError, InvalidOptionError, NNAdapterError
 from nnadapter.files.messages import Message
@@ -150,7 +150,7 @@ class FilePlanSource(PlanSource[FilePlan]):
             self._open.close()
         self.plans.close((self._open_devices, self._loader))
 
-    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
+    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[FilePlan]:
         """Return the plan of the branches that a feed selects, or the plan with all branches; see `PlanSource.take`."""
         truths = self._fork.chosen(feed) if self._fork is not None and feed is not None else ()
         taken = self._taken(use, shapes, truths)
@@ -167,7 +167,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         """Whether a choice that has no plan is run by one that may be run whatever is chosen."""
         return True
 
-    def _taken(self, use: object, shapes: InputShapes, truths: Truths) -> Taken[FilePlan] | None:
+    def _taken(self, use: object, shapes: InputShapes, truths: Truths) -> LeasedPlan[FilePlan] | None:
         """The plan of a choice for these shapes; None where the file has none."""
         key = truths, shapes
         record = self._records.get(key)
@@ -175,14 +175,14 @@ class FilePlanSource(PlanSource[FilePlan]):
             return (*self.plans.take(use, key, lambda: self._loader.load(record)), None)
         return None if self._open is None or None in shapes else self._open.take(use, self.known_shapes(shapes), truths)
 
-    def fits(self, feed: Mapping[str, Any]) -> Fits | None:
+    def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
         """See `PlanSource.fits`."""
         if self._fork is None:
             return None
         fork, chosen = self._fork, self._fork.chosen(feed)
         return lambda other: fork.chosen(other) == chosen
 
-    def serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> Serves | None:
+    def serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> ShapeTest | None:
         """See `PlanSource.serves`."""
         return None if self._open is None else self._open.serves(compiled, self.signature.declares)
 

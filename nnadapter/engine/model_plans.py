@@ -19,7 +19,7 @@ from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.dynamic_plans import FixedSizesError, OpenPlans
 from nnadapter.engine.fallback import refuse_fallback
-from nnadapter.engine.plan_source import InputShapes, Serves, Taken
+from nnadapter.engine.plan_source import InputShapes, LeasedPlan, ShapeTest
 from nnadapter.engine.plan_store import PlanCache
 from nnadapter.engine.specialization import SpecializedPlans
 from nnadapter.errors import CompilationError, InvalidModelError
@@ -106,7 +106,7 @@ class ModelPlans:
         """Which shapes a plan serves, in words; empty as long as only one set of them was seen."""
         return self.open.text(" but the first" if self._first else "")
 
-    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[Compiled]:
+    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[Compiled]:
         """The plan for these shapes of the inputs: of its own for the first, then one for many, where there is one.
 
         A model with a cache comes again with other shapes, so it gets one for many at once.
@@ -117,7 +117,7 @@ class ModelPlans:
         taken = None if has_own else self.open.take(use, shapes)
         return taken or (*self._plans.take(use, self._key(shapes), lambda: self._make(shapes, feed)), None)
 
-    def take_open(self, use: object, shapes: InputShapes) -> Taken[Compiled] | None:
+    def take_open(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
         """The plan for many shapes that serves these, made now if there is none; None where none may be."""
         self.open.try_again()
         return self.open.take(use, shapes)
@@ -126,7 +126,7 @@ class ModelPlans:
         """See `PlanSource.may_serve`."""
         return shapes != self._first
 
-    def serves(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> Serves | None:
+    def serves(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
         """See `PlanSource.serves`, and `OpenPlan.serves`."""
         return self.open.serves(compiled.opening, declares)
 

@@ -16,12 +16,12 @@ from nnadapter.engine.model_plans import ModelPlans, SessionPlans
 from nnadapter.engine.observed import Observed, observed_of
 from nnadapter.engine.plan_source import (
     BackgroundRun,
-    Fits,
+    BranchTest,
     InputShapes,
+    LeasedPlan,
     OriginalModelShapes,
     PlanSource,
-    Serves,
-    Taken,
+    ShapeTest,
 )
 from nnadapter.engine.plan_store import Lease, PlanCache, PlanCounts
 from nnadapter.errors import InvalidInputError, InvalidModelError, ModelFileError
@@ -114,7 +114,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         )
         self.count_checks = _count_checks(prepared)
         self._setting = setting
-        self._taken_back: dict[str, dict[str, Unsupported]] = {}
+        self._withdrawn: dict[str, dict[str, Unsupported]] = {}
         self._compiler = Compiler(setting, self.plans.room_maker())
         self._measurer = _measurer(self._compiler, session_options) if setting.constraints.policy.times else None
         self._session_plans = SessionPlans(
@@ -122,7 +122,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             setting=setting,
             compiler=self._compiler,
             measurer=self._measurer,
-            withdrawn_nodes=self._taken_back,
+            withdrawn_nodes=self._withdrawn,
             inputs=self.input_names,
             defaults=self.defaults,
             limit=options.max_plans,
@@ -130,7 +130,7 @@ class ModelPlanSource(PlanSource[Compiled]):
         )
         self._own = ModelPlans(self._session_plans, prepared, refused)
         self._choices = self._choices_of(prepared) if setting.accelerators else None
-        self._meanwhile = _background_planner(self) if options.background and setting.accelerators else None
+        self._background = _background_planner(self) if options.background and setting.accelerators else None
         shapes = self._declared_shapes()
         if shapes is None:
             _refuse_invalid(model, prepared, setting, session_options)
@@ -142,10 +142,10 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     def _plan_ahead(self, shapes: Shapes) -> None:
         """Make the plans of a model that fixes its shapes, in the background if the options say so."""
-        if self._meanwhile is not None:
+        if self._background is not None:
             self._own.partition_at(shapes)
             for chosen in self.ahead:
-                self._meanwhile.begin(self._complete(shapes), chosen)
+                self._background.begin(self._complete(shapes), chosen)
         elif self._measurer is None and self._choices is None:
             self.prepare(shapes)
         else:  # the first run has the person's own input; what contradicts itself is known now
@@ -180,14 +180,14 @@ class ModelPlanSource(PlanSource[Compiled]):
             compiled = self._plans_of(compiled).at_shapes(compiled, self.known_shapes(last_shapes))
         seen = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
         notes = [self.choice_note, *(self.checks.notes if self.checks else ())]
-        if self._meanwhile is not None and self._meanwhile.runs:
-            notes.append(f"runs that the CPU had while a plan was made: {self._meanwhile.runs}")
+        if self._background is not None and self._background.runs:
+            notes.append(f"runs that the CPU had while a plan was made: {self._background.runs}")
         if self._cache_writer is not None:
             notes.append(self._cache_writer.note)
         notes = list(filter(None, notes))
         return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 
-    def take_back(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
+    def withdraw_nodes(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
         """Take nodes from a device, for the rest of the session; plans are made anew.
 
         Args:
@@ -195,7 +195,7 @@ class ModelPlanSource(PlanSource[Compiled]):
             nodes: why, by name; see `Planner.withdrawn_nodes`.
         """
         # Another mapping each time: a thread may be judging by the one before.
-        self._taken_back[device] = {**self._taken_back.get(device, {}), **nodes}
+        self._withdrawn[device] = {**self._withdrawn.get(device, {}), **nodes}
         self.forget_plans()
 
     def forget_plans(self) -> None:
@@ -277,8 +277,8 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     def close(self) -> None:
         """Free every plan, and then every context; see `PlanSource.close`."""
-        if self._meanwhile is not None:
-            self._meanwhile.close()
+        if self._background is not None:
+            self._background.close()
         for model in self._models:
             model.close()
         self.plans.close((*self._setting.devices, self._compiler.arenas))
@@ -336,7 +336,7 @@ class ModelPlanSource(PlanSource[Compiled]):
                 return self._own.take(use, shapes)[1]
             return self._choices.take(use, shapes, None, chosen)[1]
 
-    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[Compiled]:
+    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[Compiled]:
         """Return the plan for shapes of the inputs; see `PlanSource.take`."""
         return (self._own if self._choices is None else self._choices).take(use, shapes, feed)
 
@@ -360,20 +360,20 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     def background_run(self, shapes: InputShapes, feed: Mapping[str, Any]) -> BackgroundRun | None:
         """Return the run of the model on the CPU if the plan for these shapes is not made yet."""
-        background = self._meanwhile
+        background = self._background
         if background is None or self.is_made(shapes, feed):
             return None
         chosen = None if self._choices is None else self._choices.chosen(feed)
         return background.run if background.begin(shapes, chosen) else None
 
-    def fits(self, feed: Mapping[str, Any]) -> Fits | None:
+    def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
         """Return a test whether another feed selects the same branches; see `PlanSource.fits`."""
         if self._choices is None:
             return None
         choices, chosen = self._choices, self._choices.chosen(feed)
         return lambda other: choices.chosen(other) is chosen
 
-    def serves(self, compiled: Compiled, feed: Mapping[str, Any]) -> Serves | None:
+    def serves(self, compiled: Compiled, feed: Mapping[str, Any]) -> ShapeTest | None:
         """Return a test of shapes at which a plan is known to hold; see `PlanSource.serves`."""
         plans = self._plans_of(compiled)
         if self._choices is not None and not self._choices.chosen(feed).keeps_to(plans):

@@ -24,19 +24,19 @@ InputShapes = tuple[tuple[int, ...] | None, ...]
 """Shape of each input; None for a value without one."""
 OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
 """Shapes at which the model runs with its branches, by the values of the conditions; None for all shapes."""
-Done = tuple[list[Any], Provenance]
-Fits = Callable[[Mapping[str, Any]], bool]
+RunResult = tuple[list[Any], Provenance]
+BranchTest = Callable[[Mapping[str, Any]], bool]
 """Returns whether a feed selects the same branches."""
-Serves = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
+ShapeTest = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
 """Returns whether a plan is known to hold at shapes of all inputs, and the symbolic sizes that its programs get."""
-BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "Kept | None"], Done | None]
+BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "Kept | None"], RunResult | None]
 """Runs the entire model on the CPU, by its feed and output names; None if the CPU does not load it."""
-Held = TypeVar("Held", bound="RunnablePlan")
-Taken = tuple[Lease[Held], Held, Sequence[Any] | None]
+PlanT = TypeVar("PlanT", bound="RunnablePlan")
+LeasedPlan = tuple[Lease[PlanT], PlanT, Sequence[Any] | None]
 """A plan with its lease, and the symbolic sizes that its programs get."""
 
 
-class PlanSource(ABC, Generic[Held]):
+class PlanSource(ABC, Generic[PlanT]):
     """The plans of one model. Usable from many threads at once.
 
     Args:
@@ -57,7 +57,7 @@ class PlanSource(ABC, Generic[Held]):
         input_names: Sequence[str],
         defaults: Mapping[str, Array],
         devices: Sequence[str],
-        plans: PlanCache[Held],
+        plans: PlanCache[PlanT],
         trace: Trace,
     ) -> None:
         self.signature, self.input_names, self.defaults = signature, tuple(input_names), defaults
@@ -68,7 +68,7 @@ class PlanSource(ABC, Generic[Held]):
         """Checks of counts in feeds."""
 
     @abstractmethod
-    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[Held]:
+    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[PlanT]:
         """Return the plan for shapes of the inputs, made or loaded if needed; see `PlanCache.take`.
 
         Args:
@@ -93,22 +93,22 @@ class PlanSource(ABC, Generic[Held]):
     def close(self) -> None:
         """Free all plans, and then all devices; those in use are freed when the use ends."""
 
-    def fits(self, feed: Mapping[str, Any]) -> Fits | None:
+    def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
         """Return a test whether another feed selects the same branches; None if inputs select none."""
         return None
 
-    def serves(self, compiled: Held, feed: Mapping[str, Any]) -> Serves | None:
+    def serves(self, compiled: PlanT, feed: Mapping[str, Any]) -> ShapeTest | None:
         """Return a test of shapes at which a plan is known to hold; None if each set of shapes needs a look."""
         return None
 
-    def may_serve(self, compiled: Held, shapes: InputShapes) -> bool:
+    def may_serve(self, compiled: PlanT, shapes: InputShapes) -> bool:
         """Return whether a plan with dynamic shapes can serve these; shapes with a plan of their own are excluded."""
         return True
 
-    def note_served(self, compiled: Held) -> None:
+    def note_served(self, compiled: PlanT) -> None:
         """Note that a plan with dynamic shapes served shapes at which it was not made."""
 
-    def note_contradiction(self, lease: Lease[Held]) -> None:
+    def note_contradiction(self, lease: Lease[PlanT]) -> None:
         """Drop a plan whose runs contradict its measured time."""
         self.plans.drop(lease)
 

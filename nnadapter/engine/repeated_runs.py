@@ -22,7 +22,7 @@ from nnadapter.drivers.tensor_copies import TENSORS
 from nnadapter.engine.bound_steps import BoundStep, own_value
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.engine.executor import CompiledPlan
-from nnadapter.engine.plan_source import Done, Fits, Serves
+from nnadapter.engine.plan_source import BranchTest, RunResult, ShapeTest
 from nnadapter.engine.plan_store import Lease, PlanCache
 from nnadapter.engine.provenance import Provenance, of_one
 from nnadapter.errors import FAILURES
@@ -104,8 +104,8 @@ class Repeat:
         signature: Signature,
         feed: Mapping[str, Any],
         sizes: Sequence[Any] | None = None,
-        serves: Serves | None = None,
-        fits: Fits | None = None,
+        serves: ShapeTest | None = None,
+        fits: BranchTest | None = None,
     ) -> None:
         self.lease, self._plans, self._plan = lease, plans, compiled.plan
         self._serves = serves
@@ -115,7 +115,7 @@ class Repeat:
         self._outputs = signature.output_names
         alone = compiled.plan.alone(self._outputs)
         self._alone = alone if alone is not None and not alone[0].guarded else None
-        self._run_plan: Callable[[Mapping[str, Any]], Done] = (
+        self._run_plan: Callable[[Mapping[str, Any]], RunResult] = (
             SingleStep(compiled.plan, self._outputs, *alone).run
             if alone is not None and sizes is None
             else partial(compiled.plan.run, wanted=self._outputs, sizes=sizes)
@@ -137,7 +137,7 @@ class Repeat:
         """Whether it takes no feeds but those that choose the same branches."""
         return self._fits is not None
 
-    def run(self, feed: Any) -> Done | None:
+    def run(self, feed: Any) -> RunResult | None:
         """Run the plan for all outputs; None, and nothing done, if the feed is not like the one before.
 
         What is wrong with such a feed, if anything, is for others to say.
@@ -154,7 +154,7 @@ class Repeat:
             return None
         return self.run_like(feed)
 
-    def run_like(self, feed: Mapping[str, Any]) -> Done | None:
+    def run_like(self, feed: Mapping[str, Any]) -> RunResult | None:
         """Run the plan by a feed that was looked at; None, and nothing done, if the plan is not kept any more."""
         direct = self._direct
         if direct is not None:
@@ -209,7 +209,7 @@ class Repeat:
 
     def _run_alone(
         self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]
-    ) -> Done | None:
+    ) -> RunResult | None:
         from nnadapter.drivers.onnxruntime.sessions import SessionExecution  # where the CPU runs all, it is there
 
         execution = bound.pool.shared
@@ -218,7 +218,7 @@ class Repeat:
             return self._run_directly(*self._direct, feed)
         return self._run_directly(bound, partial(_by_position, bound.pool, input_names, order), feed)
 
-    def _run_directly(self, bound: BoundStep, run: _Run, feed: Mapping[str, Any]) -> Done | None:
+    def _run_directly(self, bound: BoundStep, run: _Run, feed: Mapping[str, Any]) -> RunResult | None:
         # ONNX Runtime's session lives as long as somebody holds it: to close the plan meanwhile takes nothing from it.
         lease = self.lease
         if lease.dropped:

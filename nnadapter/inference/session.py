@@ -143,9 +143,9 @@ def _of_onnx(
         from nnadapter.engine.cached_plans import is_cacheable
 
         if is_cacheable(requests, chosen, session_options):
-            from nnadapter.engine.cached_plans import UpperLayers, keeping
+            from nnadapter.engine.cached_plans import UpperLayers, cached_session
 
-            plan_cache = keeping(source, requests, chosen)
+            plan_cache = cached_session(source, requests, chosen)
             upper = UpperLayers(_make_report, _with_checks)
             cached_engine = plan_cache.engine(upper) if plan_cache is not None else ""
             if not isinstance(cached_engine, str):

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from nnadapter.drivers.selection import check_options, named_requests
-from nnadapter.engine.cached_plans import CachedPlanSource, keeping
+from nnadapter.engine.cached_plans import CachedPlanSource, cached_session
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.cache_folder import cache_folder
 from nnadapter.store.plan_keys import UnkeyedError, source_of
@@ -45,7 +45,7 @@ below."""
 
 
 def name_of(model, requests="fake_npu", **options):
-    kept = keeping(model, requests, nna.Options(**options))
+    kept = cached_session(model, requests, nna.Options(**options))
     return kept.place.key.name
 
 

@@ -271,7 +271,7 @@ def test_a_process_that_was_forked_asks_again(gate):
     with background(model) as session:
         run_right(session, model, {"x": numbers(2, 4)})
         assert gate.entered.wait(10)
-        session._engine.source._meanwhile.after_fork()
+        session._engine.source._background.after_fork()
         gate.open.set()
         run_right(session, model, {"x": numbers(2, 4)})
         wait_for(lambda: not making())
