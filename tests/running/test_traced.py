@@ -149,6 +149,17 @@ def test_values_that_come_to_a_device_and_back_are_transfers_with_bytes(path):
     assert shown == [(f"{each.source} to {each.target}", each.value, each.nbytes) for each in told] and told
 
 
+def test_runs_of_a_binding_on_the_cpu_alone_are_runs_that_did_not_fall_back(path):
+    with nna.InferenceSession(parse(SANDWICH), devices="cpu", options=nna.Options(trace=path)) as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", X)
+        binding.bind_output("y")
+        for _ in range(2):
+            session.run_with_iobinding(binding)
+    runs = named(lanes_of(path)["session"], "run")
+    assert [(run["args"]["run"], run["args"]["fell_back"]) for run in runs] == [(1, False), (2, False)]
+
+
 def test_runs_that_fail_and_that_are_cancelled_are_told(path):
     stop = onnxruntime.RunOptions()
     stop.terminate = True
