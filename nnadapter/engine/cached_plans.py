@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 
 def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Options, session_options: object) -> bool:
-    """Whether all that plans hang on can be told, and a device comes first that accelerates.
+    """Return whether plans of a session can be cached: an accelerator comes first, and its key can be computed.
 
     Args:
         requests: devices of the session.
-        options: of the session, which has a cache.
-        session_options: ONNX Runtime's own, which do not say what was set in them.
+        options: of the session, with a cache folder.
+        session_options: ONNX Runtime's own, whose settings cannot be read back.
     """
     is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
     if options.shadow is not None:
@@ -58,11 +58,11 @@ def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Opt
 
 
 class _NotKeptError(errors.InvalidInputError):
-    """No plan that was kept is for these shapes. Nobody outside of this module sees it."""
+    """No cached plan serves these shapes. It never leaves this module."""
 
 
 class _PlanFailedError(errors.NNAdapterError):
-    """A plan that was kept cannot go on. Nobody outside of this module sees it."""
+    """A cached plan failed in a run. It never leaves this module."""
 
 
 _ENDS = (
@@ -73,7 +73,7 @@ _ENDS = (
     errors.ExecutionError,
     errors.OutOfMemoryError,
 )
-"""Where the model itself goes on."""
+"""Errors after which the model itself is planned."""
 
 
 class CachedPlanSource(FilePlanSource):
@@ -136,7 +136,7 @@ class CachedPlanSource(FilePlanSource):
 
 
 def _leave(error: errors.NNAdapterError) -> NoReturn:
-    """Say that steps of a plan failed, on the CPU too: what they were given may be wrong, and is made anew.
+    """Refuse the CPU fallback of a cached plan, so that the model is planned again.
 
     Raises:
         _PlanFailedError: always.
@@ -152,23 +152,23 @@ class UpperLayers(NamedTuple):
 
     make_report: ReportMaker
     with_checks: Callable[[Callable[..., ModelPlanSource], Options], Callable[..., ModelPlanSource]]
-    """Adds the accuracy checks of options to a function that makes an engine."""
+    """Adds the accuracy checks of options to a function that makes a plan source."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedSession:
-    """A session whose plans can be kept."""
+    """Session whose plans are cached."""
 
     source: Source
     devices: tuple[Selected, ...]
-    """With all of their options; those of the hosts as they were given."""
+    """Devices with all of their options; hosts with those of the caller."""
     requests: Requests
-    """What asks for them, which nobody changes while the session lives."""
+    """Copy of the caller's device requests."""
     options: Options
     place: Place
 
     def engine(self, upper: UpperLayers) -> tuple[PlanEngine, tuple[str, ...]] | str:
-        """What runs the plans that are kept, and the names of the session's devices; or why there is none."""
+        """Return the engine of the cached plans and the names of its devices; or why there is none."""
         opened = self.place.opened()
         if isinstance(opened, str):
             return opened
@@ -223,7 +223,7 @@ class CachedSession:
         return source
 
     def _refuse_mixture(self) -> None:
-        """Raise where the model, or what a person demands of it, is not that of the plans that were kept."""
+        """Raise an error if the model or a file of options has changed since the plans were made."""
         now, before = self._key_now(), self.place.key
         if now is None or any(now.parts[part] != before.parts[part] for part in ("structure", "constants")):
             raise errors.ModelFileError(
@@ -237,11 +237,11 @@ class CachedSession:
             )
 
     def _is_unchanged(self) -> bool:
-        """Whether all that the key tells of is as it was: what is planned now may be kept under it."""
+        """Return whether the key of the session is still the same, so that new plans can be cached under it."""
         return self._key_now() == self.place.key
 
     def _key_now(self) -> Key | None:
-        """The key that a session would have now; None where there is none."""
+        """Return the key that a new session would have; None if it would have none."""
         try:
             told = self.source if self._in_memory else source_of(self.source.held)
             return key_of(told, self.devices, self.options)
@@ -250,12 +250,12 @@ class CachedSession:
 
 
 def cached_session(source: Any, requests: Requests, options: Options) -> CachedSession | None:
-    """Return what keeps the plans of a session; None where what it is made of cannot be told.
+    """Return the cached session of a model; None if the model or a device cannot be read.
 
     Args:
-        source: what the session is made of.
-        requests: its devices, whose plans can be kept (`is_cacheable`).
-        options: with a cache.
+        source: path, contents or message of the model.
+        requests: devices of the session, whose plans can be cached (`is_cacheable`).
+        options: of the session, with a cache folder.
     """
     try:
         named = deepcopy(named_requests(requests))
@@ -269,25 +269,25 @@ def cached_session(source: Any, requests: Requests, options: Options) -> CachedS
         place = Place(folder_of(options), key_of(told, devices, options))
         return CachedSession(told, devices, tuple(named.items()), options, place)
     except (errors.NNAdapterError, UnkeyedError, OSError):
-        return None  # whoever opens devices and the model says what is wrong with them
+        return None  # opening the devices and the model reports what is wrong
 
 
 def _selected(named: Mapping[str, Mapping[str, Any]], isolate: Isolate) -> Iterator[Selected]:
-    """The devices that are named, with all of their options; the hosts are not opened for it."""
+    """Yield the named devices with all of their options; hosts are not opened for it."""
     for name, options in named.items():
         yield Selected(name, options, named=True) if name in HOSTS else select_one(name, options, isolate)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of the plans of a session."""
+    """Result of looking for cached plans."""
 
     hit: bool
-    """Plans are kept that a session would run."""
+    """There are plans that a session would run."""
     miss_reason: str = ""
-    """There are none; with the parts of the key in which the nearest entry differs."""
+    """Why there are none, with the parts of the key in which the nearest entry differs."""
     shapes: str = ""
-    """Of inputs, that kept plans serve."""
+    """Input shapes that the plans serve, in words."""
 
 
 def look(
@@ -296,7 +296,7 @@ def look(
     options: Options,
     shapes: Shapes | None = None,
 ) -> Found:
-    """Return what a session with a cache would find.
+    """Return whether a session would find cached plans.
 
     Args:
         source: the model's file, or its contents.
