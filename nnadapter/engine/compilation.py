@@ -208,7 +208,7 @@ class Builder:
     def filled(
         self, wanted: Sequence[SegmentRequest], calls: Mapping[int, NamedCalls], *, alone: bool
     ) -> Iterator[tuple[Program, float]]:
-        """The programs of filled segments, see `filling.Build`.
+        """The programs of filled segments, see `specialization.Build`.
 
         The device is asked about each, also where it took one that is like it: what it says may hang on contents.
 

@@ -190,7 +190,7 @@ def _filled_program(filled: Message, container: Container) -> Iterator[str]:
 
 
 def _any(message: Message, container: Container) -> Iterator[str]:
-    """What is to be said is said of what is inside, or where it is read (`traces.py`)."""
+    """What is to be said is said of what is inside, or where it is read (`trace_messages.py`)."""
     yield from ()
 
 

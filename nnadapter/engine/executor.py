@@ -28,7 +28,7 @@ gets addresses, or that failed and did not go well since, work on copies.
 Runs a compiled plan: the steps in order, every value in a numbered slot, nothing looked up by name on the way.
 
 What a step does, and what happens where it fails, is in `executor.py`; what happens where nothing takes its place, in
-`whole.py`.
+`cpu_fallback.py`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
 """Policy `measured`: candidates compiled and timed in turns with real input, and choices of earlier sessions.
 
-It is kept by the model's contents, devices with versions and options, input shapes, rules, machine, threads and our own
-version.
-
 Which of several candidates is the fastest, by turns that they took one after the other, and how sure that is.
 
 All here is a function of samples. Noise of a shared machine only adds time, and lasts: so of a candidate's turns a low
 one counts, but not the least, which may be luck; and two candidates are compared turn by turn, since what disturbs the
 machine disturbs neighbors alike. The simplest candidate is taken unless another one is faster by more than noise.
 
-Policy `measured`: candidates compiled, timed here with real input, and the fastest kept.
-
 1. All take turns until it is clear which to take (`measuring.py`, `costs/timing.py`).
 2. That one and the fastest other one do so once more. Where both times the same is taken, and both times beyond noise,
-   and others left the machine alone meanwhile, it is kept on disk (`past_choices.py`), so that it is paid for once.
+   and others left the machine alone meanwhile, it is stored on disk
+   by the model's contents, devices with versions and options, shapes, rules, machine and threads.
 3. Runs are held to what was measured (`compiled.py`). Where they contradict it, it is forgotten, and the next run
    measures again, `MOST_AGAIN` times at most.
 

@@ -252,5 +252,5 @@ def _changes(source: ModelPlanSource) -> int:
 def _is_as_planned(compiled: Compiled) -> bool:
     """Whether all went as planned, and nothing that was found out here is lost."""
     steps = compiled.filling.shared.values() if isinstance(compiled, SpecializedPlans) else compiled.plan.steps
-    is_measured = len(compiled.timed) > 1  # what of that is kept, `past_choices` keeps
+    is_measured = len(compiled.timed) > 1  # `measuring` stores the choice
     return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

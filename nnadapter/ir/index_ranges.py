@@ -568,7 +568,7 @@ def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
 
 
 def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> list[tuple[str, Columns]] | None:
-    """Return the range of `i` in `Where(i < 0, i + size, i)`, which counts negative ones from the end."""
+    """Return the range of `i` in `FeatureSite(i < 0, i + size, i)`, which counts negative ones from the end."""
     condition, negative = (view.node(reader.input(position)) for position in (0, 1))
     name = reader.input(2)
     if (

@@ -1,6 +1,6 @@
 """What happened in a session, and when: events, recorded, laid out on lanes, and written for trace viewers.
 
-A session has a `Trace`. Most have the one that keeps nothing, and then a run does not even ask. With
+A session has a `SymbolicTrace`. Most have the one that keeps nothing, and then a run does not even ask. With
 `Options(trace=PATH)` it is a `Recorder`, and whoever does something that takes time says so: planning, the calls of
 drivers, steps of a run, waits. An event belongs to a lane, which is a device or the session itself, and to the thread
 that it happened in. Rows are made of that at the end (`recorder.py`), so that recording is an append to a list:

@@ -101,15 +101,15 @@ class LogTrace(Trace):
     is_logging = True
 
     def timestamp(self) -> int:
-        """See `Trace.timestamp`."""
+        """See `SymbolicTrace.timestamp`."""
         return time.perf_counter_ns()
 
     def span(self, lane: str, category: str, name: str, **facts: Any) -> _LoggedSpan:
-        """See `Trace.span`."""
+        """See `SymbolicTrace.span`."""
         return _LoggedSpan(lane, category, name, facts)
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
-        """See `Trace.mark`."""
+        """See `SymbolicTrace.mark`."""
         _tell(category, f"{lane}: {name}", facts)
 
 
