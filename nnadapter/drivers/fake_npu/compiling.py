@@ -17,7 +17,6 @@ from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.graph import NpuGraph
-from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
@@ -120,7 +119,6 @@ class Compiler:
                 "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
                 "arena_over_bound_percent": memory.arena_over_bound_percent,
                 "instructions": len(lowered_model.graph.instructions),
-                **_winograd(lowered_model.graph),
                 **self._simulated(lowered_model.graph),
             },
         )
@@ -217,12 +215,6 @@ class Compiler:
             f"and outputs), available: {available}; the option memory_bytes sets it"
         )
         return Unsupported(Reason.MEMORY_LIMIT, detail)
-
-
-def _winograd(graph: NpuGraph) -> dict[str, int]:
-    """How many convolutions round otherwise than their definition, if any do."""
-    count = sum(instruction.kernel == WINOGRAD for instruction in graph.instructions)
-    return {"winograd_convolutions": count} if count else {}
 
 
 def _border_bytes(model: Model) -> int:

@@ -69,11 +69,6 @@ def _by_filter(inputs: Types, outputs: Types) -> float:
     return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
 
 
-def _by_tiles(inputs: Types, outputs: Types) -> float:
-    """16 products by channel for each tile of 2 by 2 pixels, whose filter is packed as [16, C, O]."""
-    return _by_filter(inputs, outputs) / 4
-
-
 def _spread_by_filter(inputs: Types, outputs: Types) -> float:
     return inputs[0].size * inputs[1].size / inputs[0].dimensions[-1]
 
@@ -111,7 +106,6 @@ def _by_steps(inputs: Types, outputs: Types) -> float:
 _PRODUCTS: Mapping[str, Formula] = {
     **dict.fromkeys(("convolution", "pointwise_convolution", "fully_connected"), _by_filter),
     REPEATED: _by_taps,
-    "winograd_convolution": _by_tiles,
     "transposed_convolution": _spread_by_filter,
     "volume_convolution": _by_volume_filter,
     "transposed_volume_convolution": _spread_by_volume_filter,

@@ -63,7 +63,7 @@ def _owner(array: Array) -> Array:
 
 
 MAGIC = b"FAKENPU\0"
-VERSION = 5
+VERSION = 6
 """Raised whenever a kernel's packing, parameters or scratch change, so that older programs are compiled anew."""
 
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)

@@ -60,12 +60,6 @@ def test_products_count_what_the_schema_says(type_, x, weight, attributes):
     assert products(model) == pytest.approx(declared(model), rel=0.02)
 
 
-def test_transformed_tiles_count_their_own_products():
-    program = Program(x=(1, 64, 56, 56))
-    model = program.finish(program("CONV_2D", program.x, random(1, 64, 64, 3, 3), pads=(1, 1, 1, 1)))
-    assert products(model) == pytest.approx(declared(model) * 16 / 36, rel=0.02)
-
-
 def test_seconds_by_hand():
     program = Program(x=(4, 8))
     model = program.finish(program("NEG", program.x))

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Outline
-from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter
-from nnadapter.ir.definition import by_definition
-from tests.drivers.fake_npu.harness import close, context, floats, kernels_of, model_of, oracle, run, run_model
+from tests.drivers.fake_npu.harness import close, context, floats, model_of, oracle, run
 
 CONVOLUTIONS = {
     "plain": ((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 5),
@@ -70,93 +63,6 @@ def test_convolution_in_several_blocks():
     arrays = [floats(1, 32, 70, 90), floats(48, 32, 3, 3, seed=1), floats(48, seed=2)]
     attributes = {"pads": (1, 1, 1, 1)}
     close(run("CONV_2D", arrays, attributes, (1, 2)), oracle("Conv", arrays, attributes, (1, 2)), 1e-3)
-
-
-TILED = {
-    "whole tiles": ((1, 128, 20, 20), 128, (1, 1, 1, 1)),
-    "odd sizes": ((1, 128, 21, 25), 128, (1, 1, 1, 1)),
-    "uneven pads": ((1, 128, 15, 23), 128, (0, 2, 1, 0)),
-    "wide pads": ((1, 128, 20, 19), 128, (5, 4, 7, 3)),
-    "no pads": ((1, 128, 27, 30), 96, (0, 0, 0, 0)),
-    "several blocks": ((1, 64, 75, 70), 64, (1, 1, 1, 1)),
-    "several images": ((3, 72, 19, 18), 80, (1, 1, 1, 1)),
-    "several images in a block": ((9, 128, 9, 8), 128, (1, 1, 1, 1)),
-    "three rows": ((1, 128, 3, 100), 128, (1, 1, 1, 1)),
-    "one column of tiles": ((1, 128, 200, 2), 128, (1, 1, 1, 1)),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", TILED.values(), ids=TILED)
-@pytest.mark.parametrize(
-    ("bias", "computed"), [(True, False), (False, False), (True, True)], ids=["bias", "no bias", "computed"]
-)
-def test_convolution_of_transformed_tiles(case, bias, computed):
-    image, outputs, pads = case
-    arrays = [floats(*image), floats(outputs, image[1], 3, 3, seed=1)]
-    arrays += [floats(outputs, seed=2)] if bias else []
-    constants = range(1, 1 if computed else len(arrays))
-    fused = {"pads": pads, "fuse_code": "relu"}
-    assert kernels_of("CONV_2D", arrays, fused, constants)[-1] == "winograd_convolution"
-    expected = oracle("Relu", [oracle("Conv", arrays, {"pads": pads}, constants)])
-    close(run("CONV_2D", arrays, fused, constants), expected, 2e-4)
-
-
-def test_an_exact_context_has_no_transformed_tiles():
-    """A weight of 0 hides a huge pixel from a sum, but not from a tile."""
-    image, weight = floats(1, 64, 40, 40), floats(64, 64, 3, 3, seed=1)
-    image[:, :, ::7, ::7] *= 1e6
-    weight[:, :, 0, 0] = 0
-    model, feeds = model_of("CONV_2D", [image, weight], {"pads": (1, 1, 1, 1)}, (1,))
-    (wanted,) = by_definition(model, feeds)
-    counts, errors = [], []
-    for exact in (False, True):
-        counts.append(context(exact=exact).admit(model).facts.get("winograd_convolutions", 0))
-        (result,) = run_model(model, feeds, exact=exact)
-        errors.append(np.abs(result - wanted)[:, :, 8::7, 8::7].max())
-    assert counts == [1, 0]
-    assert errors[1] < 1e-4 < 1e-2 < errors[0]
-
-
-@pytest.mark.parametrize(
-    ("image", "outputs", "changed"),
-    [
-        ((1, 64, 40, 40), 16, {}),
-        ((1, 256, 4, 4), 256, {}),
-        ((1, 64, 12, 12), 64, {}),
-        ((1, 128, 1, 2000), 128, {}),
-        ((96, 512, 1, 1), 512, {}),
-        ((1, 64, 80, 80), 64, {"strides": (2, 2)}),
-        ((1, 64, 40, 40), 64, {"dilations": (2, 2)}),
-    ],
-)
-def test_convolutions_that_gain_nothing_by_tiles(image, outputs, changed):
-    arrays = [floats(*image), floats(outputs, image[1], 3, 3, seed=1)]
-    assert kernels_of("CONV_2D", arrays, {"pads": (1, 1, 1, 1), **changed}, (1,)) == ["convolution"]
-
-
-@given(
-    count=st.integers(1, 3),
-    height=st.integers(1, 40),
-    width=st.integers(1, 40),
-    pads=st.tuples(*[st.integers(0, 3)] * 4),
-)
-def test_tiles_of_any_image(count, height, width, pads):
-    """Straight on the kernel, since small images are computed otherwise."""
-    rows, columns = height + pads[0] + pads[2] - 2, width + pads[1] + pads[3] - 2
-    assume(rows > 0 and columns > 0)
-    x, weight = floats(count, height, width, 3), floats(5, 3, 3, 3, seed=1)
-    out = np.full((count, rows, columns, 5), np.nan, np.float32)
-    parameters = {"kernel_shape": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": pads}
-    kernel, packed = KERNELS["winograd_convolution"], pack_winograd_filter(weight)
-    types = [TensorType("float32", array.shape) for array in (x, packed, out)]
-    scratch = [
-        np.full(type_.dimensions, np.nan, np.float32)
-        for type_ in kernel.scratch(Outline(types[:2], types[2:], parameters))
-    ]
-    kernel.bind(KernelArguments(inputs=(x, packed), outputs=(out,), scratch=tuple(scratch), parameters=parameters))()
-    expected = oracle("Conv", [x.transpose(0, 3, 1, 2), weight], {"pads": pads}, (1,))
-    close(out.transpose(0, 3, 1, 2), expected, 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ FAMILIES: Mapping[str, str] = {
     "transposed_convolution": "transposed_convolution",
     "volumes": "columns_to_image transposed_volume_convolution volume_convolution",
     "window_pooling": "average_pool_axes max_pool_axes max_pool_with_indices max_unpool p_norm_pool",
-    "winograd": "winograd_convolution",
 }
 """Which kernels each module has, in its `KERNELS`."""
 _FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}

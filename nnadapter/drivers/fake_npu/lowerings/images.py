@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.convolution import pack_filter
@@ -26,7 +24,6 @@ from nnadapter.drivers.fake_npu.kernels.depthwise import depthwise_repeats, pack
 from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
-from nnadapter.drivers.fake_npu.kernels.winograd import FILTER_TRANSFORM, WINOGRAD, pack_winograd_filter, suits_winograd
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Operation
@@ -60,8 +57,8 @@ def place_bias(emitter: Emitter, operation: Operation) -> list[int]:
     return [emitter.tensor(bias)]
 
 
-def plain_convolution(weight: tuple[int, ...], group: int, window: Window) -> str:
-    """The kernel that suits a convolution, of those that only add and multiply.
+def convolution_kernel(weight: tuple[int, ...], group: int, window: Window) -> str:
+    """Return the kernel that suits a convolution.
 
     Args:
         weight: dimensions of the filter, [O, C / group, kH, kW].
@@ -89,16 +86,6 @@ def _emit_depthwise(emitter: Emitter, tensor: int, group: int) -> int:
     return emitter.emit("tile", (taps,), (result,), {"repeats": (1, repeats)})[0] if repeats > 1 else taps
 
 
-def _emit_winograd(emitter: Emitter, tensor: int, group: int) -> int:
-    """[O, C, 3, 3] -> [16, C, O], transformed by one matrix product."""
-    outputs, channels = emitter.type_of(tensor).dimensions[:2]
-    transform = np.kron(FILTER_TRANSFORM, FILTER_TRANSFORM).T.astype(np.float32)
-    factors = emitter.view(tensor, (outputs * channels, 9)), emitter.add_constant(transform)
-    parameters = {"transpose_x": False, "transpose_y": False}
-    (tiles,) = emitter.emit("matmul", factors, (TensorType("float32", (outputs * channels, 16)),), parameters)
-    return emitter.transpose(emitter.view(tiles, (outputs, channels, 16)), (2, 1, 0))
-
-
 def _emit_transposed(emitter: Emitter, tensor: int, group: int) -> int:
     """[C, O / group, kH, kW] -> [group, C / group, kH * kW * O / group]."""
     channels, *window = emitter.type_of(tensor).dimensions
@@ -119,7 +106,6 @@ _FORMS: Mapping[str, _Form] = {
     "convolution": _GROUPED,
     "pointwise_convolution": _GROUPED,
     "depthwise_convolution": _Form(lambda weight, group: derived(pack_depthwise_filter, weight), _emit_depthwise),
-    WINOGRAD: _Form(lambda weight, group: derived(pack_winograd_filter, weight), _emit_winograd),
     "transposed_convolution": _Form(
         lambda weight, group: derived(pack_transposed_filter, weight, group=group), _emit_transposed
     ),
@@ -159,21 +145,15 @@ def window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
 
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
-    """CONV_2D: by one matrix product, channel by channel, by transformed tiles, or by a matrix of windows."""
+    """Lower CONV_2D: by one matrix product, channel by channel, or by a matrix of windows."""
     image, result = image_of(emitter, operation.inputs[0]), image_type(emitter, operation.outputs[0])
     weight = emitter.model.operands[operation.inputs[1]].type.dimensions
     parameters = window_parameters(operation, weight[2:])
     group: Any = operation.attributes["group"]
-    kernel = _kernel(emitter, weight, group, Window.of(parameters), result.dimensions)
+    kernel = convolution_kernel(weight, group, Window.of(parameters))
     inputs = [image, place_filter(emitter, kernel, operation.inputs[1], group), *place_bias(emitter, operation)]
     (output,) = emitter.emit(kernel, inputs, (result,), parameters, activation_of(operation))
     set_image(emitter, operation.outputs[0], output)
-
-
-def _kernel(emitter: Emitter, weight: tuple[int, ...], group: int, window: Window, result: tuple[int, ...]) -> str:
-    if group == 1 and not emitter.exact and suits_winograd(window, weight, result):
-        return WINOGRAD
-    return plain_convolution(weight, group, window)
 
 
 def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None:

@@ -30,7 +30,7 @@ from nnadapter.drivers.fake_npu.lowerings.images import (
     image_of,
     image_type,
     place_constant_filter,
-    plain_convolution,
+    convolution_kernel,
     set_image,
     window_parameters,
 )
@@ -259,7 +259,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     dimensions = product.types[1].dimensions
     group: Any = operation.attributes["group"]
     parameters = window_parameters(operation, dimensions[2:])
-    kernel = plain_convolution(dimensions, group, Window.of(parameters))
+    kernel = convolution_kernel(dimensions, group, Window.of(parameters))
     if emitter.is_constant(weight):
         product.weigh(emitter.constant(weight), 0)
         packed = place_constant_filter(emitter, kernel, product.weight(), group)
