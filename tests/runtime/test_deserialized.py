@@ -57,7 +57,6 @@ def test_another_device_is_refused(context):
     ("options", "message"),
     [
         ({"precision": "float16"}, "computes with precision float32, got a context with precision float16"),
-        ({"exact": True}, "computes with precision float32, got a context with precision float32, exact"),
         ({"memory_bytes": 64}, r"needs \d+ bytes of device memory, got a context with memory_bytes 64"),
         ({"switched_off": "Exp"}, "has EXP, got a context with it in switched_off"),
     ],

@@ -122,8 +122,6 @@ class Emitter(GrowingGraph):
     def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
         super().__init__()
         self.model = model
-        self.exact = arithmetic.exact
-        """See `Arithmetic`."""
         self._half_precision = arithmetic.half_precision
         self._tensor_of: dict[int, int] = {}
         self._result_types: dict[int, TensorType] = {}

@@ -8,20 +8,18 @@ from nnadapter.ir.operand import DataType
 
 
 class Arithmetic(NamedTuple):
-    """What decides how results are rounded."""
+    """Rounding of results."""
 
     half_precision: bool = False
     """Weights and the result of every instruction are rounded to half precision."""
-    exact: bool = False
-    """No sum is made in another way than its definition says: no convolution by transformed tiles."""
 
     def __str__(self) -> str:
-        """The options that say so, in words."""
-        return f"precision {'float16' if self.half_precision else 'float32'}" + (", exact" if self.exact else "")
+        """Return the option that selects it, in words."""
+        return f"precision {'float16' if self.half_precision else 'float32'}"
 
 
 USUAL = Arithmetic()
-"""What a context computes with where nobody says otherwise."""
+"""The default."""
 
 
 Types = frozenset[DataType]

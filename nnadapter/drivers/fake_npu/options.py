@@ -43,11 +43,6 @@ OPTIONS = (
         "weights beyond its largest numbers to these.",
     ),
     Option(
-        name="exact",
-        default=False,
-        help="No convolution by transformed tiles (Winograd's), which rounds otherwise than its definition; slower.",
-    ),
-    Option(
         name="threads",
         default=0,
         minimum=0,
@@ -123,7 +118,7 @@ def read_options(values: OptionValues) -> FakeNpuOptions:
     return FakeNpuOptions(
         switched_off=operations_named(names),
         memory_bytes=int(memory_bytes),  # type: ignore[arg-type]
-        arithmetic=Arithmetic(half_precision=_is_half(values), exact=bool(values["exact"])),
+        arithmetic=Arithmetic(half_precision=_is_half(values)),
         threads=int(threads),  # type: ignore[arg-type]
         dump_passes=_folder(str(values["dump_passes"])),
         check_passes=bool(values["check_passes"]),
