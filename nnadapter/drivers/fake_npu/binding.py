@@ -14,7 +14,6 @@ from nnadapter.drivers.fake_npu.kernels.elementwise import bind_activation
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Run
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
-from nnadapter.drivers.fake_npu.products import are_small, is_product, product_seconds
 from nnadapter.ir.operand import Array
 
 Bound = tuple[list[Any], list[Run]]
@@ -33,8 +32,6 @@ class Frame:
     """Tensors in arrays of the caller, with the position among inputs or outputs."""
     rebound: Mapping[int, None]
     """Instructions that touch such tensors, in their order."""
-    products: Sequence[int]
-    """Instructions in which BLAS multiplies."""
 
     @classmethod
     def of(cls, graph: NpuGraph, memory: MemoryPlan) -> Frame:
@@ -48,8 +45,7 @@ class Frame:
             if not tensors.isdisjoint((*instruction.inputs, *instruction.outputs))
         }
         dtypes = [np.dtype(tensor.type.dtype) for tensor in graph.tensors]
-        products = [position for position, each in enumerate(graph.instructions) if is_product(each.kernel)]
-        return cls(graph, memory, dtypes, foreign, rebound, products)
+        return cls(graph, memory, dtypes, foreign, rebound)
 
 
 class Binding:
@@ -61,7 +57,6 @@ class Binding:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self._has_small_products: bool | None = None
 
     def dimensions(self, tensor: int) -> tuple[int, ...]:
         """Of a tensor."""
@@ -75,16 +70,6 @@ class Binding:
     def parameters(self, position: int) -> Parameters:
         """Of an instruction."""
         return self.frame.graph.instructions[position].parameters
-
-    def has_small_products(self) -> bool:
-        """Whether one thread of BLAS is enough, at these sizes; reckoned when it is asked for first."""
-        if self._has_small_products is None:
-            self._has_small_products = are_small([(self._seconds(row[0]), len(row)) for row in self.products()])
-        return self._has_small_products
-
-    def products(self) -> Sequence[Sequence[int]]:
-        """Instructions in which BLAS multiplies; those in a row take the same."""
-        return [[position] for position in self.frame.products]
 
     def type(self, tensor: int) -> TensorType:
         """Of a tensor, at these sizes."""
@@ -137,12 +122,6 @@ class Binding:
 
     def _bind(self, position: int, arrays: Sequence[Any]) -> Run:
         return bind(self.frame.graph.instructions[position], arrays, self.parameters(position))
-
-    def _seconds(self, position: int) -> float:
-        """About how long one thread of BLAS takes for an instruction."""
-        instruction = self.frame.graph.instructions[position]
-        inputs, outputs = (list(map(self.type, group)) for group in (instruction.inputs, instruction.outputs))
-        return product_seconds(instruction.kernel, inputs, outputs)
 
     def _resident(self, tensor: int, arena: Array) -> Array | None:
         """The array of a tensor that stays where it is, None for the caller's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from nnadapter.drivers.fake_npu.binding import Binding, Bound
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
 from nnadapter.drivers.fake_npu.streams import FakeNpuStream
-from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, Computation, others_spin
+from nnadapter.drivers.fake_npu.threads import run_limited
 from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Stream
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
@@ -99,8 +99,7 @@ class FakeNpuExecution(Execution):
             # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
             with np.errstate(all="ignore"):
                 wanted = runs if control.cancelled is None else _while_wanted(runs, control.cancelled)
-                is_small = others_spin() and self._binding.has_small_products()
-                _compute(wanted, Computation(self._threads, is_small=is_small))
+                run_limited(wanted, self._threads)
 
     def _holder(self) -> object:
         """Who is bound to an arena."""
@@ -116,23 +115,6 @@ class FakeNpuExecution(Execution):
 def _placed(tensor: DeviceTensor) -> Array:
     assert isinstance(tensor.memory, FakeNpuMemory), "memory of a device is its own"
     return tensor.memory.view(tensor.shape, tensor.dtype)
-
-
-def _compute(runs: Iterable[Run], computation: Computation) -> None:
-    blas = BLAS_THREADS
-    try:
-        blas.begin(computation)
-        for run in runs:
-            run()
-            if blas.waits_for_company:
-                blas.look_again()
-    finally:
-        try:
-            blas.users.pop(computation, None)
-            blas.make_room()
-        except BaseException:  # an interrupt
-            blas.make_room()
-            raise
 
 
 def _while_wanted(runs: Sequence[Run], cancelled: Callable[[], bool]) -> Iterator[Run]:

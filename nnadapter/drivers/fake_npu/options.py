@@ -46,8 +46,7 @@ OPTIONS = (
         name="threads",
         default=0,
         minimum=0,
-        help="Most threads of numpy's BLAS while a segment runs, in the whole process; 0 for as many as there are, and "
-        "one where products are small and PyTorch is imported, whose threads spin.",
+        help="Most threads of numpy's BLAS while a segment runs, in the whole process; 0 for no limit.",
     ),
     Option(
         name="dump_passes",

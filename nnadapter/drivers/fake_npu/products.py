@@ -1,8 +1,4 @@
-"""What products of matrices come to: multiply-adds by kernel, and whether they are small.
-
-To wake another thread of BLAS pays where products are large. Where they are not and other pools spin, as PyTorch's,
-threads that spin between products as well only take processors from those, and each waits for the other's then.
-"""
+"""Floating-point operations of instructions, by kernel."""
 
 from __future__ import annotations
 
@@ -15,38 +11,6 @@ Formula = Callable[[Types, Types], float]
 """Types of inputs and outputs -> multiply-adds."""
 REPEATED = "depthwise_convolution"
 """Its filter is packed as [kH * kW, repeat * C], for the host's caches; it is no product of BLAS."""
-_FLOPS = 1e11
-"""Of one processor in a second, of products whose factors are in its cache."""
-_BYTES = 2e10
-"""Of factors in a second, where they are not."""
-_WAKING_SECONDS = 2 * 64**3 / _FLOPS
-"""Of one product; OpenBLAS wakes nobody for less (`SMP_THRESHOLD_MIN` in interface/gemm.c)."""
-_LARGE_SECONDS = 5e-4
-"""What the products of a run take in one thread where it is worth to wake others, who spins beside them or not."""
-
-
-def is_product(kernel: str) -> bool:
-    """Whether BLAS multiplies in it."""
-    return kernel in _PRODUCTS and kernel != REPEATED
-
-
-def product_seconds(kernel: str, inputs: Types, outputs: Types) -> float:
-    """About how long one thread of BLAS takes for the product of such a kernel.
-
-    The longer of its arithmetic and of reading the second factor, if there is one: weights as a rule.
-    """
-    arithmetic = 2 * _PRODUCTS[kernel](inputs, outputs) / _FLOPS
-    return max(arithmetic, sum(type_.nbytes for type_ in inputs[1:2]) / _BYTES)
-
-
-def are_small(products: Sequence[tuple[float, int]]) -> bool:
-    """Whether one thread is enough for the products of a run; not where they wake no others.
-
-    Args:
-        products: seconds that one takes, and how many take so long.
-    """
-    wakes = any(seconds > _WAKING_SECONDS for seconds, _ in products)
-    return wakes and sum(seconds * number for seconds, number in products) < _LARGE_SECONDS
 
 
 def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -> float:

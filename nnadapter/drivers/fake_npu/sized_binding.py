@@ -53,7 +53,6 @@ class Layout:
     scratch_room: Mapping[int, int]
     """Bytes that scratch memory of other sizes at other times may need."""
     _rebindings: dict[tuple[bool, ...], _Rebinding] = field(default_factory=dict)
-    _products: Sequence[Sequence[int]] | None = None
 
     @classmethod
     def at(cls, traced: TracedGraph, numbers: Sequence[Any], available_bytes: int) -> Layout:
@@ -78,13 +77,6 @@ class Layout:
                 f"{available_bytes}; the option memory_bytes sets it"
             )
         return cls(traced, Frame.of(graph, memory), room, scratch_room)
-
-    @property
-    def products(self) -> Sequence[Sequence[int]]:
-        """See `Binding.products`: those in a row take the same at all sizes."""
-        if self._products is None:
-            self._products = _alike(self.frame.products, self._outline)
-        return self._products
 
     def rebinding(self, numbers: Sequence[Any], before: Sequence[Any]) -> _Rebinding:
         """What is bound again where numbers are others than before; a size that grows changes the same each time."""
@@ -187,10 +179,6 @@ class SizedBinding(Binding):
     def parameters(self, position: int) -> Parameters:
         """See `Binding.parameters`."""
         return self.layout.traced.parameters_with(position, self._numbers)
-
-    def products(self) -> Sequence[Sequence[int]]:
-        """See `Binding.products`."""
-        return self.layout.products
 
     @cached_property
     def graph(self) -> NpuGraph:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from tests.drivers.fake_npu.harness import close, context, floats, model_of, oracle, run

@@ -101,24 +101,6 @@ def test_scratch_memory_is_what_the_sizes_at_hand_want() -> None:
         before = after
 
 
-def test_whether_products_are_small_follows_from_the_sizes_at_hand() -> None:
-    """In one layout: in the memory for many rows few are bound again, and each layer counts."""
-    trace, builder = SymbolicTrace(), ModelBuilder()
-    made = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), 256)))
-    weight = builder.add_constant("w", freeze(np.zeros((256, 256), np.float32)))
-    for _ in range(4):
-        (made,) = builder.add_operation("MAT_MUL", (made, weight))
-    traced = TracedGraph(lower(builder.finish([made])).graph)
-    numbers = {rows: traced.numbers(trace.replay([rows])) for rows in (2048, 64, 1024)}  # type: ignore[arg-type]
-    sized = SizedBinding(Layout.at(traced, numbers[2048], 1 << 26), numbers[2048], {})
-    assert not sized.has_small_products()
-    for rows, are_small in ((64, True), (1024, False), (64, True)):
-        after = sized.resized(numbers[rows])
-        assert after is not None, "there is room for it"
-        assert after.has_small_products() == are_small
-        sized = after
-
-
 def test_sizes_at_which_a_kernel_wants_other_pieces_of_scratch_memory_are_bound_anew() -> None:
     """A convolution copies an image of half a mebibyte with its padding, and not a larger one."""
     model = parse(f"""{HEAD} g (float[1, 1, h, w] x) => (float[1, 1, h, w] y) <float[1, 1, 3, 3] weight = {{

@@ -26,11 +26,11 @@ from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.limits import USUAL
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
 from nnadapter.drivers.fake_npu.lowerings.images import (
+    convolution_kernel,
     emit_filter,
     image_of,
     image_type,
     place_constant_filter,
-    convolution_kernel,
     set_image,
     window_parameters,
 )
