@@ -34,7 +34,7 @@ POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only if `-m` names them."""
-_CASES, _SLOW_CASES = 3, 1
+_CASES, _SLOW_CASES = 2, 1
 """Cases of each test, and of each slow test, in a run without a path."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])

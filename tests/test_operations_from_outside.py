@@ -175,6 +175,7 @@ def test_without_its_device_it_is_told_who_has_one(folder, devices):
     )
 
 
+@pytest.mark.sweep
 def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
     second = folder / "site" / "other-2.0.dist-info"
     second.mkdir()

@@ -16,6 +16,7 @@ NAMES = f"{ROWS} .cell:first-child"
 KEYS = {"right": "\ue014", "left": "\ue012", "down": "\ue015", "enter": "\ue007", "end": "\ue010"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
 def test_it_opens_without_a_complaint_or_a_request(show, width, scheme):
     old = made_report(30, every=2)
@@ -28,6 +29,7 @@ def test_it_opens_without_a_complaint_or_a_request(show, width, scheme):
     assert (light > 600) == (scheme == "light")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1400, "light"), (1400, "dark")])
 def test_long_names_stay_in_their_places(show, width, scheme):
     report = renamed(measured(made_report(12)), {"npu": "openvino:CPU_with_a_long_name"})

@@ -56,6 +56,7 @@ def test_what_the_pictures_say(expected):
     assert all(words in "".join(expected[picture]) for picture, words in SAID.items())
 
 
+@pytest.mark.sweep
 def test_fake_npu_reads_the_same_text(expected, pictures):
     with in_place_of_onnxruntime(["fake_npu", "cpu"]) as sessions:
         assert texts_of(pictures) == expected

@@ -67,6 +67,7 @@ def step(layer, wrap, dtype):
     return [result.detach(), x.grad, *(each.grad for each in layer.parameters()), *layer.buffers()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALVES)
 def test_batches_of_halves_are_normalized_by_weights_of_float32(dtype):
     found, expected = (step(nn.BatchNorm1d(5), wrap, dtype) for wrap in (compiled, lambda same: same))

@@ -44,6 +44,7 @@ def train(model, optimizer, step, count):
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(OPTIMIZERS, "AdamW", "SGD"))
 def test_twenty_steps_are_those_of_pytorch(name):
     kind, options = OPTIMIZERS[name]

@@ -34,6 +34,7 @@ def run_of(model, **options):
     return torch.compile(model, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"], **options})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.sweep)])
 def test_only_what_is_at_fault_runs_in_pytorch(trains):
     model = Solving().train(trains)

@@ -50,6 +50,7 @@ def read_on_the_way(a, b):
 FUNCTIONS = (read_on_the_way, changed_between, read_as_well, of_results, several_at_once, one_over_many)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "dynamic"),
     [

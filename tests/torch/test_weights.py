@@ -36,6 +36,7 @@ def assert_same(run, model, x):
         torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
 def test_steps_of_fused_optimizers_are_seen(kind):
     model, x = Net().eval(), torch.randn(2, 4)
@@ -48,6 +49,7 @@ def test_steps_of_fused_optimizers_are_seen(kind):
     assert nna.torch.report(run).graphs[0].unfrozen_weights == 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, as it compiles a step
 @pytest.mark.parametrize("fused", [False, True])
 def test_compiled_steps_are_seen(fused):
@@ -140,6 +142,7 @@ def through_another_tensor(model):
 CHANGES = (through_data, through_numpy, through_a_mask, through_one_element, through_another_tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_that_pytorch_does_not_count_are_seen(change):
     model, x = Net().eval(), torch.randn(2, 4)

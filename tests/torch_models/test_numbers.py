@@ -59,6 +59,7 @@ def results_of(module, x, way, device="cpu"):
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_numbers_among_float64_are_not_rounded(way):
     x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

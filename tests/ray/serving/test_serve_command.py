@@ -138,6 +138,7 @@ def ask_until(end, address, requests):
         requests.append((began, time.monotonic(), result))
 
 
+@pytest.mark.sweep
 def test_a_server_answers_the_requests_under_way_when_a_signal_ends_it(server):
     address, end, requests = server.address(), threading.Event(), []
     with urlopen(f"{address}/ready") as answer:

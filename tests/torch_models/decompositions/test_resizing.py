@@ -46,6 +46,7 @@ def test_a_scale_that_may_leave_a_length_as_it_is_is_refused_where_that_is_open(
         nna.InferenceSession(program_of(Resized(mode=mode, scale_factor=1.05)), devices="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.05, (1.05, 1.3), (2.3, 0.7)])
 def test_lengths_that_stay_or_are_doubled_are_that(scale):
     module, x = Resized(mode="nearest", scale_factor=scale), torch.randn(1, 2, 2, 9)
@@ -53,6 +54,7 @@ def test_lengths_that_stay_or_are_doubled_are_that(scale):
         np.testing.assert_array_equal(session.run(None, {"x": x.numpy()})[0], module(x).numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
