@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from nnadapter import backend, errors, ort, paddle, ray, torch
     from nnadapter.drivers.capability import DeviceInfo
     from nnadapter.drivers.kernel import Kernel, KernelType
-    from nnadapter.eager.execution import set_eager_fallback
-    from nnadapter.eager.place import Place
+    from nnadapter.eager.execution import Place, set_eager_fallback
     from nnadapter.eager.tensor import Tensor, tensor
     from nnadapter.engine.device_value import DeviceValue
     from nnadapter.include import get_include
@@ -54,7 +53,7 @@ _HOMES = {
     "Options": "nnadapter.options",
     "PartitionReport": "nnadapter.reports.report",
     "Pin": "nnadapter.rules",
-    "Place": "nnadapter.eager.place",
+    "Place": "nnadapter.eager.execution",
     "Rules": "nnadapter.rules",
     "Tensor": "nnadapter.eager.tensor",
     "WhatIf": "nnadapter.whatif.report",

@@ -1,320 +1,301 @@
-"""Functions of numpy on tensors: the table for `__array_function__`, shapes, reductions and indexing."""
+"""Numpy's functions and ufuncs as operations: the tables for `__array_function__` and `__array_ufunc__`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from operator import index as as_integer
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnadapter.eager.execution import apply, cast
-from nnadapter.eager.place import OnDevice, Place, common, floating, joined, summed
-from nnadapter.ir.operand import Array
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.eager.execution import OnDevice, apply, common_place
+from nnadapter.errors import InvalidInputError
+from nnadapter.ir.operand import Array, DataType, freeze
 
 Axes = int | Sequence[int] | None
+Dtype = np.dtype[Any]
+Placed = TypeVar("Placed", bound=OnDevice)
 
 
-def one_axis(axis: int, rank: int) -> int:
-    """An axis counted from the first.
+_DEFAULT_FLOAT = np.dtype(np.float32)
+"""Type of Python's floats, and of integers where a result is floating."""
+_DEFAULT_INTEGER = np.dtype(np.int64)
+_DTYPE_NAMES = frozenset(map(str, DataType))
+_FLOATING_NAMES = frozenset(str(dtype) for dtype in DataType if dtype.is_floating)
+
+_NARROW: Mapping[Dtype, tuple[int, int]] = MappingProxyType(
+    {DataType.INT4.array_type: (-8, 7), DataType.UINT4.array_type: (0, 15)}
+)
+"""Smallest and largest number of the integer types of ml_dtypes, which wrap around where numpy's raise."""
+
+
+def contents(data: object, dtype: object = None) -> Array:
+    """Return a read-only array of its own for the data of a tensor.
+
+    Python's floats become float32; arrays keep their data type.
 
     Raises:
-        numpy.exceptions.AxisError: there is no such axis.
+        InvalidInputError: it is no array of numbers or booleans.
     """
-    if not -rank <= axis < rank:
-        raise np.exceptions.AxisError(axis, rank)
-    return axis % rank
+    try:
+        if dtype is not None:
+            is_name = isinstance(dtype, str) and dtype in _DTYPE_NAMES
+            numpy_dtype = DataType(dtype).array_type if is_name else np.dtype(dtype)  # type: ignore[arg-type,call-overload]
+            array = np.array(data, dtype=numpy_dtype)
+            if numpy_dtype in _NARROW and not hasattr(data, "dtype"):
+                low, high = _NARROW[numpy_dtype]
+                if ((wide := np.array(data)) < low).any() or (wide > high).any():
+                    raise OverflowError(f"a number is out of bounds for {numpy_dtype.name}")
+        else:
+            array = np.array(data)
+            if array.dtype == np.float64 and not _has_arrays(data):
+                array = array.astype(_DEFAULT_FLOAT)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"a tensor is made of numbers: {' '.join(str(error).split())}; got {data!r}") from error
+    if array.dtype.name not in _DTYPE_NAMES:
+        listed = ", ".join(map(str, DataType))
+        raise InvalidInputError(f"a tensor holds numbers or booleans, got {array.dtype}; expected one of {listed}")
+    return freeze(array)
 
 
-def all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Several axes counted from the first.
+def _has_arrays(data: object) -> bool:
+    return hasattr(data, "dtype") or (isinstance(data, (list, tuple)) and any(map(_has_arrays, data)))
+
+
+def _is_floating(dtype: Dtype) -> bool:
+    """Check for a floating-point type, ml_dtypes' included."""
+    return dtype.name in _FLOATING_NAMES
+
+
+def _common(dtypes: Sequence[Dtype], numbers: Iterable[object] = ()) -> Dtype:
+    """Return the data type in which tensors, and Python's numbers with them, are computed."""
+    common_dtype = functools.reduce(np.promote_types, list(filter(_is_floating, dtypes)) or dtypes)
+    kinds = set(map(type, numbers))
+    if float in kinds:
+        return _floating(common_dtype)
+    return _summed(common_dtype) if int in kinds else common_dtype
+
+
+def _floating(dtype: Dtype) -> Dtype:
+    """Return the type of a result that is always floating."""
+    return dtype if _is_floating(dtype) else _DEFAULT_FLOAT
+
+
+def _summed(dtype: Dtype) -> Dtype:
+    """Return the type of a sum."""
+    return _DEFAULT_INTEGER if dtype == np.bool_ else dtype
+
+
+class Promotion(StrEnum):
+    """The data type in which a ufunc is computed: that of the inputs, the same but floating, or boolean."""
+
+    SAME = "same"
+    FLOATING = "floating"
+    BOOLEAN = "boolean"
+
+
+class UfuncRow(NamedTuple):
+    """The operation of a ufunc, and the ONNX op of the same inputs, if there is one, for custom kernels."""
+
+    type: str
+    op_type: str
+    rule: Promotion
+
+
+_UFUNCS = {
+    Promotion.SAME: (
+        "add ADD Add, subtract SUB Sub, multiply MUL Mul, power POW Pow, maximum MAX Max, minimum MIN Min, "
+        "remainder MOD Mod, floor_divide FLOOR_DIV, negative NEG Neg, absolute ABS Abs, sign SIGN Sign, "
+        "square SQUARE, equal EQUAL Equal, not_equal NOT_EQUAL, greater GREATER Greater, "
+        "greater_equal GREATER_EQUAL GreaterOrEqual, less LESS Less, less_equal LESS_EQUAL LessOrEqual, "
+        "bitwise_and BITWISE_AND BitwiseAnd, bitwise_or BITWISE_OR BitwiseOr, bitwise_xor BITWISE_XOR BitwiseXor, "
+        "invert BITWISE_NOT BitwiseNot, matmul MAT_MUL MatMul"
+    ),
+    Promotion.FLOATING: (
+        "true_divide DIV Div, divide DIV Div, exp EXP Exp, log LOG Log, sqrt SQRT Sqrt, sin SIN Sin, cos COS Cos, "
+        "tan TAN Tan, sinh SINH Sinh, cosh COSH Cosh, tanh TANH Tanh, arcsin ASIN Asin, arccos ACOS Acos, "
+        "arctan ATAN Atan, arcsinh ASINH Asinh, arccosh ACOSH Acosh, arctanh ATANH Atanh, "
+        "reciprocal RECIPROCAL Reciprocal, floor FLOOR Floor, ceil CEIL Ceil, rint ROUND Round, isnan IS_NAN IsNaN"
+    ),
+    Promotion.BOOLEAN: "logical_and AND And, logical_or OR Or, logical_xor XOR Xor, logical_not NOT Not",
+}
+UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
+    {
+        name: UfuncRow(type_, "".join(op_type), rule)
+        for rule, rows in _UFUNCS.items()
+        for name, type_, *op_type in map(str.split, rows.split(","))
+    }
+)
+"""By the ufunc's name."""
+_ON_BOOLEANS: Mapping[str, str] = MappingProxyType(
+    {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not"}
+)
+"""Numpy's bitwise ufuncs, which are logical ones on booleans."""
+_COMPARISONS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
+
+
+def compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array | None:
+    """Return the result of a ufunc, or None if there is no operation for it.
+
+    Args:
+        like: one of the tensors among the inputs.
+        ufunc: numpy's.
+        inputs: tensors, Python's numbers, and other data for arrays.
+
+    Raises:
+        NotDelegatedError: the device does not take it, and fallback is forbidden.
+    """
+    name = ufunc.__name__
+    if name not in UFUNCS:
+        return None
+    operands = [_operand(each) for each in inputs]
+    dtypes = [operand.dtype for operand in operands if isinstance(operand, np.ndarray)]
+    numbers = [operand for operand in operands if not isinstance(operand, np.ndarray)]
+    if name in _ON_BOOLEANS and all(map(np.dtype(bool).__eq__, dtypes)) and set(map(type, numbers)) <= {bool}:
+        name = _ON_BOOLEANS[name]
+    type_, op_type, rule = UFUNCS[name]
+    dtype = np.dtype(bool) if rule is Promotion.BOOLEAN else _common(dtypes, numbers)
+    dtype = _floating(dtype) if rule is Promotion.FLOATING else dtype
+    if name in _COMPARISONS and not _can_represent(dtype, numbers):
+        # The answer is the same whatever the elements are: there is nothing for a device to do.
+        return freeze(np.asarray(ufunc(*operands)))
+    arrays = [
+        _cast_array(like, each, dtype) if isinstance(each, np.ndarray) else np.asarray(each, dtype) for each in operands
+    ]
+    if name == "power" and dtype.kind in "iu" and (arrays[1] < 0).any():
+        raise ValueError("Integers to negative integer powers are not allowed.")  # numpy's words
+    if name == "matmul" and min(array.ndim for array in arrays) == 0:
+        return None  # numpy's error message says what is wrong with it
+    function = getattr(np, name)
+
+    def on_host(*values: Array) -> Array:
+        array = np.asarray(function(*values))
+        return array if array.dtype == np.bool_ else array.astype(dtype)
+
+    return apply(like.place, type_, arrays, on_host, {}, op_type)
+
+
+def _operand(argument: Any) -> Any:
+    if isinstance(argument, OnDevice):
+        return argument.array
+    return argument if type(argument) in (bool, int, float) else contents(argument)
+
+
+def _can_represent(dtype: Dtype, numbers: Sequence[object]) -> bool:
+    """Check that an integer type has all of Python's ints among some numbers; other types round."""
+    if dtype.kind not in "iu":
+        return True
+    limits = np.iinfo(dtype)
+    return all(limits.min <= number <= limits.max for number in numbers if isinstance(number, int))
+
+
+def _cast_array(like: OnDevice, array: Array, dtype: Dtype) -> Array:
+    if array.dtype == dtype:
+        return array
+    return apply(like.place, "CAST", [array], lambda operand: operand.astype(dtype), {"to": dtype.name})
+
+
+def cast(a: Placed, dtype: Dtype) -> Placed:
+    """Return a tensor in another data type, cast where it lives."""
+    return a if a.array.dtype == dtype else a.with_array(_cast_array(a, a.array, dtype))
+
+
+def _apply(
+    a: Placed, type_: str, on_host: Callable[..., Any], *others: Array, op_type: str = "", **attributes: Any
+) -> Placed:
+    return a.with_array(apply(a.place, type_, [a.array, *others], on_host, attributes, op_type))
+
+
+def _tensors(operands: Sequence[Any]) -> list[Any]:
+    """Return all operands as tensors on the one device of those that have one."""
+    like: Any = common_place(operands)
+    return [each if isinstance(each, OnDevice) else like.with_array(contents(each)) for each in operands]
+
+
+def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return axes counted from the first.
 
     Raises:
         ValueError: one stands there twice.
         numpy.exceptions.AxisError: one does not exist.
     """
     listed_axes = axes if isinstance(axes, Sequence) else (axes,)
-    normalized_axes = tuple(one_axis(axis, rank) for axis in listed_axes)
+    for axis in listed_axes:
+        if not -rank <= axis < rank:
+            raise np.exceptions.AxisError(axis, rank)
+    normalized_axes = tuple(axis % rank for axis in listed_axes)
     if len(set(normalized_axes)) != len(normalized_axes):
         raise ValueError(f"axes are {list(listed_axes)}, expected none twice")
     return normalized_axes
 
 
-def reshape(place: Place, array: Array, shape: Sequence[int]) -> Array:
-    """The same elements under other dimensions, of which one may be -1."""
-    target_shape = array.reshape(tuple(shape)).shape  # numpy works out what -1 means, and says what is wrong
-    return apply(place, "RESHAPE", [array], lambda operand: operand.reshape(target_shape), {"shape": target_shape})
+def _along(a: Placed, axis: int | None) -> tuple[Placed, int]:
+    """Return a tensor and an axis of it; all elements in one axis if there is no axis."""
+    return (reshape(a, -1), 0) if axis is None else (a, _all_axes(axis, a.array.ndim)[0])
 
 
-def transpose(place: Place, array: Array, axes: Sequence[int] | None = None) -> Array:
-    """Axes in another order, reversed if None."""
-    order = tuple(range(array.ndim))[::-1] if axes is None else all_axes(tuple(axes), array.ndim)
-    if len(order) != array.ndim:
-        raise ValueError(f"axes are {list(order)}, expected each of {array.ndim} once")
-    return apply(place, "TRANSPOSE", [array], lambda operand: operand.transpose(order), {"perm": order})
+def reshape(a: Placed, /, shape: Any) -> Placed:
+    """Return the same elements under other dimensions, of which one may be -1."""
+    target_shape = a.array.reshape(shape).shape  # numpy computes -1, and raises what is wrong
+    return _apply(a, "RESHAPE", lambda operand: operand.reshape(target_shape), shape=target_shape)
 
 
-def expand(place: Place, array: Array, shape: Sequence[int]) -> Array:
-    """Repeated along axes of size 1, as numpy broadcasts."""
-    target_shape = np.broadcast_shapes(array.shape, tuple(shape))
-    if target_shape != tuple(shape):
-        raise ValueError(f"dimensions {list(array.shape)} cannot be broadcast to {list(shape)}")
-    return apply(
-        place, "EXPAND", [array], lambda operand: np.broadcast_to(operand, target_shape), {"shape": target_shape}
-    )
+def transpose(a: Placed, axes: Any = None) -> Placed:
+    """Return a tensor with its axes in another order, reversed if None."""
+    return _reordered(a, np.transpose, axes)
 
 
-def concatenate(place: Place, arrays: Sequence[Array], axis: int = 0) -> Array:
-    """Arrays behind one another along an axis."""
-    dtype = common([array.dtype for array in arrays])
-    operands = [cast(place, array, dtype) for array in arrays]
-    along = one_axis(axis, operands[0].ndim)
-    return apply(place, "CONCAT", operands, lambda *parts: np.concatenate(parts, along), {"axis": along}, "")
+def _reordered(a: Placed, function: Callable[..., Any], *axes: Any) -> Placed:
+    """Return a tensor with its axes in the order into which one of numpy's functions puts them."""
+    order = function(np.empty(range(a.array.ndim)), *axes).shape
+    return _apply(a, "TRANSPOSE", lambda operand: operand.transpose(order), perm=order)
 
 
-def where(place: Place, condition: Array, first: Array, other: Array) -> Array:
-    """Elements of one array or the other."""
-    dtype = common([first.dtype, other.dtype])
-    operands = [cast(place, condition, np.dtype(np.bool_)), cast(place, first, dtype), cast(place, other, dtype)]
-    return apply(place, "WHERE", operands, np.where, None, "Where")
-
-
-def take(place: Place, array: Array, indices: Array, axis: int) -> Array:
-    """Elements along one axis, by their numbers; negative ones count from the end."""
-    along = one_axis(axis, array.ndim)
-    size = array.shape[along]
-    if indices.size and not -size <= int(indices.min()) <= int(indices.max()) < size:
-        raise IndexError(f"an index is out of bounds for axis {along} of size {size}")
-    numbers = np.asarray(np.where(indices < 0, indices + size, indices), np.int64)
-    return apply(
-        place, "GATHER", [array, numbers], lambda operand, at: np.take(operand, at, along), {"axis": along}, ""
-    )
-
-
-def clip(place: Place, array: Array, low: float | None, high: float | None) -> Array:
-    """Elements between two of Python's numbers."""
-    bounds: dict[str, AttributeValue] = {
-        "min": -np.inf if low is None else float(low),
-        "max": np.inf if high is None else float(high),
-    }
-    return apply(place, "CLIP", [array], lambda operand: np.clip(operand, low, high).astype(operand.dtype), bounds)
-
-
-REDUCTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = MappingProxyType(
-    {
-        "sum": ("REDUCE_SUM", np.sum),
-        "prod": ("REDUCE_PROD", np.prod),
-        "max": ("REDUCE_MAX", np.max),
-        "min": ("REDUCE_MIN", np.min),
-        "mean": ("REDUCE_MEAN", np.mean),
-    }
-)
-"""By numpy's name."""
-
-
-def reduce(place: Place, name: str, array: Array, axis: Axes = None, keepdims: bool = False) -> Array:
-    """A reduction over some axes, over all of them if None."""
-    type_, function = REDUCTIONS[name]
-    axes = tuple(range(array.ndim)) if axis is None else all_axes(axis, array.ndim)
-    dtype = floating(array.dtype) if name == "mean" else summed(array.dtype)
-    if name in ("max", "min") and array.dtype == np.bool_:
-        dtype = array.dtype
-    operand = cast(place, array, dtype)
-    if not axes:
-        return operand
-    return apply(
-        place,
-        type_,
-        [operand],
-        lambda values: function(values, axis=axes, keepdims=keepdims).astype(dtype),
-        {"axes": tuple(sorted(axes)), "keepdims": keepdims},
-    )
-
-
-def arg_extreme(place: Place, name: str, array: Array, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the first largest or smallest element stands: `argmax` or `argmin`."""
-    type_, function = {"argmax": ("ARG_MAX", np.argmax), "argmin": ("ARG_MIN", np.argmin)}[name]
-    flat = reshape(place, array, (-1,)) if axis is None else array
-    along = 0 if axis is None else one_axis(axis, array.ndim)
-    indices = apply(
-        place,
-        type_,
-        [flat],
-        lambda operand: function(operand, axis=along, keepdims=keepdims and axis is not None),
-        {"axis": along, "keepdims": keepdims and axis is not None},
-    )
-    return reshape(place, indices, (1,) * array.ndim) if keepdims and axis is None else indices
-
-
-def cumulate(place: Place, array: Array, axis: int | None = None) -> Array:
-    """Sums from the first element on, along an axis or over all elements in order."""
-    flat = reshape(place, array, (-1,)) if axis is None else array
-    along = 0 if axis is None else one_axis(axis, array.ndim)
-    dtype = summed(array.dtype)
-    operand = cast(place, flat, dtype)
-    return apply(place, "CUM_SUM", [operand], lambda values: np.cumsum(values, along).astype(dtype), {"axis": along})
-
-
-_BASIC = (int, np.integer, slice)
-
-
-def get_item(place: Place, array: Array, key: Any) -> Array | None:
-    """Return what `array[key]` is, or None where there is no operation for such a key.
-
-    Raises:
-        IndexError: the key is out of bounds, or has too many entries.
-    """
-    keys = key if isinstance(key, tuple) else (key,)
-    if len(keys) == 1 and isinstance(keys[0], np.ndarray) and keys[0].dtype.kind in "iu" and array.ndim:
-        return take(place, array, keys[0], 0)
-    if not all(_is_basic(entry) for entry in keys):
-        return None
-    result_shape = array[keys].shape  # a view; numpy says what is wrong with the key
-    starts, ends, steps = _slices(array.shape, _complete(keys, array.ndim))
-    if 0 in result_shape:
-        return apply(
-            place, "SLICE", [array], lambda operand: operand[keys], _attributes(array.shape, starts, ends, steps)
-        )
-    sliced = array
-    if any(
-        (start, end, step) != (0, size, 1)
-        for start, end, step, size in zip(starts, ends, steps, array.shape, strict=True)
-    ):
-        cut = tuple(
-            slice(start, end if end >= 0 else None, step) for start, end, step in zip(starts, ends, steps, strict=True)
-        )
-        sliced = apply(
-            place, "SLICE", [array], lambda operand: operand[cut], _attributes(array.shape, starts, ends, steps)
-        )
-    return sliced if sliced.shape == result_shape else reshape(place, sliced, result_shape)
-
-
-def _is_basic(key: object) -> bool:
-    return key is None or key is Ellipsis or (isinstance(key, _BASIC) and not isinstance(key, bool))
-
-
-def _complete(keys: tuple[Any, ...], rank: int) -> list[Any]:
-    """One entry per axis: new axes left out, and `...` for as many whole ones as are needed."""
-    axis_keys = [key for key in keys if key is not None]
-    key_count = sum(key is not Ellipsis for key in axis_keys)
-    if Ellipsis not in axis_keys:
-        axis_keys.append(Ellipsis)
-    place = next(at for at, key in enumerate(axis_keys) if key is Ellipsis)
-    return [*axis_keys[:place], *[slice(None)] * (rank - key_count), *axis_keys[place + 1 :]]
-
-
-def _slices(shape: tuple[int, ...], keys: list[Any]) -> tuple[list[int], list[int], list[int]]:
-    spans = []
-    for size, key in zip(shape, keys, strict=True):
-        if isinstance(key, slice):
-            spans.append(key.indices(size))
-        else:
-            at = as_integer(key) % size if size else 0
-            spans.append((at, at + 1, 1))
-    return [span[0] for span in spans], [span[1] for span in spans], [span[2] for span in spans]
-
-
-def _attributes(shape: tuple[int, ...], starts: list[int], ends: list[int], steps: list[int]) -> dict[str, Any]:
-    # Python's end of -1 means "before the first" here; ONNX writes that as one before the first, counted from the end.
-    last = [end if end >= 0 else -size - 1 for end, size in zip(ends, shape, strict=True)]
-    return {"starts": tuple(starts), "ends": tuple(last), "axes": tuple(range(len(starts))), "steps": tuple(steps)}
-
-
-NotMapped = object()
-"""What a row gives for arguments that there is no operation for."""
-
-
-def _reduction(name: str) -> Callable[..., Any]:
-    def function(a: Any, axis: Any = None, *, keepdims: Any = np._NoValue) -> Any:
-        tensor = _tensor(a)
-        return tensor.with_array(reduce(tensor.place, name, tensor.array, axis, keepdims is True))
-
-    return function
-
-
-def _arg(name: str) -> Callable[..., Any]:
-    def function(a: Any, axis: Any = None, *, keepdims: Any = np._NoValue) -> Any:
-        tensor = _tensor(a)
-        return tensor.with_array(arg_extreme(tensor.place, name, tensor.array, axis, keepdims is True))
-
-    return function
-
-
-def _tensor(argument: Any) -> Any:
-    """A tensor, where numpy's function is of one."""
-    if not isinstance(argument, OnDevice):
-        raise TypeError(f"expected a tensor, got {type(argument).__name__}")
-    return argument
-
-
-def _reshape(a: Any, /, shape: Any) -> Any:
-    return _tensor(a).reshape(shape)
-
-
-def _transpose(a: Any, axes: Any = None) -> Any:
-    return _tensor(a).transpose(axes)
-
-
-def _swapaxes(a: Any, axis1: int, axis2: int) -> Any:
-    order = list(range(_tensor(a).ndim))
-    order[axis1], order[axis2] = order[axis2], order[axis1]
-    return a.transpose(order)
-
-
-def _moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    tensor = _tensor(a)
-    order = np.moveaxis(np.empty(range(1, tensor.ndim + 1)), source, destination).shape
-    return tensor.transpose([size - 1 for size in order])
-
-
-def _expand_dims(a: Any, axis: Any) -> Any:
-    return _tensor(a).reshape(np.expand_dims(a.array, axis).shape)
-
-
-def _squeeze(a: Any, axis: Any = None) -> Any:
-    return _tensor(a).reshape(np.squeeze(a.array, axis).shape)
-
-
-def _ravel(a: Any) -> Any:
-    return _tensor(a).reshape(-1)
-
-
-def _broadcast_to(array: Any, shape: Any) -> Any:
-    target_shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    return array.with_array(expand(_tensor(array).place, array.array, target_shape))
+def _broadcast_to(array: Placed, shape: Any) -> Placed:
+    target_shape = np.broadcast_to(array.array, shape).shape
+    return _apply(array, "EXPAND", lambda operand: np.broadcast_to(operand, target_shape), shape=target_shape)
 
 
 def _concatenate(arrays: Any, /, axis: Any = 0) -> Any:
-    like, operands = joined(list(arrays))
-    if axis is None:
-        operands, axis = [reshape(like.place, operand, (-1,)) for operand in operands], 0
-    return like.with_array(concatenate(like.place, operands, axis))
+    tensors = _tensors(list(arrays))
+    dtype = _common([each.array.dtype for each in tensors])
+    (first, along), *others = [_along(cast(each, dtype), axis) for each in tensors]
+    parts = [each.array for each, _ in others]
+    return _apply(first, "CONCAT", lambda *operands: np.concatenate(operands, along), *parts, axis=along)
 
 
 def _stack(arrays: Any, axis: int = 0) -> Any:
-    like, operands = joined(list(arrays))
-    shape = np.expand_dims(operands[0], axis).shape
-    if any(operand.shape != operands[0].shape for operand in operands):
+    tensors = _tensors(list(arrays))
+    if len({each.array.shape for each in tensors}) > 1:
         raise ValueError("all tensors that are stacked must have the same shape")
-    along = axis if axis >= 0 else axis + len(shape)
-    return like.with_array(
-        concatenate(like.place, [reshape(like.place, operand, shape) for operand in operands], along)
-    )
+    shape = np.expand_dims(tensors[0].array, axis).shape
+    return _concatenate([reshape(each, shape) for each in tensors], axis)
+
+
+NotMapped = object()
+"""Result of a row for arguments that there is no operation for."""
 
 
 def _where(condition: Any, /, x: Any = None, y: Any = None) -> Any:
     if x is None or y is None:
         return NotMapped
-    like, operands = joined([condition, x, y])
-    return like.with_array(where(like.place, *operands))
+    chosen, first, other = _tensors([condition, x, y])
+    dtype = _common([first.array.dtype, other.array.dtype])
+    operands = cast(first, dtype).array, cast(other, dtype).array
+    return _apply(cast(chosen, np.dtype(bool)), "WHERE", np.where, *operands, op_type="Where")
 
 
-def _take(a: Any, indices: Any, axis: Any = None) -> Any:
-    like, (operand, numbers) = joined([_tensor(a), indices])
-    flat = reshape(like.place, operand, (-1,)) if axis is None else operand
-    return like.with_array(take(like.place, flat, numbers, axis or 0))
+def take(a: Placed, indices: Any, axis: int | None = None) -> Placed:
+    """Return elements along one axis, by their numbers; negative ones count from the end."""
+    (operand, along), numbers = _along(a, axis), _tensors([a, indices])[1].array
+    size = operand.array.shape[along]
+    if numbers.size and not -size <= int(numbers.min()) <= int(numbers.max()) < size:
+        raise IndexError(f"an index is out of bounds for axis {along} of size {size}")
+    numbers = np.asarray(np.where(numbers < 0, numbers + size, numbers), np.int64)
+    return _apply(operand, "GATHER", lambda values, at: np.take(values, at, along), numbers, axis=along)
 
 
 def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
@@ -325,47 +306,124 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
         # NaN, or an int that the operation's floating bounds do not hold.
         raised = a if a_min is None else np.maximum(a, a_min)
         return raised if a_max is None else np.minimum(raised, a_max)
-    dtype = common([_tensor(a).dtype], bounds)
-    return a.with_array(clip(a.place, cast(a.place, a.array, dtype), a_min, a_max))
+    operand = cast(a, _common([a.dtype], bounds))
+    low, high = -np.inf if a_min is None else float(a_min), np.inf if a_max is None else float(a_max)
+    return _apply(operand, "CLIP", lambda values: np.clip(values, a_min, a_max).astype(values.dtype), min=low, max=high)
 
 
 def _dot(a: Any, b: Any) -> Any:
-    _, (first, other) = joined([a, b])
-    if min(first.ndim, other.ndim) == 0:
+    ranks = [each.array.ndim for each in _tensors([a, b])]
+    if min(ranks) == 0:
         return np.multiply(a, b)
-    return np.matmul(a, b) if max(first.ndim, other.ndim) <= 2 else NotMapped
+    return np.matmul(a, b) if max(ranks) <= 2 else NotMapped
 
 
 def _cumsum(a: Any, axis: Any = None) -> Any:
-    return a.with_array(cumulate(_tensor(a).place, a.array, axis))
+    flat, along = _along(a, axis)
+    dtype = _summed(a.dtype)
+    return _apply(cast(flat, dtype), "CUM_SUM", lambda values: np.cumsum(values, along).astype(dtype), axis=along)
+
+
+def reduce(a: Placed, name: str, axis: Axes = None, keepdims: bool = False) -> Placed:
+    """Return `sum`, `prod`, `max`, `min` or `mean` over some axes, over all of them if None."""
+    axes = _all_axes(range(a.array.ndim) if axis is None else axis, a.array.ndim)
+    dtype = a.array.dtype
+    dtype = _floating(dtype) if name == "mean" else dtype if name in ("max", "min") else _summed(dtype)
+    operand, function = cast(a, dtype), getattr(np, name)
+    if not axes:
+        return operand
+    return _apply(
+        operand,
+        f"REDUCE_{name.upper()}",
+        lambda values: function(values, axis=axes, keepdims=keepdims).astype(dtype),
+        axes=tuple(sorted(axes)),
+        keepdims=keepdims,
+    )
+
+
+def arg_extreme(a: Placed, name: str, axis: int | None = None, keepdims: bool = False) -> Placed:
+    """Return the position of the first largest or smallest element: `argmax` or `argmin`."""
+    flat, along = _along(a, axis)
+    function, is_kept = getattr(np, name), keepdims and axis is not None
+    indices = _apply(
+        flat,
+        {"argmax": "ARG_MAX", "argmin": "ARG_MIN"}[name],
+        lambda operand: function(operand, axis=along, keepdims=is_kept),
+        axis=along,
+        keepdims=is_kept,
+    )
+    return reshape(indices, (1,) * a.array.ndim) if keepdims and axis is None else indices
+
+
+def get_item(a: Placed, key: Any) -> Placed | None:
+    """Return `a[key]`, or None if there is no operation for such a key.
+
+    Raises:
+        IndexError: the key is out of bounds, or has too many entries.
+    """
+    array = a.array
+    keys = key if isinstance(key, tuple) else (key,)
+    if len(keys) == 1 and isinstance(keys[0], np.ndarray) and keys[0].dtype.kind in "iu" and array.ndim:
+        return take(a, keys[0], 0)
+    if not all(map(_is_basic, keys)):
+        return None
+    result_shape = array[keys].shape  # a view; numpy raises what is wrong with the key
+    spans = [_span(*pair) for pair in zip(array.shape, _complete(keys, array.ndim), strict=True)]
+    cut = tuple(slice(start, end if end >= 0 else None, step) for start, end, step in spans)
+    sliced = a
+    if 0 in result_shape or any(span != (0, size, 1) for span, size in zip(spans, array.shape, strict=True)):
+        starts, ends, steps = zip(*spans, strict=True)
+        # An end of -1 means "before the first" here; ONNX writes that as one before the first, counted from the end.
+        ends = tuple(end if end >= 0 else -size - 1 for end, size in zip(ends, array.shape, strict=True))
+        axes = tuple(range(len(spans)))
+        sliced = _apply(a, "SLICE", lambda operand: operand[cut], starts=starts, ends=ends, axes=axes, steps=steps)
+    return sliced if sliced.array.shape == result_shape else reshape(sliced, result_shape)
+
+
+def _is_basic(key: object) -> bool:
+    return key is None or key is Ellipsis or (isinstance(key, (int, np.integer, slice)) and not isinstance(key, bool))
+
+
+def _complete(keys: tuple[Any, ...], rank: int) -> list[Any]:
+    """Return one entry per axis: without new axes, and with slices for `...`."""
+    axis_keys = [key for key in keys if key is not None]
+    at = next((at for at, key in enumerate(axis_keys) if key is Ellipsis), len(axis_keys))
+    before, after = axis_keys[:at], axis_keys[at + 1 :]
+    return [*before, *[slice(None)] * (rank - len(before) - len(after)), *after]
+
+
+def _span(size: int, key: Any) -> tuple[int, int, int]:
+    if isinstance(key, slice):
+        return key.indices(size)
+    at = as_integer(key) % size if size else 0
+    return at, at + 1, 1
+
+
+def _row(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    return lambda a, axis=None, *, keepdims=False: function(a, name, axis, keepdims is True)
 
 
 FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
     {
-        np.sum: _reduction("sum"),
-        np.prod: _reduction("prod"),
-        np.max: _reduction("max"),
-        np.min: _reduction("min"),
-        np.amax: _reduction("max"),
-        np.amin: _reduction("min"),
-        np.mean: _reduction("mean"),
-        np.argmax: _arg("argmax"),
-        np.argmin: _arg("argmin"),
+        **{getattr(np, name): _row(reduce, name) for name in ("sum", "prod", "max", "min", "mean")},
+        np.amax: _row(reduce, "max"),
+        np.amin: _row(reduce, "min"),
+        **{getattr(np, name): _row(arg_extreme, name) for name in ("argmax", "argmin")},
         np.cumsum: _cumsum,
-        np.reshape: _reshape,
-        np.transpose: _transpose,
-        np.swapaxes: _swapaxes,
-        np.moveaxis: _moveaxis,
-        np.expand_dims: _expand_dims,
-        np.squeeze: _squeeze,
-        np.ravel: _ravel,
+        np.reshape: reshape,
+        np.transpose: transpose,
+        np.swapaxes: lambda a, axis1, axis2: _reordered(a, np.swapaxes, axis1, axis2),
+        np.moveaxis: lambda a, source, destination: _reordered(a, np.moveaxis, source, destination),
+        np.expand_dims: lambda a, axis: reshape(a, np.expand_dims(a.array, axis).shape),
+        np.squeeze: lambda a, axis=None: reshape(a, np.squeeze(a.array, axis).shape),
+        np.ravel: lambda a: reshape(a, -1),
         np.broadcast_to: _broadcast_to,
         np.concatenate: _concatenate,
         np.stack: _stack,
         np.where: _where,
-        np.take: _take,
+        np.take: take,
         np.clip: _clip,
         np.dot: _dot,
     }
 )
-"""Numpy's function -> what it is on tensors. Arguments that a row does not have are not mapped."""
+"""Numpy's function -> its implementation on tensors. Arguments that a row does not have are not mapped."""

@@ -1,7 +1,5 @@
 """Tensors that live on a device and compute there, one operation at a time, with numpy's operators.
 
-Tensors that live on a device and compute there, one operation at a time.
-
 Source: numpy's `__array_ufunc__` (NEP 13) and `__array_function__` (NEP 18); Paddle's eager tensors on custom devices.
 """
 
@@ -9,39 +7,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from nnadapter.eager import functions
-from nnadapter.eager.execution import cast, fall_back
-from nnadapter.eager.functions import FUNCTIONS, NotMapped, get_item
-from nnadapter.eager.place import Dtype, OnDevice, Place, common_place, contents, place_of
-from nnadapter.eager.ufuncs import compute_ufunc, is_among, written
+from nnadapter.eager.execution import OnDevice, Place, common_place, fall_back, place_of
+from nnadapter.eager.functions import FUNCTIONS, Axes, NotMapped, contents
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array, freeze
 
 
 class TensorOperators(OnDevice, NDArrayOperatorsMixin):
-    """Python's operators by numpy's ufuncs. Source: numpy's `NDArrayOperatorsMixin`."""
+    """Python's operators by numpy's ufuncs. Those in place make a new tensor."""
 
     __hash__ = None  # type: ignore[assignment]
     __slots__ = ()
-
-    __iadd__ = NDArrayOperatorsMixin.__add__
-    __isub__ = NDArrayOperatorsMixin.__sub__
-    __imul__ = NDArrayOperatorsMixin.__mul__
-    __imatmul__ = NDArrayOperatorsMixin.__matmul__
-    __itruediv__ = NDArrayOperatorsMixin.__truediv__
-    __ifloordiv__ = NDArrayOperatorsMixin.__floordiv__
-    __imod__ = NDArrayOperatorsMixin.__mod__
-    __ipow__ = NDArrayOperatorsMixin.__pow__
-    __ilshift__ = NDArrayOperatorsMixin.__lshift__
-    __irshift__ = NDArrayOperatorsMixin.__rshift__
-    __iand__ = NDArrayOperatorsMixin.__and__
-    __ixor__ = NDArrayOperatorsMixin.__xor__
-    __ior__ = NDArrayOperatorsMixin.__or__
 
     def __eq__(self, other: object) -> Any:
         return super().__eq__(other) if _is_comparable(other) else self._unlike(self._array == other)
@@ -56,12 +40,16 @@ class TensorOperators(OnDevice, NDArrayOperatorsMixin):
         return format(self._array.item(), spec) if spec else str(self)
 
     def _unlike(self, comparison: Any) -> Any:
-        """What numpy says of something that no tensor holds."""
         return self.with_array(freeze(np.asarray(comparison)))
 
 
+_OPERATORS = "add sub mul matmul truediv floordiv mod pow lshift rshift and xor or"
+for _name in _OPERATORS.split():
+    setattr(TensorOperators, f"__i{_name}__", getattr(NDArrayOperatorsMixin, f"__{_name}__"))
+
+
 def _is_comparable(other: object) -> bool:
-    """Whether a tensor can be made of it, or it is one."""
+    """Check whether a tensor can be made of a value, or it is one."""
     if isinstance(other, (OnDevice, bool, int, float)):
         return True
     try:
@@ -69,10 +57,6 @@ def _is_comparable(other: object) -> bool:
     except InvalidInputError:
         return False
     return True
-
-
-_REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
-"""`ufunc.reduce` -> the reduction that it is."""
 
 
 def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> Tensor:
@@ -91,8 +75,15 @@ def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> T
         moved = data if device is None else data.to(device)
         return moved if dtype is None else moved.astype(dtype)
     place = place_of(device)
-    _check(place)
     return Tensor(contents(data, dtype), place)
+
+
+def _method(function: Callable[..., Any], name: str, documentation: str) -> Callable[..., Any]:
+    def method(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Any:
+        return function(self, name, axis, keepdims)
+
+    method.__doc__, method.__name__ = documentation, name
+    return method
 
 
 class Tensor(TensorOperators):
@@ -100,126 +91,83 @@ class Tensor(TensorOperators):
 
     __slots__ = ()
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its dimensions."""
-        return self._array.shape
-
-    @property
-    def dtype(self) -> Dtype:
-        """Its data type."""
-        return self._array.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return self._array.ndim
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._array.size
-
-    @property
-    def T(self) -> Tensor:  # noqa: N802  numpy's name
-        """Axes reversed."""
-        return self.transpose()
+    shape = property(attrgetter("_array.shape"), doc="Its dimensions.")
+    dtype = property(attrgetter("_array.dtype"), doc="Its data type.")
+    ndim = property(attrgetter("_array.ndim"), doc="Number of dimensions.")
+    size = property(attrgetter("_array.size"), doc="Number of elements.")
+    T = property(methodcaller("transpose"), doc="Axes reversed.")
 
     def numpy(self) -> Array:
-        """A copy in host memory, which the caller may write to."""
+        """Return a copy in host memory, which the caller may write to."""
         return self._array.copy()
 
     def item(self) -> Any:
-        """Its one element as Python's number."""
+        """Return its one element as Python's number."""
         return self._array.item()
 
     def tolist(self) -> Any:
-        """Its elements in nested lists."""
+        """Return its elements in nested lists."""
         return self._array.tolist()
 
     def to(self, device: str | Place) -> Tensor:
-        """The same on another device.
+        """Return the same on another device.
 
         Raises:
             DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `nnadapter.tensor`.
         """
         place = place_of(device)
-        _check(place)
         return self if place == self._place else Tensor(self._array, place)
 
     def astype(self, dtype: Any) -> Tensor:
-        """The same in another data type, cast on its device."""
-        return self.with_array(cast(self._place, self._array, contents(0, dtype).dtype))
+        """Return the same in another data type, cast on its device."""
+        return functions.cast(self, contents(0, dtype).dtype)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The same elements under other dimensions, of which one may be -1."""
-        return self.with_array(functions.reshape(self._place, self._array, _axes(shape)))
+        """Return the same elements under other dimensions, of which one may be -1."""
+        return functions.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *axes: Any) -> Tensor:
-        """Axes in another order, reversed if none is given."""
-        order = None if not axes or axes == (None,) else _axes(axes)
-        return self.with_array(functions.transpose(self._place, self._array, order))
+        """Return the axes in another order, reversed if none is given."""
+        return functions.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
-    def squeeze(self, axis: functions.Axes = None) -> Tensor:
-        """Without axes of size 1: all of them, or those given."""
+    def squeeze(self, axis: Axes = None) -> Tensor:
+        """Return it without axes of size 1: all of them, or those given."""
         return self.reshape(np.squeeze(self._array, axis).shape)
 
     def ravel(self) -> Tensor:
-        """The elements in one axis."""
+        """Return the elements in one axis."""
         return self.reshape(-1)
 
-    def flatten(self) -> Tensor:
-        """The elements in one axis."""
-        return self.reshape(-1)
+    flatten = ravel
 
     def copy(self) -> Tensor:
-        """The tensor itself: it never changes."""
+        """Return the tensor itself: it never changes."""
         return self
 
-    def any(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
-        """Whether an element over axes is not 0. The largest of booleans."""
-        return self.astype("bool").astype("int32").max(axis, keepdims).astype("bool")
+    def any(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Return whether an element over axes is not 0."""
+        return self.astype("bool").astype("int32").max(axis, keepdims).astype("bool")  # type: ignore[no-any-return]
 
-    def all(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
-        """Whether every element over axes is not 0. The smallest of booleans."""
-        return self.astype("bool").astype("int32").min(axis, keepdims).astype("bool")
+    def all(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Return whether every element over axes is not 0."""
+        return self.astype("bool").astype("int32").min(axis, keepdims).astype("bool")  # type: ignore[no-any-return]
 
-    def sum(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
-        """Sum over axes; keeps the data type."""
-        return self.with_array(functions.reduce(self._place, "sum", self._array, axis, keepdims))
-
-    def prod(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
-        """Product over axes; keeps the data type."""
-        return self.with_array(functions.reduce(self._place, "prod", self._array, axis, keepdims))
-
-    def mean(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
-        """Mean over axes; of integers, float32."""
-        return self.with_array(functions.reduce(self._place, "mean", self._array, axis, keepdims))
-
-    def max(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
-        """Largest element over axes."""
-        return self.with_array(functions.reduce(self._place, "max", self._array, axis, keepdims))
-
-    def min(self, axis: functions.Axes = None, keepdims: bool = False) -> Tensor:
-        """Smallest element over axes."""
-        return self.with_array(functions.reduce(self._place, "min", self._array, axis, keepdims))
-
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Where the first largest element stands."""
-        return self.with_array(functions.arg_extreme(self._place, "argmax", self._array, axis, keepdims))
-
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Where the first smallest element stands."""
-        return self.with_array(functions.arg_extreme(self._place, "argmin", self._array, axis, keepdims))
+    sum = _method(functions.reduce, "sum", "Return the sum over axes; it keeps the data type.")
+    prod = _method(functions.reduce, "prod", "Return the product over axes; it keeps the data type.")
+    mean = _method(functions.reduce, "mean", "Return the mean over axes; of integers, float32.")
+    max = _method(functions.reduce, "max", "Return the largest element over axes.")
+    min = _method(functions.reduce, "min", "Return the smallest element over axes.")
+    argmax = _method(functions.arg_extreme, "argmax", "Return the position of the first largest element.")
+    argmin = _method(functions.arg_extreme, "argmin", "Return the position of the first smallest element.")
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Elements, by numpy's rules; what there is no operation for is taken on the host."""
+        """Return elements, by numpy's rules; without an operation for the key, from the host."""
         plain = tuple(map(_plain, key)) if isinstance(key, tuple) else _plain(key)
-        elements = get_item(self._place, self._array, plain)
+        elements = functions.get_item(self, plain)
         if elements is None:
-            self._say_not_mapped("indexing with such a key")
-            elements = freeze(np.asarray(self._array[plain]))
-        return self.with_array(elements)
+            self._report_unmapped("indexing with such a key")
+            elements = self.with_array(freeze(np.asarray(self._array[plain])))
+        return elements
 
     def __setitem__(self, key: object, value: object) -> None:
         raise TypeError("a tensor never changes; make another one, for example with numpy.where")
@@ -249,54 +197,55 @@ class Tensor(TensorOperators):
 
     def __repr__(self) -> str:
         """As in `Tensor(shape=[2], dtype=float32, place=Place(fake_npu:0), [1., 2.])`."""
-        shown = np.array2string(self._array, separator=", ")
-        between = "\n       " if "\n" in shown else " "
-        shown = shown.replace("\n", "\n       ")
-        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype.name}, place={self._place!r},{between}{shown})"
+        numbers = np.array2string(self._array, separator=", ")
+        between = "\n       " if "\n" in numbers else " "
+        numbers = numbers.replace("\n", "\n       ")
+        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype.name}, place={self._place!r},{between}{numbers})"
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **details: Any) -> Any:
         outs = details.get("out", ())
-        _check_outs(outs)
+        _refuse_outs(outs)
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
         if outs and "where" not in details:
             plain = {name: argument for name, argument in details.items() if name not in ("out", "casting")}
-            results = getattr(ufunc, method)(*inputs, **plain)
-            return written(results, outs, details.get("casting", "same_kind"))
-        place = common_place([operand.place for operand in inputs if isinstance(operand, Tensor)] or [self._place])
+            return _write(function(*inputs, **plain), outs, details.get("casting", "same_kind"))
+        like = common_place(inputs)
+        like = self if like is None else like
         if method == "__call__" and not details:
-            array = compute_ufunc(place, ufunc, [_operand(operand) for operand in inputs])
+            array = functions.compute_ufunc(like, ufunc, inputs)
             if array is not None:
-                return Tensor(array, place)
+                return like.with_array(array)
         if method == "reduce" and ufunc.__name__ in _REDUCED and details.keys() <= {"axis", "keepdims"}:
             axis, keepdims = details.get("axis", 0), bool(details.get("keepdims", False))
-            return Tensor(functions.reduce(place, _REDUCED[ufunc.__name__], inputs[0]._array, axis, keepdims), place)
-        function = ufunc if method == "__call__" else getattr(ufunc, method)
-        return self._on_host(f"numpy.{ufunc.__name__}", function, inputs, details)
+            return functions.reduce(inputs[0], _REDUCED[ufunc.__name__], axis, keepdims)
+        return self._compute_on_host(f"numpy.{ufunc.__name__}", function, inputs, details)
 
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         out = kwargs.get("out")
-        _check_outs(out if isinstance(out, tuple) else (out,))
-        mapped = FUNCTIONS.get(func)
-        if mapped is not None and _takes(mapped, args, kwargs):
-            outcome = mapped(*args, **kwargs)
-            if outcome is not NotMapped:
-                return outcome
-        return self._on_host(f"numpy.{getattr(func, '__name__', func)}", func, args, kwargs)
+        _refuse_outs(out if isinstance(out, tuple) else (out,))
+        row = FUNCTIONS.get(func)
+        if row is not None and _takes(row, args, kwargs):
+            result = row(*args, **kwargs)
+            if result is not NotMapped:
+                return result
+        return self._compute_on_host(f"numpy.{getattr(func, '__name__', func)}", func, args, kwargs)
 
-    def _on_host(
+    def _compute_on_host(
         self, function_name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """What numpy makes of a function that there is no operation for; arrays that it gives live here again."""
-        self._say_not_mapped(function_name)
-        result = function(*_on_host(args), **_on_host(dict(kwargs)))
-        if is_among(result, (*args, *kwargs.values())):
-            return result  # an array of the person's own, written to
+        """Compute a function that there is no operation for with numpy; arrays that it makes live here again."""
+        self._report_unmapped(function_name)
+        result = function(*_arrays(args), **_arrays(dict(kwargs)))
+        arguments = (*args, *kwargs.values())
+        if any(result is each for argument in arguments for each in (argument, *_elements(argument))):
+            return result  # an array of the caller's, written to
         if isinstance(result, (tuple, list)):
             return type(result)(map(self._back, result)) if type(result) in (tuple, list) else result
         return self._back(result)
 
-    def _say_not_mapped(self, operation: str) -> None:
+    def _report_unmapped(self, operation: str) -> None:
         if not self._place.is_host:
             fall_back(self._place.device, operation, "no operation of the adapter IR is mapped to it")
 
@@ -305,23 +254,41 @@ class Tensor(TensorOperators):
         return self.with_array(freeze(np.array(result))) if is_numeric else result
 
 
-def _check_outs(outs: Sequence[Any]) -> None:
+_REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+"""`ufunc.reduce` -> the reduction."""
+
+
+def _refuse_outs(outs: Sequence[Any]) -> None:
     if any(isinstance(out, Tensor) for out in outs):
         raise TypeError("a tensor never changes, so it cannot be an out; take the result instead")
 
 
-def _operand(argument: Any) -> Any:
-    if isinstance(argument, Tensor):
-        return argument._array
-    return argument if type(argument) in (bool, int, float) else contents(argument)
+def _write(output: Any, outs: Sequence[Any], casting: Any) -> Any:
+    """Copy results, one or a tuple, into the arrays given for them, and return those; a result stays where it is None.
+
+    Raises:
+        TypeError: an array's data type cannot hold its result under numpy's rule of casting.
+        ValueError: its dimensions cannot.
+    """
+    results = output if isinstance(output, tuple) else (output,)
+    for result, out in zip(results, outs, strict=True):
+        if out is not None:
+            np.copyto(out, np.asarray(result), casting=casting)
+    written = tuple(result if out is None else out for result, out in zip(results, outs, strict=True))
+    return written if isinstance(output, tuple) else written[0]
 
 
-def _on_host(argument: Any) -> Any:
+def _elements(argument: Any) -> tuple[Any, ...]:
+    return argument if isinstance(argument, tuple) else ()
+
+
+def _arrays(argument: Any) -> Any:
+    """Return an argument with arrays in place of tensors, also within tuples, lists and dicts."""
     if isinstance(argument, Tensor):
         return argument._array
     if isinstance(argument, (tuple, list)):
-        return type(argument)(map(_on_host, argument))
-    return {name: _on_host(value) for name, value in argument.items()} if isinstance(argument, dict) else argument
+        return type(argument)(map(_arrays, argument))
+    return {name: _arrays(value) for name, value in argument.items()} if isinstance(argument, dict) else argument
 
 
 def _plain(key: Any) -> Any:
@@ -330,24 +297,13 @@ def _plain(key: Any) -> Any:
     return np.asarray(key, None if key else np.int64) if isinstance(key, list) else key
 
 
-def _axes(axes: tuple[Any, ...]) -> tuple[int, ...]:
-    axis_spec = axes[0] if len(axes) == 1 else axes
-    return tuple(axis_spec) if isinstance(axis_spec, (tuple, list)) else (int(axis_spec),)
+_signature = cache(inspect.signature)
 
 
 def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a row of the table has all of these arguments, and a tensor where it wants one."""
+    """Check that a row of the table has all of these parameters."""
     try:
-        inspect.signature(function).bind(*args, **kwargs)
+        _signature(function).bind(*args, **kwargs)
     except TypeError:
         return False
     return True
-
-
-def _check(place: Place) -> None:
-    """Raise what says why tensors cannot live there: there is no such device, or it cannot be used."""
-    if place.is_host:
-        return
-    from nnadapter.drivers.registry import open_device
-
-    open_device(place.device)

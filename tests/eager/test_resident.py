@@ -82,6 +82,6 @@ def test_arrays_may_go_while_a_lock_is_held():
     """As where the collector runs in the middle of an operation."""
     x = nna.tensor([1.0, 2.0], device="acme_c")
     y = x + x
-    with RESIDENTS._kept._lock:
+    with RESIDENTS._lock:
         del x, y
         gc.collect()
