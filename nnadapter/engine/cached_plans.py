@@ -328,6 +328,6 @@ def _found(file: CompiledFile, shapes: Shapes | None) -> Found:
     held = plans_held(file)
     told = served(file, held)
     fixed = (file.shapes(plan) for plan in file.message.plans if not plan.HasField("open"))
-    if shapes is None or dict(shapes) in fixed or any(dynamic_plan.at(shapes)[0] for dynamic_plan in held):
+    if shapes is None or dict(shapes) in fixed or any(dynamic_plan.match(shapes)[0] for dynamic_plan in held):
         return Found(True, shapes=told)
     return Found(False, f"one is kept for input shapes {told}")

@@ -52,8 +52,6 @@ from nnadapter.engine.fallback import (
 from nnadapter.engine.plan_devices import PlanDevices, evict_nothing, making
 from nnadapter.engine.specialization import (
     SegmentRequest,
-    SpecializedPlan,
-    SpecializedPlans,
     SpecializedPrograms,
     check_admitted,
 )
@@ -550,7 +548,7 @@ class Compiler:
             built = {step.segment: programs[atoms_of(opened.plan, step)] for step in opened.plan.steps}
             seconds = {segment: program.seconds for segment, program in built.items()}
             plan = self._bind(opened, programs, opening.sizes)
-            return Compiled(partitioning, plan, (), seconds, opening=opening)
+            return Compiled(partitioning=partitioning, plan=plan, compile_seconds=seconds, opening=opening)
         except BaseException:
             programs.close()
             raise
@@ -578,7 +576,13 @@ class Compiler:
                     for step in partitioning.plan.steps
                 }
                 plan = self._bind(partitioning, programs)
-                return Compiled(partitioning, plan, tuple(notes), taken, programs.twins(partitioning.plan))
+                return Compiled(
+                    partitioning=partitioning,
+                    plan=plan,
+                    notes=tuple(notes),
+                    compile_seconds=taken,
+                    bound_to=programs.twins(partitioning.plan),
+                )
             reported: list[tuple[Step, BaseException]] = []
             before = partitioning
             try:
@@ -723,18 +727,24 @@ class Compiler:
         calls = {step.segment: calls_about(opened, step) for step in opened.plan.steps}
         build = partial(self._builder.filled, calls=calls, alone=len(opened.plan.steps) == 1)
 
-        def wrap(
-            plan: CompiledPlan, seconds: Mapping[int, float], of: SpecializedPrograms[SpecializedPlan]
-        ) -> SpecializedPlan:
-            return SpecializedPlan(partitioning, plan, (), seconds, opening=opening, of=of)
+        def wrap(plan: CompiledPlan, seconds: Mapping[int, float], programs: SpecializedPrograms[Compiled]) -> Compiled:
+            return Compiled(
+                partitioning=partitioning, plan=plan, compile_seconds=seconds, opening=opening, programs=programs
+            )
 
         fillable = {
             position: opening.fillable[step.segment]
             for position, step in enumerate(opened.plan.steps)
             if step.segment in opening.fillable
         }
-        filling = SpecializedPrograms(opened.plan.steps, fillable, opening.sizes, binder, shared, build, wrap)
-        return SpecializedPlans(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
+        return Compiled(
+            partitioning=partitioning,
+            plan=binder.plan([]),
+            compile_seconds={},
+            opening=opening,
+            programs=SpecializedPrograms(opened.plan.steps, fillable, opening.sizes, binder, shared, build, wrap),
+            is_template=True,
+        )
 
     def _make_cpu_fallback(self, partitioning: Partitioning, error: NNAdapterError) -> CpuFallback:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""

@@ -22,6 +22,8 @@ from nnadapter.engine.plan_store import Holding
 from nnadapter.engine.provenance import Provenance
 
 if TYPE_CHECKING:
+    from nnadapter.engine.shape_sets import ShapeSet
+    from nnadapter.engine.specialization import SpecializedPrograms
     from nnadapter.planning.opening import DynamicPartitioning
     from nnadapter.planning.settling import Partitioning
     from partition.by_cost.pricing import Origin
@@ -98,27 +100,45 @@ _BYTES_PER_NODE = 256
 """Types, verdicts and places of a node, which every plan has for itself; measured on networks of 50 to 460 nodes."""
 
 
-class RunnablePlan(Protocol):
-    """A plan that is ready to run, wherever it comes from."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunnablePlan:
+    """A plan that is ready to run, of a model or of a compiled file."""
 
-    @property
-    def plan(self) -> CompiledPlan:
-        """What runs."""
-
-    @property
-    def watch(self) -> Watch | None:
-        """What holds its runs to what was measured; None where nobody does."""
+    plan: CompiledPlan
+    notes: tuple[str, ...] = ()
+    """What did not go as promised, for the report."""
+    watch: Watch | None = None
+    """Compares its runs with what was measured; None if nothing was."""
+    shapes: ShapeSet | None = None
+    """The shapes that it serves; None for those that it was made at."""
+    programs: SpecializedPrograms[Any] | None = None
+    """Programs that a template shares with its specialized plans; None for all other plans."""
+    is_template: bool = False
+    """It does not run itself: its specialized plans do."""
 
     @property
     def has_dynamic_shapes(self) -> bool:
-        """It serves many shapes."""
+        """Whether it, or the template that it is specialized from, serves many shapes."""
+        return self.shapes is not None or self.programs is not None
 
     @property
     def holding(self) -> Holding:
-        """The memory of its programs and their executions, as far as the drivers say so."""
+        """The memory of its programs and their executions, if the drivers report it."""
+        if self.programs is None:
+            return self._own_holding
+        return self.programs.holding_of(self.programs if self.is_template else self)
+
+    @property
+    def _own_holding(self) -> Holding:
+        return self.plan.holding
 
     def close(self) -> None:
-        """Free every program."""
+        """Free every program that no other plan uses."""
+        if self.programs is None:
+            self.plan.close()
+        else:
+            self.plan.close_fallback()
+            self.programs.release(self.programs if self.is_template else self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,41 +153,31 @@ class TimedPlacement:
     """Seconds of one run here: the lower quartile of its turns."""
 
 
-@dataclass(frozen=True, eq=False)
-class Compiled:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Compiled(RunnablePlan):
     """A partitioning with its programs."""
 
     partitioning: Partitioning
-    plan: CompiledPlan
-    notes: tuple[str, ...]
-    """What did not go as promised, for the report."""
     compile_seconds: Mapping[int, float]
-    """Per segment, what compiling it took."""
+    """Per segment, the time that its compilation took."""
     bound_to: Mapping[int, int] = field(default_factory=dict)
     """Segment -> the one whose program it was bound to, with constants of its own; not those that were compiled."""
     timed: tuple[TimedPlacement, ...] = ()
     """What it was chosen from by measurement, the plan first, then fastest first; empty where it was not."""
     chosen: str = ""
     """How it was measured, in words."""
-    watch: Watch | None = None
-    """Holds its runs to what was measured; None where nobody does."""
     opening: DynamicPartitioning | None = None
-    """How its programs leave sizes open, if they do: the partitioning is the one at the shapes they were made at."""
+    """Its partitioning with dynamic shapes, if it has them: `partitioning` is the one at the shapes it was made at."""
 
     @property
     def has_dynamic_shapes(self) -> bool:
-        """It serves many shapes."""
+        """Whether it, or the template that it is specialized from, serves many shapes."""
         return self.opening is not None
 
     @property
-    def holding(self) -> Holding:
-        """The memory of its programs and their executions, as far as drivers say so, and of what is known of nodes."""
+    def _own_holding(self) -> Holding:
         own_bytes, shared_bytes = self.plan.holding
         return Holding(own_bytes + _BYTES_PER_NODE * len(self.partitioning.plan.graph.nodes), shared_bytes)
-
-    def close(self) -> None:
-        """Free every program."""
-        self.plan.close()
 
 
 class Checks(Protocol):

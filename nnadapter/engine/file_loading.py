@@ -20,6 +20,7 @@ from nnadapter.drivers.registry import device_info
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, Isolate, named_requests, select_one
 from nnadapter.engine.binder import Bindable, Binder
 from nnadapter.engine.bound_steps import BoundStep, Substitute
+from nnadapter.engine.compiled import RunnablePlan
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.fallback import Incident, Incidents, fall_back, run_failure
@@ -33,7 +34,6 @@ from nnadapter.engine.messages import (
     values_by_name,
 )
 from nnadapter.engine.plan_devices import PlanDevices, evict_nothing, making
-from nnadapter.engine.plan_store import Holding
 from nnadapter.errors import (
     FAILURES,
     CompiledModelError,
@@ -60,9 +60,8 @@ from partition.verdict import Unsupported
 if TYPE_CHECKING:
     import onnxruntime
 
-    from nnadapter.engine.compiled import Watch
     from nnadapter.engine.cpu_fallback import CpuFallback
-    from nnadapter.engine.shape_messages import HeldSizes
+    from nnadapter.engine.shape_sets import ShapeSet
 
 
 Requests = DeviceRequest | Sequence[DeviceRequest]
@@ -291,30 +290,10 @@ NO_STORED_PROGRAM = "no program of it is stored"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FilePlan:
+class FilePlan(RunnablePlan):
     """A plan of a file that is ready to run."""
 
-    plan: CompiledPlan
     record: Message
-    notes: tuple[str, ...] = ()
-    """What was done otherwise than the file says."""
-    watch: Watch | None = None
-    held: HeldSizes | None = None
-    """The shapes that it serves; None where these are those of the record alone."""
-
-    @property
-    def has_dynamic_shapes(self) -> bool:
-        """It serves many shapes."""
-        return self.held is not None
-
-    @property
-    def holding(self) -> Holding:
-        """See `RunnablePlan.holding`."""
-        return self.plan.holding
-
-    def close(self) -> None:
-        """Free every program."""
-        self.plan.close()
 
 
 class Loaded(NamedTuple):
@@ -393,7 +372,7 @@ class Loader:
             if record is self.file.whole:
                 notes.append("the CPU ran the model as it was: the file has no plan for these shapes")
             plan = self._bound(record, held, loaded)
-            return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), held=held)
+            return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), shapes=held)
         except (KeyError, IndexError, TypeError) as error:  # of the record: what drivers raise is translated before
             close_all(loaded_step.program for loaded_step in loaded.values())
             raise self.file.container.damaged(f"a plan contradicts itself ({describe(error)})") from error
@@ -401,7 +380,7 @@ class Loader:
             close_all(loaded_step.program for loaded_step in loaded.values())
             raise
 
-    def held_sizes(self, record: Message) -> HeldSizes | None:
+    def held_sizes(self, record: Message) -> ShapeSet | None:
         """Read at which shapes a plan holds; None where these are its own alone."""
         if not record.HasField("open"):
             return None
@@ -412,7 +391,7 @@ class Loader:
     def load_steps(
         self,
         record: Message,
-        held: HeldSizes | None,
+        held: ShapeSet | None,
         positions: Iterable[int],
         loaded: dict[int, Loaded],
         notes: list[str],
@@ -425,7 +404,7 @@ class Loader:
         self,
         number: int,
         record: Message,
-        held: HeldSizes | None,
+        held: ShapeSet | None,
         before: Mapping[int, Loaded],
         notes: list[str],
     ) -> Loaded:
@@ -500,14 +479,14 @@ class Loader:
             without=tuple(segment.without),
         )
 
-    def _bound(self, record: Message, held: HeldSizes | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
+    def _bound(self, record: Message, held: ShapeSet | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
         devices, reads = (
             [getattr(loaded_step, name) for loaded_step in loaded.values()] for name in ("device", "inputs")
         )
         binder = self.binder(record, devices, dict(enumerate(reads)))
         steps = [step_of(binder, number, loaded_step) for number, loaded_step in loaded.items()]
         is_told = any(loaded_step.takes_sizes for loaded_step in loaded.values())
-        return binder.plan(steps, held.size_class if held is not None and (is_told or held.gives) else None)
+        return binder.plan(steps, held.guards if held is not None and (is_told or held.gives_sizes) else None)
 
     def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
         """What binds the steps of a plan.

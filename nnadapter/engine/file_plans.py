@@ -2,60 +2,34 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
+from nnadapter.engine.dynamic_plans import DynamicPlan, DynamicPlans
 from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.file_loading import FilePlan, Loaded, Loader, step_of
-from nnadapter.engine.plan_source import LeasedPlan, ShapeTest
 from nnadapter.engine.plan_store import PlanCache
-from nnadapter.engine.shape_messages import HeldSizes, read_shape_derived_values
-from nnadapter.engine.specialization import (
-    Build,
-    ProgramOwner,
-    ProgramSharer,
-    SegmentRequest,
-    SpecializationRefusedError,
-    SpecializedPrograms,
-    check_admitted,
-)
+from nnadapter.engine.shape_messages import read_shape_derived_values
+from nnadapter.engine.shape_sets import ShapeSet
+from nnadapter.engine.specialization import Build, SegmentRequest, SpecializedPrograms, check_admitted
 from nnadapter.engine.trace_messages import read_number
 from nnadapter.files.messages import Message
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.offering.part import Part, SpecializablePart
 from nnadapter.onnx.signature import Shapes
-from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
 from nnadapter.process.resources import close_all
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SpecializedFilePlan(ProgramSharer, FilePlan):
-    """A plan of a file at one set of sizes, whose programs it shares with others of its class."""
-
-    of: SpecializedPrograms[SpecializedFilePlan]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FilePlanSpecializations(ProgramOwner):
-    """A class of shapes of a file; it does not run itself, but the plans that are filled."""
-
-    held: HeldSizes
-    filling: SpecializedPrograms[SpecializedFilePlan]
-
-
-def is_filled(record: Message) -> bool:
-    """Whether segments of a plan are compiled for each set of sizes."""
+def is_template(record: Message) -> bool:
+    """Return whether segments of a plan are compiled for each set of sizes."""
     return any(step.HasField("given") for step in record.steps)
 
 
-def load_class(loader: Loader, record: Message) -> FilePlanSpecializations:
-    """Return the class of a plan that is filled, with the programs that serve all sizes.
+def load_template(loader: Loader, record: Message) -> FilePlan:
+    """Return the template of a plan, with the programs that serve all sizes.
 
     Raises:
         CompiledModelError: the file is damaged, or has nothing that runs here.
@@ -68,14 +42,14 @@ def load_class(loader: Loader, record: Message) -> FilePlanSpecializations:
         fillable = dict(_fillable(loader, record, held.trace))
         others = [number for number in range(len(record.steps)) if number not in fillable]
         loader.load_steps(record, held, others, shared, notes)
-        return FilePlanSpecializations(held=held, filling=_filling(loader, record, held, fillable, shared, notes))
+        return _bind_template(loader, record, held, fillable, shared, notes)
     except BaseException:
         close_all(loaded_step.program for loaded_step in shared.values())
         raise
 
 
 def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[int, SpecializablePart]:
-    """The segments that are filled here: one whose device is absent is run by the CPU, which takes all sizes."""
+    """Return the segments to specialize; one whose device is absent runs on the CPU, which takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:
@@ -85,28 +59,26 @@ def _fillable(loader: Loader, record: Message, trace: SymbolicTrace) -> Mapping[
     return parts
 
 
-def _filling(
+def _bind_template(
     loader: Loader,
     record: Message,
-    held: HeldSizes,
+    held: ShapeSet,
     fillable: Mapping[int, SpecializablePart],
     shared: Mapping[int, Loaded],
     notes: list[str],
-) -> SpecializedPrograms[SpecializedFilePlan]:
+) -> FilePlan:
     steps = range(len(record.steps))
     devices = [shared[number].device if number in shared else record.steps[number].device for number in steps]
     reads = {number: shared[number].inputs if number in shared else fillable[number].inputs for number in steps}
     binder = loader.binder(record, devices, reads)
 
-    def wrap(
-        plan: CompiledPlan, _: Mapping[int, float], of: SpecializedPrograms[SpecializedFilePlan]
-    ) -> SpecializedFilePlan:
-        told = tuple(dict.fromkeys(notes))
-        return SpecializedFilePlan(plan=plan, record=record, notes=told, held=held, of=of)
+    def wrap(plan: CompiledPlan, _: Mapping[int, float], programs: SpecializedPrograms[FilePlan]) -> FilePlan:
+        return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), programs=programs)
 
     bound = {number: (step_of(binder, number, loaded_step), 0.0) for number, loaded_step in shared.items()}
     build = _build(loader, record, notes)
-    return SpecializedPrograms(binder.steps, fillable, held.size_class, binder, bound, build, wrap)
+    programs = SpecializedPrograms(binder.steps, fillable, held.guards, binder, bound, build, wrap)
+    return FilePlan(plan=binder.plan([]), record=record, shapes=held, programs=programs, is_template=True)
 
 
 def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
@@ -131,160 +103,58 @@ def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
     return build
 
 
-_MOST_REFUSED = 256
-
-
-class OpenFilePlans:
-    """The plans of one file that leave sizes open; usable from many threads.
+class FileDynamicPlans(DynamicPlans[FilePlan]):
+    """Plans with dynamic shapes of a compiled file. Usable from many threads at once.
 
     Args:
-        records: of all of its plans.
+        records: of all plans of the file.
         loader: of the file.
-        plans: where plans are kept.
+        plans: cache of the plans.
     """
 
     def __init__(self, records: Sequence[Message], loader: Loader, plans: PlanCache[FilePlan]) -> None:
+        super().__init__(plans, len(records), "shapes that devices refuse")
         self._records = [record for record in records if record.HasField("open")]
-        self._truths = [tuple(record.truths) for record in self._records]
-        self._loader, self._plans = loader, plans
-        self._classes: PlanCache[FilePlanSpecializations] = PlanCache(len(records), sys.maxsize)
-        """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
-        self._held: dict[int, HeldSizes] = {}
-        """At which shapes each holds, read when somebody asks; of one that was loaded, its own."""
+        self._loader = loader
         self._reading = new_lock()
-        self._order: tuple[int, ...] = tuple(range(len(self._records)))
-        """The one used last first."""
-        self._refused: Cache[object, bool] = Cache("shapes that devices refuse", _MOST_REFUSED)
-        """Of each plan: another one has other segments."""
-
-    def take(self, use: object, shapes: Shapes, truths: Sequence[bool] = ()) -> LeasedPlan[FilePlan] | None:
-        """Take the plan for these shapes, loaded now if it is not; None where there is none. See `PlanCache.take`.
-
-        Args:
-            use: see there.
-            shapes: of inputs.
-            truths: the choice that the plan is for.
-        """
-        for number in self._order:
-            if self._truths[number] != tuple(truths):
-                continue
-            held = self._held_by(number)
-            holds, sizes = held.at(shapes)
-            if holds:
-                taken = self._taken(use, number, held, shapes, sizes)
-                if taken is not None:
-                    self._remember(number)
-                    return taken
-        return None
-
-    def serves(self, plan: FilePlan, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
-        """What says at which shapes a plan that was loaded holds; None for one that holds at one set of them.
-
-        See `OpenPlan.serves`.
-        """
-        held = plan.held
-        if held is None or isinstance(plan, SpecializedFilePlan):
-            return None
-        at = held.at
-        if held.size_class is not None and held.bounds is None:  # it says of every size what it has to be
-            return at
-        return lambda shapes: at(shapes) if declares(shapes) else (False, None)
+        self._all = tuple(
+            DynamicPlan((number,), None, is_template=is_template(record), branch=tuple(record.truths))
+            for number, record in enumerate(self._records)
+        )
+        self._entries = self._all
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of plans."""
         return len(self._records)
 
     @property
-    def held(self) -> list[HeldSizes]:
-        """The shapes that each of them serves."""
-        return [self._held_by(number) for number in range(len(self._records))]
+    def shape_sets(self) -> list[ShapeSet]:
+        """The shapes that each plan serves."""
+        return list(map(self.shapes_of, self._all))
 
-    def broken(self, shapes: Shapes) -> list[str]:
-        """Why each of them does not hold at these shapes, in words."""
+    def why_not(self, shapes: Shapes) -> list[str]:
+        """Return the reason of each plan not to serve some shapes, in words."""
         sizes = tuple(shapes.values())
         return [
             "a device refuses its segment at these sizes"
-            if self._refused.get((number, sizes))
-            else self._held_by(number).broken(shapes)
-            for number in range(len(self._records))
+            if self._refused.get((entry.key, sizes))
+            else self.shapes_of(entry).why_not(shapes)
+            for entry in self._all
         ]
 
-    def close(self) -> None:
-        """Drop the classes; their plans are dropped with the others."""
-        self._classes.close()
+    def make(self, entry: DynamicPlan) -> FilePlan:
+        """Load a plan."""
+        record = self._record_of(entry)
+        return load_template(self._loader, record) if entry.is_template else self._loader.load(record)
 
-    def _held_by(self, number: int) -> HeldSizes:
-        known = self._held.get(number)
-        if known is not None:
-            return known
-        with self._reading:
-            if number not in self._held:
-                held = self._loader.held_sizes(self._records[number])
-                assert held is not None, "the plan leaves sizes open"
-                self._held[number] = held
-            return self._held[number]
+    def shapes_of(self, entry: DynamicPlan) -> ShapeSet:
+        """Return the shapes that a plan serves: those in the file, until the plan is loaded."""
+        if entry.shapes is None:
+            with self._reading:
+                if entry.shapes is None:
+                    entry.shapes = self._loader.held_sizes(self._record_of(entry))
+        return super().shapes_of(entry)
 
-    def _taken(
-        self, use: object, number: int, held: HeldSizes, shapes: Shapes, sizes: Sequence[Any] | None
-    ) -> LeasedPlan[FilePlan] | None:
-        record = self._records[number]
-        if is_filled(record):
-            return self._filled(use, number, held, shapes, sizes)
-        lease, plan = self._plans.take(use, (number,), lambda: self._loader.load(record))
-        sizes_now = self._as_loaded(number, held, plan.held, shapes, sizes)
-        if sizes_now is None:
-            self._leave(use)
-            return None
-        return lease, plan, sizes_now[0]
-
-    def _filled(
-        self, use: object, number: int, held: HeldSizes, shapes: Shapes, sizes: Sequence[Any] | None
-    ) -> LeasedPlan[FilePlan] | None:
-        key = number, tuple(shapes.values())
-        if self._refused.get(key):
-            return None
-        try:
-            lease, plan = self._plans.take(use, key, lambda: self._fill(number, shapes))
-        except SpecializationRefusedError:
-            self._refused.put(key, True)
-            self._leave(use)
-            return None
-        assert isinstance(plan, SpecializedFilePlan), "it was filled"
-        sizes_now = self._as_loaded(number, held, plan.held, shapes, sizes)
-        return lease, plan, plan.of.told(sizes_now[0] if sizes_now is not None else None)
-
-    def _fill(self, number: int, shapes: Shapes) -> FilePlan:
-        use, record = object(), self._records[number]
-        try:
-            _, of_class = self._classes.take(use, number, lambda: load_class(self._loader, record))
-            self._held[number] = of_class.held
-            holds, sizes = of_class.held.at(shapes)
-            if not holds or sizes is None:
-                raise SpecializationRefusedError("the class does not hold at these shapes as it was compiled here")
-            return of_class.filling.at(sizes, self._plans.make_room)
-        finally:
-            self._classes.users.pop(use, None)
-            self._classes.close_unused()
-
-    def _as_loaded(
-        self, number: int, before: HeldSizes, held: HeldSizes | None, shapes: Shapes, sizes: Sequence[Any] | None
-    ) -> tuple[Sequence[Any] | None] | None:
-        """What the programs are told of sizes; None where a plan does not hold, as its devices compiled it here.
-
-        A driver numbers what follows from sizes anew, and may have decided on more of it.
-        """
-        if held is before or held is None:
-            return (sizes,)
-        self._held[number] = held
-        holds, sizes = held.at(shapes)
-        return (sizes,) if holds else None
-
-    def _remember(self, number: int) -> None:
-        if self._order[0] != number:
-            self._order = (number, *(plan_number for plan_number in self._order if plan_number != number))
-
-    def _leave(self, use: object) -> None:
-        """End a use before its run; what was not made is forgotten."""
-        self._plans.users.pop(use, None)
-        self._plans.close_unused()
+    def _record_of(self, entry: DynamicPlan) -> Message:
+        return self._records[self._all.index(entry)]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_loading import FilePlan, Loader, Requests, open_devices
 from nnadapter.engine.messages import read_array
-from nnadapter.engine.plan_source import BranchTest, InputShapes, LeasedPlan, PlanSource, ShapeTest
+from nnadapter.engine.plan_source import BranchTest, InputShapes, LeasedPlan, PlanSource
 from nnadapter.engine.plan_store import PlanCache, PlanCounts
+from nnadapter.engine.shape_sets import ShapeTest
 from nnadapter.errors import InvalidInputError, InvalidOptionError, NNAdapterError
 from nnadapter.files.messages import Message
 from nnadapter.onnx.signature import Shapes
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from nnadapter.engine.branch_conditions import Fork
     from nnadapter.engine.cpu_fallback import CpuFallback
-    from nnadapter.engine.file_plans import OpenFilePlans
+    from nnadapter.engine.file_plans import FileDynamicPlans
     from nnadapter.engine.observed import KeptReport
     from nnadapter.onnx.preparation.branch_decisions import Truths
 
@@ -86,7 +87,7 @@ class FilePlanSource(PlanSource[FilePlan]):
         )
         make_room = self.plans.room_maker()
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, whole)
-        self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
+        self._open = self._dynamic_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
             # Of several choices or classes, the first run says which one is wanted.
             if self._fork is None and (self._open is None or self._open.count < 2):
@@ -173,7 +174,11 @@ class FilePlanSource(PlanSource[FilePlan]):
         record = self._records.get(key)
         if record is not None:
             return (*self.plans.take(use, key, lambda: self._loader.load(record)), None)
-        return None if self._open is None or None in shapes else self._open.take(use, self.known_shapes(shapes), truths)
+        return (
+            None
+            if self._open is None or None in shapes
+            else self._open.take_existing(use, self.known_shapes(shapes), tuple(truths))
+        )
 
     def fits(self, feed: Mapping[str, Any]) -> BranchTest | None:
         """See `PlanSource.fits`."""
@@ -184,23 +189,23 @@ class FilePlanSource(PlanSource[FilePlan]):
 
     def serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> ShapeTest | None:
         """See `PlanSource.serves`."""
-        return None if self._open is None else self._open.serves(compiled, self.signature.declares)
+        return None if compiled.shapes is None else compiled.shapes.test(self.signature.declares)
 
     def may_serve(self, compiled: FilePlan, shapes: InputShapes) -> bool:
         """See `PlanSource.may_serve`."""
         return shapes not in self._own_shapes
 
-    def _open_plans(self) -> OpenFilePlans:
-        from nnadapter.engine.file_plans import OpenFilePlans  # it fills segments; most files need none of it
+    def _dynamic_plans(self) -> FileDynamicPlans:
+        from nnadapter.engine.file_plans import FileDynamicPlans  # it fills segments; most files need none of it
 
-        return OpenFilePlans(self._file.message.plans, self._loader, self.plans)
+        return FileDynamicPlans(self._file.message.plans, self._loader, self.plans)
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
         from nnadapter.engine.file_texts import command
 
         got = ", ".join(f"{name}={list(shape or ())}" for name, shape in zip(self.input_names, shapes, strict=True))
         known = self.known_shapes(tuple(shapes))
-        reasons = [] if self._open is None else self._open.broken(known)
+        reasons = [] if self._open is None else self._open.why_not(known)
         broken = " or ".join(f"({why})" for why in dict.fromkeys(reasons) if why)
         return InvalidInputError(
             f"the compiled model is for input shapes {self._served()}, got {got}{broken and f' {broken}'}; compile it "
@@ -210,7 +215,7 @@ class FilePlanSource(PlanSource[FilePlan]):
     def _served(self) -> str:
         from nnadapter.engine.file_texts import served
 
-        return served(self._file, [] if self._open is None else self._open.held)
+        return served(self._file, [] if self._open is None else self._open.shape_sets)
 
 
 def _fork_of(file: CompiledFile) -> Fork[Truths] | None:

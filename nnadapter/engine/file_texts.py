@@ -13,7 +13,8 @@ from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_loading import FileDevice, FileDevices, open_devices, reason_against
 from nnadapter.engine.messages import PROGRAM, Segments
 from nnadapter.engine.plan_store import PLAN_FOR_EACH
-from nnadapter.engine.shape_messages import HeldSizes, read_open_sizes
+from nnadapter.engine.shape_messages import read_open_sizes
+from nnadapter.engine.shape_sets import ShapeSet
 from nnadapter.errors import NNAdapterError, describe
 from nnadapter.files.messages import Message
 from nnadapter.ir.symbolic_numbers import SymbolicNumber
@@ -28,12 +29,12 @@ _MOST_ALIKE = 2
 """Inputs of one shape that are each told."""
 
 
-def served(file: CompiledFile, held: Sequence[HeldSizes]) -> str:
+def served(file: CompiledFile, held: Sequence[ShapeSet]) -> str:
     """Return `served_sets` in one sentence."""
     return " or ".join(served_sets(file, held))
 
 
-def served_sets(file: CompiledFile, held: Sequence[HeldSizes]) -> Sequence[str]:
+def served_sets(file: CompiledFile, held: Sequence[ShapeSet]) -> Sequence[str]:
     """Return the shapes that the plans of a file serve: a name stands for any size that it may have.
 
     Args:
@@ -52,7 +53,7 @@ def served_sets(file: CompiledFile, held: Sequence[HeldSizes]) -> Sequence[str]:
     return texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
 
 
-def plans_held(file: CompiledFile) -> list[HeldSizes]:
+def plans_held(file: CompiledFile) -> list[ShapeSet]:
     """Return the shapes that the plans of a file serve which leave sizes open.
 
     Raises:
@@ -100,10 +101,10 @@ def _may_leave_open(file: CompiledFile) -> bool:
     return is_open and not is_told and not any(plan.HasField("open") for plan in plans)
 
 
-def _of_class(file: CompiledFile, held: HeldSizes) -> str:
+def _of_class(file: CompiledFile, held: ShapeSet) -> str:
     names = {row.name: row for rows in (file.signature.inputs, file.signature.overridable) for row in rows}
-    if held.size_class is not None:
-        shapes = dict(_by_class(held.size_class.shapes, {name: row.shape or () for name, row in names.items()}))
+    if held.guards is not None:
+        shapes = dict(_by_class(held.guards.shapes, {name: row.shape or () for name, row in names.items()}))
         return in_words(shapes if held.bounds is None else dict(_within(shapes, held.bounds)))
     if held.bounds is not None:
         return in_words(dict(_by_bounds(held.bounds, names)))

@@ -8,8 +8,9 @@ once. Where devices cannot, every set of shapes has a plan of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import proxy
 
@@ -17,23 +18,35 @@ from nnadapter.drivers.onnxruntime.program import not_counting, pools_held
 from nnadapter.drivers.tensor_copies import on_host
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled
-from nnadapter.engine.dynamic_plans import FixedSizesError, OpenPlans
+from nnadapter.engine.dynamic_plans import DynamicPlan, DynamicPlans, FixedSizesError
 from nnadapter.engine.fallback import refuse_fallback
-from nnadapter.engine.plan_source import InputShapes, LeasedPlan, ShapeTest
-from nnadapter.engine.plan_store import PlanCache
-from nnadapter.engine.specialization import SpecializedPlans
+from nnadapter.engine.plan_source import InputShapes, LeasedPlan
+from nnadapter.engine.plan_store import PLAN_FOR_EACH, ExistingOnly, PlanCache
+from nnadapter.engine.shape_sets import ProbedBounds, ShapeSet, ShapeTest
 from nnadapter.errors import CompilationError, InvalidModelError
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import feed_for
+from nnadapter.onnx.preparation.kv_cache_sizes import agreeing, next_token_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
+from nnadapter.planning.bounds import Bounds, nearby
 from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.opening import ShapeDependentRefusal, is_worth_it, partition_dynamic, with_dynamic_verdicts
+from nnadapter.planning.opening import (
+    DynamicPartitioning,
+    ShapeDependentRefusal,
+    growing_inputs,
+    is_full,
+    is_worth_it,
+    partition_dynamic,
+    unread_inputs,
+    with_dynamic_verdicts,
+)
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
+from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
-from nnadapter.traces.trace import PLAN, SESSION
+from nnadapter.traces.trace import PLAN, SESSION, WAIT
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -41,6 +54,311 @@ if TYPE_CHECKING:
 
 
 _Made = TypeVar("_Made")
+
+
+_MOST_CHECKED = 256
+_MOST_UNSERVED = 256
+_MOST_REASONS = 3
+"""Reasons for further plans that a report shows."""
+_MOST_IN_VAIN = 4
+"""Plans in a row that served no other shapes; afterwards new ones are tried seldom until one has served again."""
+
+
+class ModelDynamicPlan(DynamicPlan):
+    """A plan with dynamic shapes of a model.
+
+    Args:
+        key: of the plan in its cache.
+        made_at: shapes at which it is made.
+        is_cost_dependent: costs at those shapes decided the placement, so that it serves shapes near them.
+    """
+
+    key: tuple[str, int]
+
+    def __init__(self, key: tuple[str, int], made_at: Shapes, *, is_cost_dependent: bool = False) -> None:
+        super().__init__(key, None, is_template=False)
+        self.made_at = made_at
+        self.opening: DynamicPartitioning | None = None
+        self.probed: ProbedBounds | None = None
+        self._vicinity = nearby(made_at) if is_cost_dependent else None
+        self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_CHECKED)
+
+    def complete(self, compiled: Compiled) -> Compiled:
+        """Return a plan that was made with the shapes that it serves; bounds that were probed before are reused."""
+        opening = compiled.opening
+        assert opening is not None, "the plan has dynamic shapes"
+        if opening.is_looked_through and self.probed is None:
+            model = compiled.partitioning.model
+            prepared, nodes = model.prepared, model.specialized.positions
+            self.probed = ProbedBounds(
+                Bounds(self.made_at, self.made_at, unread_inputs(prepared)),
+                lambda shapes: is_full(prepared, nodes, shapes),
+                partial(agreeing, prepared),
+            )
+
+        def indices_hold(shapes: Shapes) -> bool:
+            return self._checked.get_or_make(tuple(shapes.values()), lambda: opening.indices_hold(shapes))
+
+        self.shapes = ShapeSet(opening.sizes, self.probed, self._vicinity, indices_hold if opening.unchecked else None)
+        self.opening, self.is_template = opening, bool(opening.fillable)
+        return replace(compiled, shapes=self.shapes)
+
+    def why_not(self, shapes: Shapes) -> str:
+        """Return why it does not serve some shapes, in words."""
+        return "other nodes are left to run" if self.shapes is None else self.shapes.why_not(shapes)
+
+
+class ModelDynamicPlans(DynamicPlans[Compiled]):
+    """Plans with dynamic shapes of a model. Usable from many threads at once.
+
+    Args:
+        plans: cache of the plans.
+        setting: of the session.
+        inputs: names.
+        prepared: returns the model.
+        make: makes a plan at some shapes, or raises `FixedSizesError`.
+        planned_at: returns shapes that have plans of their own, from which `make` makes a plan sooner.
+        limit: the largest number of plans; the one used longest ago is dropped first.
+        number: distinguishes its plans from those of the session's other models.
+    """
+
+    _entries: tuple[ModelDynamicPlan, ...]
+
+    def __init__(
+        self,
+        plans: PlanCache[Compiled],
+        setting: Setting,
+        inputs: Sequence[str],
+        prepared: Callable[[], Prepared],
+        make: Callable[[Shapes], Compiled],
+        planned_at: Callable[[], Iterable[Shapes]],
+        limit: int,
+        number: int = 0,
+    ) -> None:
+        super().__init__(plans, limit, "shapes that are not filled")
+        self._limit, self._count, self._planned_at = limit, 0, planned_at
+        self._key_name = f"open {number}" if number else "open"
+        self._inputs, self._prepared, self._make_at = inputs, prepared, make
+        self._trace, self._weighs = setting.trace, setting.constraints.policy.weighs
+        takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
+        self.needs_elements = False in takes_ir
+        """A device takes ONNX: tensors without elements have plans of their own, except for a cache at its start."""
+        self._is_made_with_elements = takes_ir == {False}
+        """Guards of a device that takes IR cover tensors without elements."""
+        self._reasons: list[str] = []
+        """Why each plan after the first was made."""
+        self._in_vain = 0
+        self._wanted = 0
+        """Number of shapes for which a new plan was wanted."""
+        self._refusal = ""
+        """Why there was none, the last time that one was wanted."""
+        self._is_impossible = False
+        """No plan is possible for any shapes."""
+        self._making, self._ordering = new_lock(), new_lock()
+        self._growing: Mapping[str, int] | None = None
+
+    @property
+    def widened(self) -> int:
+        """How often the bounds of plans were widened."""
+        return sum(entry.probed.widened for entry in self._entries if entry.probed is not None)
+
+    def describe(self, exception: str) -> str:
+        """Return which shapes the plans serve, or why there is none, in words; empty if none was wanted.
+
+        Args:
+            exception: the shapes that have a plan of their own, in words.
+        """
+        if self._refusal:
+            return f"{PLAN_FOR_EACH}: {self._refusal}"
+        if not self._entries:
+            return ""
+        fixed = next((entry.opening.why_fixed for entry in self._entries if entry.opening is not None), "")
+        what, plural = ("class", "classes") if fixed else ("plan", "plans")
+        count = f"one {what}" if self._count == 1 else f"{self._count} {plural}"
+        shown = [*self._reasons[:_MOST_REASONS], *(["others"] if len(self._reasons) > _MOST_REASONS else [])]
+        reasons = f"; one more when {', then when '.join(shown)}" if shown else ""
+        alone = "; others have plans of their own" if self._in_vain >= _MOST_IN_VAIN else ""
+        own = f", with a plan for every set of them: {fixed}" if fixed else ""
+        return f"{count} for all input shapes{exception}{own}{reasons}{alone}"
+
+    def take(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
+        """Take the plan for some shapes, made now if there is none; None if they have a plan of their own.
+
+        See `PlanCache.take`.
+        """
+        if self._is_impossible:
+            return None
+        if None in shapes:
+            self._refusal, self._is_impossible = "an input is no tensor, or its shape is not known", True
+            return None
+        known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+        if not self._may_serve(known):
+            return None
+        taken = self.take_existing(use, known)
+        if taken is not None or type(use) is ExistingOnly or self._has_own_plan(known):
+            return taken
+        return self._take_new(use, known)
+
+    def test_of(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
+        """Return the test of shapes that a plan is known to serve; None for plans at fixed sizes.
+
+        Bounds cover tensors without elements; without bounds, `_may_serve` decides about them.
+        """
+        shapes, is_known = compiled.shapes, any(entry.opening is compiled.opening for entry in self._entries)
+        if shapes is None or compiled.is_template or not is_known or (self.needs_elements and shapes.limits is None):
+            return None
+        return None if shapes.guards is None and shapes.limits is None else shapes.test(declares)
+
+    def note_served(self) -> None:
+        """Note that the plan used last served other shapes."""
+        self._in_vain = 0
+
+    @property
+    def kept(self) -> tuple[Compiled, ...]:
+        """The plans in the cache, and templates, the one made first before others."""
+        cached = [*self._plans.kept, *self._templates.kept]
+        # A file has no model to check indices that are computed from shapes.
+        savable = [plan for plan in cached if plan.shapes is not None and plan.shapes.holds_indices is None]
+        entries = sorted(self._entries, key=lambda entry: entry.key[1])
+        return tuple(plan for entry in entries for plan in savable if plan.opening is entry.opening)
+
+    def retry(self) -> None:
+        """Forget why no plan was possible: the first shapes may be empty, and others not."""
+        self._refusal, self._is_impossible, self._in_vain = "", False, 0
+
+    def make(self, entry: DynamicPlan) -> Compiled:
+        """Make a plan again at the same shapes, after it was evicted."""
+        assert isinstance(entry, ModelDynamicPlan), "a plan of a model"
+        return entry.complete(self._make_at(entry.made_at))
+
+    def take_entry(
+        self, use: object, entry: DynamicPlan, shape_set: ShapeSet, shapes: Shapes, sizes: Sequence[Any] | None
+    ) -> LeasedPlan[Compiled] | None:
+        """Take a plan; forget it if it cannot be made again."""
+        try:
+            taken = super().take_entry(use, entry, shape_set, shapes, sizes)
+        except FixedSizesError:
+            self.end_use(use)
+            with self._ordering:
+                self._entries = tuple(other for other in self._entries if other is not entry)
+            return None
+        if taken is not None:
+            self._in_vain = 0
+        return taken
+
+    def move_to_front(self, entry: DynamicPlan) -> None:
+        """Note that a plan was used last, and forget the one used longest ago if there are too many."""
+        with self._ordering:
+            super().move_to_front(entry)
+            self._entries = self._entries[: self._limit]
+
+    def drop_all(self) -> None:
+        """Drop all templates, to be made again; the specialized plans are dropped with the other plans."""
+        self._templates.drop_all()
+        self._templates.close_unused()
+
+    def _has_own_plan(self, shapes: Shapes) -> bool:
+        """Return whether no plan with dynamic shapes serves some shapes, as far as is known."""
+        sizes = tuple(shapes.values())
+        refused = self._refused
+        return bool(refused.get(sizes) or any(refused.get((entry.key, sizes)) for entry in self._entries))
+
+    def _take_new(self, use: object, known: Shapes) -> LeasedPlan[Compiled] | None:
+        asked = self._trace.timestamp()
+        with self._making:
+            taken = self.take_existing(use, known)
+            if taken is not None:
+                self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
+            if taken is not None or self._is_impossible or self._has_own_plan(known):
+                return taken
+            self._wanted += 1
+            if self._is_paused:
+                return None
+            try:
+                entry, made = self._make_for(known)
+            except FixedSizesError as refusal:
+                self._in_vain += 1
+                self._refused.put(tuple(known.values()), True)
+                if not self._entries:  # existing plans serve other shapes
+                    self._refusal = str(refusal)
+                    self._is_impossible = refusal.is_for_all
+                return None
+            if self._entries:
+                self._reasons = [*self._reasons, self._entries[0].why_not(known)][: _MOST_REASONS + 1]
+            self._refusal = ""
+            plans = self._templates if made.is_template else self._plans
+            lease, compiled = plans.take(use, entry.key, lambda: made)
+            self._in_vain += 1
+            self._count += 1
+            self.move_to_front(entry)
+            shape_set = self.shapes_of(entry)
+            holds, sizes = shape_set.match(known)
+            if holds and not made.is_template:
+                return lease, compiled, sizes
+            self.end_use(use)
+            return self.take_entry(use, entry, shape_set, known, sizes) if holds else None
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether no plan is tried for these shapes, since those before served no others.
+
+        Earlier shapes may have been unusual, so the 8th, the 16th and so on are tried again.
+        """
+        return self._in_vain >= _MOST_IN_VAIN and bool(self._wanted & (self._wanted - 1))
+
+    def _make_for(self, known: Shapes) -> tuple[ModelDynamicPlan, Compiled]:
+        """Make the next plan; the first one from a plan for other shapes, if it serves these too, to judge no nodes."""
+        key = (self._key_name, self._count)
+        for made_at in [] if self._entries else self._planned_at():
+            if not _are_similar(made_at, known):
+                continue
+            entry = ModelDynamicPlan(key, made_at, is_cost_dependent=self._weighs)
+            try:
+                made = self.make(entry)
+            except FixedSizesError:  # perhaps only at these shapes
+                continue
+            if self.shapes_of(entry).match(known)[0]:
+                return entry, made
+            made.close()
+        entry = ModelDynamicPlan(key, self._with_elements(known), is_cost_dependent=self._weighs)
+        return entry, self.make(entry)
+
+    @property
+    def growing(self) -> Mapping[str, int]:
+        """See `growing_inputs`: a model that has such inputs runs at other shapes for sure."""
+        if self._growing is None:
+            self._growing = growing_inputs(self._prepared())
+        return self._growing
+
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        return unread_inputs(self._prepared())
+
+    def _may_serve(self, shapes: Shapes) -> bool:
+        """Return whether devices take tensors without elements; ONNX devices take those of a cache at its start."""
+        return (
+            not self.needs_elements
+            or all(0 not in shape for shape in shapes.values())
+            or all(
+                size or axis == self.growing.get(name)
+                for name, shape in shapes.items()
+                if name not in self._unread
+                for axis, size in enumerate(shape)
+            )
+        )
+
+    def _with_elements(self, shapes: Shapes) -> Shapes:
+        """Return the shapes at which a plan is made: for devices that take ONNX, a cache at its start has grown."""
+        if not self._is_made_with_elements or all(0 not in shape for shape in shapes.values()):
+            return shapes
+        return next_token_shapes(self._prepared(), shapes)
+
+
+def _are_similar(some: Shapes, others: Shapes) -> bool:
+    """Return whether a plan for some shapes is likely to serve others: sizes of 0 and 1 decide more than others."""
+    return all(
+        [min(size, 2) for size in shape] == [min(size, 2) for size in others[name]] for name, shape in some.items()
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,7 +408,7 @@ class ModelPlans:
         self._first_is_prepared = False
         """Somebody asked for their plan before a run: it stays."""
         own: ModelPlans = proxy(self)  # in a cycle its weights would stay until Python looks for cycles
-        self.open = OpenPlans(
+        self.open = ModelDynamicPlans(
             self._plans,
             session.setting,
             session.inputs,
@@ -104,7 +422,7 @@ class ModelPlans:
     @property
     def sizes_text(self) -> str:
         """Which shapes a plan serves, in words; empty as long as only one set of them was seen."""
-        return self.open.text(" but the first" if self._first else "")
+        return self.open.describe(" but the first" if self._first else "")
 
     def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> LeasedPlan[Compiled]:
         """The plan for these shapes of the inputs: of its own for the first, then one for many, where there is one.
@@ -119,7 +437,7 @@ class ModelPlans:
 
     def take_open(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
         """The plan for many shapes that serves these, made now if there is none; None where none may be."""
-        self.open.try_again()
+        self.open.retry()
         return self.open.take(use, shapes)
 
     def may_serve(self, shapes: InputShapes) -> bool:
@@ -127,8 +445,8 @@ class ModelPlans:
         return shapes != self._first
 
     def serves(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> ShapeTest | None:
-        """See `PlanSource.serves`, and `OpenPlan.serves`."""
-        return self.open.serves(compiled.opening, declares)
+        """See `PlanSource.serves`, and `ShapeSet.test`."""
+        return self.open.test_of(compiled, declares)
 
     def partition_at(self, shapes: Shapes) -> Partitioning:
         """What would be compiled at these shapes."""
@@ -157,7 +475,7 @@ class ModelPlans:
             FixedSizesError: there is none.
         """
         compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
-        if isinstance(compiled, SpecializedPlans):
+        if compiled.is_template:
             return compiled  # each set of shapes has a plan of its own, so the first may stay
         first = self._first
         stays = self._first_is_prepared or not (first and self._plans.drop_unless_used_again(self._key(first)))
@@ -192,7 +510,7 @@ class ModelPlans:
             raise FixedSizesError(str(error)) from error
 
     def _measured_open(self, planner: Planner, shapes: Shapes, measurer: Measurer) -> Compiled:
-        """What is fastest at these shapes, with its sizes left open; for shapes like these (`OpenPlan`).
+        """What is fastest at these shapes, with its sizes left open; for shapes like these.
 
         Raises:
             FixedSizesError: it cannot be, or that takes the gain away.

@@ -21,9 +21,9 @@ from nnadapter.engine.plan_source import (
     LeasedPlan,
     OriginalModelShapes,
     PlanSource,
-    ShapeTest,
 )
 from nnadapter.engine.plan_store import Lease, PlanCache, PlanCounts
+from nnadapter.engine.shape_sets import ShapeTest
 from nnadapter.errors import InvalidInputError, InvalidModelError, ModelFileError
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import original_model
@@ -39,7 +39,6 @@ from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.schemas import since_version
 from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.options import Options
-from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.planner import prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.unloaded import left_to_last_resort
@@ -215,10 +214,10 @@ class ModelPlanSource(PlanSource[Compiled]):
         return self._compiler.incidents
 
     @property
-    def plans_kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
-        """The plans that are kept, those for one set of shapes first, and where those hold that are looked through."""
-        fixed = ((plan, None) for plan in self.plans.kept if not plan.has_dynamic_shapes)
-        return (*fixed, *(kept for model in self._models for kept in model.open.kept))
+    def plans_kept(self) -> tuple[Compiled, ...]:
+        """The plans in the cache, those for one set of shapes first."""
+        fixed = (plan for plan in self.plans.kept if not plan.has_dynamic_shapes)
+        return (*fixed, *(plan for model in self._models for plan in model.open.kept))
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
@@ -386,7 +385,7 @@ class ModelPlanSource(PlanSource[Compiled]):
 
     def note_served(self, compiled: Compiled) -> None:
         """Note that a plan served shapes at which it was not made; see `PlanSource.note_served`."""
-        self._plans_of(compiled).open.served()
+        self._plans_of(compiled).open.note_served()
 
     def _declared_shapes(self) -> Shapes | None:
         """The shapes of all inputs if the model fixes them."""

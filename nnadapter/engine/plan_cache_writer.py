@@ -20,7 +20,6 @@ from nnadapter.engine.observed import NO_PLAN_KEPT
 from nnadapter.engine.plan_entries import FACTS, MOST_PLANS, LinkedContainer, LinkingWriter, Place, facts, facts_of
 from nnadapter.engine.plan_source import OriginalModelShapes
 from nnadapter.engine.saving import ReportMaker, Target, add_message, message_of
-from nnadapter.engine.specialization import SpecializedPlans
 from nnadapter.engine.tracing import driver_program
 from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.messages import Message
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from nnadapter.engine.model_source import ModelPlanSource
 
 
-Plans = Sequence[tuple[Compiled, Bounds | None]]
+Plans = Sequence[Compiled]
 _PARTS = {"Contents": ("part",), "Segment": ("part",), "Program": ("part",), "Plan": ("report",)}
 """Fields of messages that are positions of parts."""
 _MOST_LEFT = 64
@@ -48,7 +47,7 @@ def write_plans(place: Place, plans: Plans, source: ModelPlanSource, make_report
 
     Args:
         place: where they are kept.
-        plans: and where those hold that are looked through.
+        plans: of the source.
         source: of the plans.
         make_report: makes the report of a plan.
 
@@ -224,16 +223,16 @@ class PlanCacheWriter:
         """Write new plans, and release the lock that the caller has acquired."""
         try:
             self._looked_at = _changes(source)
-            kept = [(plan, bounds) for plan, bounds in source.plans_kept if _is_as_planned(plan)]
-            plans = [(plan, bounds) for plan, bounds in kept if self._is_checked(source, plan)]
-            if all(plan in self._written and self._written[plan] is bounds for plan, bounds in plans):
+            kept = [plan for plan in source.plans_kept if _is_as_planned(plan)]
+            plans = {plan: _bounds_of(plan) for plan in kept if self._is_checked(source, plan)}
+            if all(plan in self._written and self._written[plan] is bounds for plan, bounds in plans.items()):
                 return
             if self._writes >= _MOST_WRITES or len(plans) > MOST_PLANS:
                 return
             self._written.update(plans)
             self._writes += 1
             is_still = self._is_unchanged()
-            why = write_plans(self._place, plans, source, self._make_report) if is_still else _CHANGED
+            why = write_plans(self._place, list(plans), source, self._make_report) if is_still else _CHANGED
         except Exception as error:  # noqa: BLE001  nothing of a cache fails a session; what it is, is said
             why = describe(error)
         finally:
@@ -241,6 +240,10 @@ class PlanCacheWriter:
         if why:
             self.note += f"; its plan is not kept: {why}"
             warn_unwritten(why)
+
+
+def _bounds_of(compiled: Compiled) -> Bounds | None:
+    return None if compiled.shapes is None else compiled.shapes.bounds
 
 
 def _changes(source: ModelPlanSource) -> int:
@@ -251,6 +254,6 @@ def _changes(source: ModelPlanSource) -> int:
 
 def _is_as_planned(compiled: Compiled) -> bool:
     """Whether all went as planned, and nothing that was found out here is lost."""
-    steps = compiled.filling.shared.values() if isinstance(compiled, SpecializedPlans) else compiled.plan.steps
+    steps = compiled.plan.steps if compiled.programs is None else compiled.programs.shared.values()
     is_measured = len(compiled.timed) > 1  # `measuring` stores the choice
     return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nnadapter.engine.control import RunControl
     from nnadapter.engine.feed_counts import CountCheck
     from nnadapter.engine.observed import KeptReport, Observed
+    from nnadapter.engine.shape_sets import ShapeTest
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Shape of each input; None for a value without one."""
@@ -27,8 +28,6 @@ OriginalModelShapes = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
 RunResult = tuple[list[Any], Provenance]
 BranchTest = Callable[[Mapping[str, Any]], bool]
 """Returns whether a feed selects the same branches."""
-ShapeTest = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
-"""Returns whether a plan is known to hold at shapes of all inputs, and the symbolic sizes that its programs get."""
 BackgroundRun = Callable[[Mapping[str, Any], Sequence[str], "RunControl | None", "Kept | None"], RunResult | None]
 """Runs the entire model on the CPU, by its feed and output names; None if the CPU does not load it."""
 PlanT = TypeVar("PlanT", bound="RunnablePlan")

@@ -22,9 +22,10 @@ from nnadapter.drivers.tensor_copies import TENSORS
 from nnadapter.engine.bound_steps import BoundStep, own_value
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.engine.executor import CompiledPlan
-from nnadapter.engine.plan_source import BranchTest, RunResult, ShapeTest
+from nnadapter.engine.plan_source import BranchTest, RunResult
 from nnadapter.engine.plan_store import Lease, PlanCache
 from nnadapter.engine.provenance import Provenance, of_one
+from nnadapter.engine.shape_sets import ShapeTest
 from nnadapter.errors import FAILURES
 from nnadapter.onnx.signature import Signature
 

@@ -46,7 +46,6 @@ from nnadapter.engine.messages import (
 from nnadapter.engine.model_source import ModelPlanSource
 from nnadapter.engine.observed import Observed, observed_of
 from nnadapter.engine.shape_messages import write_open_sizes, write_shape_derived_values
-from nnadapter.engine.specialization import SpecializedPlans
 from nnadapter.engine.trace_messages import write_number
 from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
 from nnadapter.files.messages import Message
@@ -56,7 +55,6 @@ from nnadapter.offering.segments import onnx_part
 from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.onnx.preparation.branch_decisions import decision_values
 from nnadapter.planning.alongside import overlap_of
-from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.settling import Partitioning
 from nnadapter.store.container import ContainerWriter, write_container
@@ -134,11 +132,11 @@ def add_message(message: Message, writer: ContainerWriter) -> None:
     writer.add(MODEL, MESSAGES.bytes_of(message))
 
 
-def message_of(plans: Sequence[tuple[Compiled, Bounds | None]], source: ModelPlanSource, target: Target) -> Message:
+def message_of(plans: Sequence[Compiled], source: ModelPlanSource, target: Target) -> Message:
     """Write the parts of plans, and return what says what they are.
 
     Args:
-        plans: of the source, and where those hold that are looked through.
+        plans: of the source.
         source: of the plans.
         target: takes the parts.
 
@@ -160,16 +158,16 @@ def message_of(plans: Sequence[tuple[Compiled, Bounds | None]], source: ModelPla
     for name, array in source.defaults.items():
         write_array(message.defaults.add(), name, array, writer)
     write_metadata(message.metadata, signature.metadata)
-    used = {step.device for compiled, _ in plans for step in _partitioning(compiled).plan.steps}
+    used = {step.device for compiled in plans for step in _partitioning(compiled).plan.steps}
     for device in source.setting.devices:
         if device.name in used:
             row, info = message.devices.add(), device_info(device.name)
             row.name, row.version, row.hardware = device.name, info.version or info.distribution, info.sub_type
             write_options(row.options, device.options)
     unused = {device.name for device in source.setting.devices} - used
-    for compiled, bounds in plans:
+    for compiled in plans:
         report = target.make_report(_observed(compiled, source))
-        _write_plan(message.plans.add(), compiled, bounds, source, target)
+        _write_plan(message.plans.add(), compiled, source, target)
         message.plans[-1].report = writer.add(REPORT, report.to_json().encode())
         message.versions.update({name: text for name, text in report.versions.items() if name not in unused})
         message.machine = report.machine
@@ -183,9 +181,7 @@ def _partitioning(compiled: Compiled) -> Partitioning:
     return compiled.partitioning if compiled.opening is None else compiled.opening.partitioning
 
 
-def _write_plan(
-    message: Message, compiled: Compiled, bounds: Bounds | None, source: ModelPlanSource, target: Target
-) -> None:
+def _write_plan(message: Message, compiled: Compiled, source: ModelPlanSource, target: Target) -> None:
     writer = target.writer
     partitioning = _partitioning(compiled)
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
@@ -199,8 +195,8 @@ def _write_plan(
     known, made = partitioning.model.specialized.constants, partitioning.plan.produced_values
     for name in dict.fromkeys(name for name in graph.outputs if name in known and name not in made):
         write_array(message.constants.add(), name, known[name], writer)
-    if compiled.opening is not None:
-        write_open_sizes(message.open, compiled.opening.sizes, bounds, writer)
+    if compiled.shapes is not None:
+        write_open_sizes(message.open, compiled.shapes, writer)
     bound_steps = _bound_steps(compiled)
     reads = {step.segment: _read_by(step, compiled, bound_steps) for step in steps}
     overlap = overlap_of(partitioning, reads)
@@ -216,7 +212,7 @@ def _write_plan(
 def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
     """What was seen of a plan, and why sizes are fixed, which the sessions of a file do not find out anew."""
     seen = observed_of(compiled, source.counts)
-    has_open = any(plan.has_dynamic_shapes for plan, _ in source.plans_kept)
+    has_open = any(plan.has_dynamic_shapes for plan in source.plans_kept)
     why = "" if has_open or seen.plans is None else seen.plans.served_shapes_text
     notes = list(filter(None, (why, source.choice_note)))
     return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
@@ -224,7 +220,7 @@ def _observed(compiled: Compiled, source: ModelPlanSource) -> Observed:
 
 def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
     """The steps by position; not those that are compiled for each set of sizes."""
-    return compiled.filling.shared if isinstance(compiled, SpecializedPlans) else dict(enumerate(compiled.plan.steps))
+    return dict(enumerate(compiled.plan.steps)) if compiled.programs is None else compiled.programs.shared
 
 
 def _read_by(step: Step, compiled: Compiled, bound: Mapping[int, BoundStep]) -> tuple[str, ...]:
@@ -283,11 +279,11 @@ def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], tar
 def _write_filled(message: Message, position: int, compiled: Compiled, target: Target) -> None:
     """Write a segment that is compiled for each set of sizes, and the programs that there are."""
     writer = target.writer
-    assert isinstance(compiled, SpecializedPlans) and compiled.opening is not None, "its segments are filled"
+    assert compiled.programs is not None and compiled.opening is not None, "its segments are filled"
     fillable = compiled.opening.fillable[_partitioning(compiled).plan.steps[position].segment]
     write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
     write_shape_derived_values(message.given, fillable.given, writer)
-    for at, numbers, bound in compiled.filling.made:
+    for at, numbers, bound in compiled.programs.made:
         row = MESSAGES.new("FilledProgram")
         if at == position and _write_program(row, bound, message.nodes, target):
             for number in numbers:

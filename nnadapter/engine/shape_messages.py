@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.engine.messages import Segments, read_array, read_sizes, write_array, write_ir, write_shape
+from nnadapter.engine.shape_sets import ShapeSet
 from nnadapter.engine.trace_messages import read_trace, traced_numbers, write_trace
 from nnadapter.files.messages import Message
 from nnadapter.ir.guarded_shapes import GuardedShapes, ShapeDerivedTables, ShapeDerivedValues, SymbolicArray
@@ -17,59 +17,28 @@ from nnadapter.planning.bounds import Bounds
 from nnadapter.store.container import Container, ContainerWriter
 
 
-@dataclass(frozen=True, eq=False)
-class HeldSizes:
-    """At which shapes an open plan holds."""
-
-    size_class: GuardedShapes | None
-    """None where no segment hangs on numbers."""
-    bounds: Bounds | None
-    """None where it holds at all sizes."""
-
-    @property
-    def trace(self) -> SymbolicTrace | None:
-        """What its numbers belong to."""
-        return None if self.size_class is None else self.size_class.trace
-
-    @property
-    def gives(self) -> bool:
-        """Whether segments read sizes in every run."""
-        return self.size_class is not None and bool(self.size_class.contents.names)
-
-    def at(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Whether it holds at these shapes, and every number of its class there."""
-        known = None if self.size_class is None else self.size_class.sizes(shapes)
-        of_class = self.size_class is None or known is not None
-        return of_class and (self.bounds is None or self.bounds.hold(shapes)), known
-
-    def broken(self, shapes: Shapes) -> str:
-        """Why it does not hold at these shapes, in words."""
-        broken = "" if self.size_class is None else self.size_class.failed_guard(shapes)
-        return broken or "sizes are smaller or larger than those at which it was looked through"
-
-
-def write_open_sizes(
-    message: Message, sizes: GuardedShapes | None, bounds: Bounds | None, writer: ContainerWriter
-) -> None:
+def write_open_sizes(message: Message, shapes: ShapeSet, writer: ContainerWriter) -> None:
     """Fill a DynamicShapes message.
 
     Raises:
         CompiledModelError: something in it has no form in files.
     """
     message.SetInParent()
+    sizes, bounds = shapes.guards, shapes.bounds
     if sizes is not None:
         row = message.size_class
         dimensions = [size for shape in sizes.shapes.values() for size in shape]
         row.open.extend(place for place, size in enumerate(dimensions) if isinstance(size, SymbolicNumber))
         write_trace(row.trace, sizes.trace)
         write_shape_derived_values(row.given, sizes.contents, writer)
-    for rows, shapes in ((message.least, bounds and bounds.least), (message.most, bounds and bounds.most)):
-        for shape in (shapes or {}).values():
-            write_shape(rows.add(), shape)
-    message.unread.extend(sorted(bounds.unread) if bounds is not None else ())
+    if bounds is not None:
+        for rows, limits in ((message.least, bounds.least), (message.most, bounds.most)):
+            for shape in limits.values():
+                write_shape(rows.add(), shape)
+        message.unread.extend(sorted(bounds.unread))
 
 
-def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> HeldSizes:
+def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> ShapeSet:
     """Return what a DynamicShapes message says.
 
     Args:
@@ -84,12 +53,12 @@ def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> Hel
     if message.HasField("size_class"):
         size_class = _read_class(message.size_class, shapes, segments)
     if not message.least:
-        return HeldSizes(size_class, None)
+        return ShapeSet(size_class, None)
     least, most = (dict(zip(shapes, map(read_sizes, rows), strict=False)) for rows in (message.least, message.most))
     ranks = list(map(len, shapes.values()))
     if any(list(map(len, bound.values())) != ranks for bound in (least, most)):
         raise segments.container.damaged("bounds of sizes are for other inputs")
-    return HeldSizes(size_class, Bounds(least, most, frozenset(message.unread)))
+    return ShapeSet(size_class, Bounds(least, most, frozenset(message.unread)))
 
 
 def write_shape_derived_values(message: Message, given: ShapeDerivedValues, writer: ContainerWriter) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
@@ -22,7 +21,6 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.engine.binder import Binder
 from nnadapter.engine.bound_steps import BoundStep
-from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.execution_pool import SameProgram
 from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.plan_store import Holding
@@ -30,6 +28,7 @@ from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describ
 from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.structure import InputOutputTypes, SpecializedModel
 from nnadapter.offering.part import Part, SpecializablePart, group_specializations
+from nnadapter.onnx.signature import Shapes
 from nnadapter.process.forking import new_lock
 from nnadapter.process.resources import close_all
 from partition.plan import Step
@@ -208,9 +207,19 @@ class SpecializedPrograms(Generic[FilledPlan]):
                 for step in entry.steps
             )
 
-    def told(self, sizes: Sequence[Any] | None) -> Sequence[Any] | None:
-        """What runs of its plans are told of sizes: nothing where no program leaves them open."""
-        return sizes if self._told is not None else None
+    def run_sizes(
+        self, guards: GuardedShapes | None, sizes: Sequence[Any] | None, shapes: Shapes
+    ) -> Sequence[Any] | None:
+        """Return the symbolic sizes that programs get in a run; None if none takes them.
+
+        Args:
+            guards: that were matched.
+            sizes: the symbolic sizes by these guards.
+            shapes: of the inputs, from which sizes are computed by other guards: drivers number them on their own.
+        """
+        if self._told is None or self._told is guards:
+            return sizes if self._told is not None else None
+        return self._told.sizes(shapes)
 
     def holding_of(self, holder: object) -> Holding:
         """The memory of the programs of a plan, any of which other plans may have too."""
@@ -301,38 +310,6 @@ class SpecializedPrograms(Generic[FilledPlan]):
             yield self._binder.step(position, SameProgram(program), inputs, expected=expected)
 
 
-class ProgramOwner:
-    """What holds the programs that serve all plans of a class of shapes: a session's class, or a file's."""
-
-    filling: SpecializedPrograms[Any]
-
-    @property
-    def holding(self) -> Holding:
-        """The memory of the programs that serve all of its plans."""
-        return self.filling.holding_of(self.filling)
-
-    def close(self) -> None:
-        """Close what no plan of the class has."""
-        self.filling.release(self.filling)
-
-
-class ProgramSharer:
-    """A plan at one set of sizes, whose programs it shares with others of its class: a session's, or a file's."""
-
-    plan: CompiledPlan
-    of: SpecializedPrograms[Any]
-
-    @property
-    def holding(self) -> Holding:
-        """See `SpecializedPrograms.holding_of`."""
-        return self.of.holding_of(self)
-
-    def close(self) -> None:
-        """Close what no other plan of the class has."""
-        self.plan.close_fallback()
-        self.of.release(self)
-
-
 def check_admitted(context: Context, calls: NamedCalls, part: Part) -> None:
     """Ask a device about a segment that was filled.
 
@@ -355,17 +332,3 @@ def _expected(model: SpecializedModel) -> OutputCheck:
 def _check(border: InputOutputTypes) -> OutputCheck:
     _, outputs = border
     return [(type_.dimensions, type_.dtype.array_type) for type_ in outputs]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SpecializedPlans(ProgramOwner, Compiled):
-    """A class of shapes; it does not run itself, but the plans that are filled."""
-
-    filling: SpecializedPrograms[SpecializedPlan]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SpecializedPlan(ProgramSharer, Compiled):
-    """A plan at one set of sizes, whose programs it shares with others of its class."""
-
-    of: SpecializedPrograms[SpecializedPlan]

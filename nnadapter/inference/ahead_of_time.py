@@ -153,7 +153,7 @@ def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chos
 
 
 def _count_open(source: ModelPlanSource) -> int:
-    return sum(plan.has_dynamic_shapes for plan, _ in source.plans_kept)
+    return sum(plan.has_dynamic_shapes for plan in source.plans_kept)
 
 
 def _prepared(source: ModelPlanSource, chosen: Chosen | None) -> Prepared:

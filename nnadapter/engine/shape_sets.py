@@ -1,0 +1,125 @@
+"""Sets of input shapes that a plan with dynamic shapes serves: guards, limits of sizes, and checks of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.onnx.signature import Shapes
+from nnadapter.planning.bounds import Bounds
+from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock
+
+if TYPE_CHECKING:
+    from nnadapter.ir.guarded_shapes import GuardedShapes
+    from nnadapter.ir.symbolic_numbers import SymbolicTrace
+
+ShapeTest = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
+"""Returns whether a plan is known to serve shapes of all inputs, and the symbolic sizes that its programs get."""
+_MOST_PROBED = 256
+
+
+class ProbedBounds:
+    """Bounds on the sizes for which a plan holds, widened when a probe finds that it holds outside of them.
+
+    Args:
+        bounds: the first bounds.
+        holds: probes whether the plan holds at some shapes.
+        agreeing: makes the sizes of inputs agree with each other.
+    """
+
+    def __init__(self, bounds: Bounds, holds: Callable[[Shapes], bool], agreeing: Callable[[Shapes], Shapes]) -> None:
+        self.current = bounds
+        self.widened = 0
+        """How often the bounds were widened."""
+        self._holds, self._agreeing = holds, agreeing
+        self._probed: Cache[object, bool] = Cache("shapes beyond bounds", _MOST_PROBED)
+        self._widening = new_lock()
+
+    def hold(self, shapes: Shapes) -> bool:
+        """Return whether the plan holds at some shapes; a probe outside of the bounds is cached."""
+        if self.current.hold(shapes):
+            return True
+        holds = self._probe(shapes)
+        if holds:
+            self._widen(shapes)
+        return holds
+
+    def _probe(self, shapes: Shapes) -> bool:
+        return self._probed.get_or_make(tuple(shapes.values()), lambda: self._holds(shapes))
+
+    def _widen(self, shapes: Shapes) -> None:
+        """Widen the bounds if the plan holds at the new least and largest sizes too, at which no run was.
+
+        The least sizes of inputs together are not the least of each: a mask of 1 goes with a cache of 0.
+        """
+        with self._widening:
+            wider = self.current.widened(shapes)
+            known = (shapes, *self.current.ends)
+            ends = [self._agreeing(end) for end in wider.ends if end not in known]
+            if all(map(self._probe, ends)):
+                self.current = wider
+                self.widened += 1
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeSet:
+    """The shapes that a plan serves: all of its conditions must hold."""
+
+    guards: GuardedShapes | None
+    """Conditions on symbolic sizes; None if no segment depends on sizes."""
+    limits: Bounds | ProbedBounds | None
+    """Limits of sizes, for engines whose guards are not known; None for all sizes."""
+    vicinity: Bounds | None = None
+    """Sizes near those at which costs were compared; None for all sizes."""
+    holds_indices: Callable[[Shapes], bool] | None = None
+    """Checks indices that are computed from shapes; None if all are in range."""
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """The limits of sizes as they are now."""
+        return self.limits.current if isinstance(self.limits, ProbedBounds) else self.limits
+
+    @property
+    def trace(self) -> SymbolicTrace | None:
+        """The trace of the symbolic sizes."""
+        return None if self.guards is None else self.guards.trace
+
+    @property
+    def gives_sizes(self) -> bool:
+        """Whether segments read values that are computed from shapes in every run."""
+        return self.guards is not None and bool(self.guards.contents.names)
+
+    def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+        """Return whether the plan serves some shapes, and the symbolic sizes there."""
+        return self._match(shapes, self.limits)
+
+    def test(self, declares: Callable[[Shapes], bool]) -> ShapeTest:
+        """Return a test of shapes that probes nothing.
+
+        Args:
+            declares: returns whether the model takes some shapes.
+        """
+        if self.guards is not None and not (self.limits or self.vicinity or self.holds_indices):
+            return self.guards.match  # guards cover every dimension
+        return lambda shapes: self._match(shapes, self.bounds) if declares(shapes) else (False, None)
+
+    def why_not(self, shapes: Shapes) -> str:
+        """Return the first condition that some shapes break, in words."""
+        if self.vicinity is not None and not self.vicinity.hold(shapes):
+            return "sizes are far from those at which costs were weighed"
+        failed = "" if self.guards is None else self.guards.failed_guard(shapes)
+        is_fixed = isinstance(self.limits, Bounds)
+        outside = "sizes are smaller or larger than those at which it was looked through"
+        return failed or (outside if is_fixed else "other nodes are left to run")
+
+    def _match(self, shapes: Shapes, limits: Bounds | ProbedBounds | None) -> tuple[bool, Sequence[Any] | None]:
+        sizes = None if self.guards is None else self.guards.sizes(shapes)
+        holds = (
+            (self.guards is None or sizes is not None)
+            and (self.vicinity is None or self.vicinity.hold(shapes))
+            and (limits is None or limits.hold(shapes))
+            and (self.holds_indices is None or self.holds_indices(shapes))
+        )
+        return holds, sizes
