@@ -20,7 +20,7 @@ from nnadapter.converters.quantized_groups import Group, convert_quantized_group
 from nnadapter.converters.registry import converter, is_builtin, lookup
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array
-from nnadapter.ir.operations.matrix import PACKED_BITS
+from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.onnx.body import Body, body_of, function_ops
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal

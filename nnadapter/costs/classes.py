@@ -12,14 +12,13 @@ something else, or comes from there, it may have to change its layout, and that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from nnadapter.ir import operations
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.schema import OperationSchema
+from nnadapter.ir.operations import SCHEMAS
 
 
 class OperationClass(StrEnum):
@@ -68,60 +67,9 @@ NARROW_CHANNELS = 16
 CLASSES = tuple(OperationClass)
 """In their order."""
 
-_Rows = Sequence[OperationSchema]
-_FAMILIES: tuple[tuple[OperationClass, tuple[_Rows, ...]], ...] = (
-    (OperationClass.CONVOLUTION, (operations.convolution.ROWS, operations.volumes.ROWS)),
-    (
-        OperationClass.MATRIX,
-        (operations.matrix.ROWS, operations.attention.ROWS, operations.linear_algebra.ROWS, operations.spectral.ROWS),
-    ),
-    (OperationClass.RECURRENT, (operations.recurrent.ROWS,)),
-    (OperationClass.NORMALIZATION, (operations.normalization.ROWS, operations.norms.ROWS, operations.losses.ROWS)),
-    (
-        OperationClass.REDUCTION,
-        (
-            operations.reduction.ROWS,
-            operations.pooling.ROWS,
-            operations.window_pooling.ROWS,
-            operations.accumulation.ROWS,
-        ),
-    ),
-    (OperationClass.FUNCTION, (operations.functions.ROWS,)),
-    (OperationClass.ELEMENTWISE, (operations.elementwise.ROWS, operations.bits.ROWS, operations.quantization.ROWS)),
-    (
-        OperationClass.MOVEMENT,
-        (
-            operations.movement.ROWS,
-            operations.indexing.ROWS,
-            operations.generation.ROWS,
-            operations.resizing.ROWS,
-            operations.scattering.ROWS,
-            operations.sampling.ROWS,
-        ),
-    ),
-    (OperationClass.OTHER, (operations.custom.ROWS,)),
+CLASS_OF_TYPE: Mapping[str, OperationClass] = MappingProxyType(
+    {type_: OperationClass(row.cost) for type_, row in SCHEMAS.items()}
 )
-_OTHERWISE = {
-    OperationClass.CONVOLUTION: "DEFORMABLE_CONV_2D",
-    OperationClass.FUNCTION: (
-        "EXP LOG SQRT ERF SIN COS TANH SIGMOID SOFTPLUS SOFTSIGN MISH SWISH ELU SELU GELU POW ROTARY_EMBEDDING"
-    ),
-    OperationClass.PIECEWISE: "HARD_SIGMOID HARD_SWISH",
-    OperationClass.ELEMENTWISE: "SQUARE NOT_EQUAL FLOOR_DIV IS_NAN IS_INF BATCH_NORMALIZATION THRESHOLDED_RELU SHRINK",
-    OperationClass.MOVEMENT: "TRILU",
-    OperationClass.VIEW: "RESHAPE ASSIGN STORAGE_CAST BIT_CAST",
-}
-"""Operations whose class is not their family's."""
-
-
-def _classes() -> Iterator[tuple[str, OperationClass]]:
-    for operation_class, schema_tables in _FAMILIES:
-        yield from ((row.type, operation_class) for rows in schema_tables for row in rows)
-    for operation_class, names in _OTHERWISE.items():
-        yield from ((name, operation_class) for name in names.split())
-
-
-CLASS_OF_TYPE: Mapping[str, OperationClass] = MappingProxyType(dict(_classes()))
 """Operation type -> class: every row of the schema table."""
 
 

@@ -7,68 +7,49 @@ from types import MappingProxyType
 
 from nnadapter.errors import InvalidModelError, close_names
 from nnadapter.ir.operations import (
-    accumulation,
     attention,
-    bits,
     convolution,
     custom,
     elementwise,
-    functions,
-    generation,
     indexing,
     linear_algebra,
-    losses,
-    matrix,
     movement,
     normalization,
-    norms,
     pooling,
     quantization,
     recurrent,
     reduction,
-    resizing,
-    sampling,
-    scattering,
-    spectral,
-    volumes,
-    window_pooling,
+    resampling,
 )
 from nnadapter.ir.operations.external import brought_operations
+from nnadapter.ir.operations.row import Row
 from nnadapter.ir.schema import OperationSchema
 
-__all__ = ["BROUGHT", "SCHEMAS", "schema_of"]
+__all__ = ["BROUGHT", "FAMILIES", "SCHEMAS", "schema_of"]
 
 _FAMILIES = (
-    elementwise.ROWS,
-    convolution.ROWS,
-    pooling.ROWS,
-    matrix.ROWS,
-    normalization.ROWS,
-    reduction.ROWS,
-    movement.ROWS,
-    indexing.ROWS,
-    resizing.ROWS,
-    functions.ROWS,
-    bits.ROWS,
-    accumulation.ROWS,
-    linear_algebra.ROWS,
-    generation.ROWS,
-    sampling.ROWS,
-    scattering.ROWS,
-    volumes.ROWS,
-    window_pooling.ROWS,
-    recurrent.ROWS,
-    attention.ROWS,
-    norms.ROWS,
-    losses.ROWS,
-    spectral.ROWS,
-    quantization.ROWS,
-    custom.ROWS,
+    elementwise,
+    convolution,
+    pooling,
+    linear_algebra,
+    normalization,
+    attention,
+    recurrent,
+    reduction,
+    movement,
+    indexing,
+    resampling,
+    quantization,
+    custom,
 )
-
-SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType(
-    {row.type: quantization.quantizable(row) for family in _FAMILIES for row in family}
+FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
+    {
+        family.__name__.rpartition(".")[2]: tuple(quantization.quantizable(row) for row in family.ROWS)
+        for family in _FAMILIES
+    }
 )
+"""The rows by family, which is named as its module."""
+SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
 """The rows by operation type."""
 
 BROUGHT = brought_operations(frozenset(SCHEMAS))

@@ -1,109 +1,95 @@
-"""Convolutions of images. Filters are in ONNX's order whatever the layout of the image."""
+"""Convolutions of images and volumes. Filters are in ONNX's order whatever the layout of the image.
+
+Volumes [N, C, D, H, W] have no other layout; triples are (deep, down, across).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from math import prod
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import FLOATING, OperandType
-from nnadapter.ir.operations.row import Types, integer, integers, present, row
-from nnadapter.ir.operations.shape_rules import check_at_least, check_vector
-from nnadapter.ir.operations.windows import FUSE_ATTRIBUTES, fusable, fused, image_like, image_size, window_count
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
+from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operations.row import Row, check_at_least, check_dimensions, check_onnx_order, check_vector
+from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.windows import AXES, FUSED, fusable, fused, image_like, image_size, moves, window_count
 
-_ROLES = (
-    Role("input", FLOATING),
-    Role("filter", FLOATING, same_dtype_as="input"),
-    Role("bias", FLOATING, optional=True, same_dtype_as="input"),
-)
-_ATTRIBUTES = (
-    Attribute("strides", AttributeKind.INTS, (1, 1), length=2),
-    # pads = (top, left, bottom, right)
-    Attribute("pads", AttributeKind.INTS, (0, 0, 0, 0), length=4),
-    Attribute("dilations", AttributeKind.INTS, (1, 1), length=2),
-    Attribute("group", AttributeKind.INT, 1),
-)
+row = partial(any_row, cost="convolution")
+Ints = Sequence[int]
 
 
-def _filter(types: Types) -> tuple[int, int, int, int]:
-    dimensions = present(types, 1).dimensions
-    if len(dimensions) != 4 or 0 in dimensions:
-        raise InvalidModelError(f"filter has dimensions {list(dimensions)}, expected four, none of them 0")
-    outer, inner, height, width = dimensions
-    return outer, inner, height, width
+def _check_filter(weight: OperandType, rank: int) -> None:
+    if weight.rank != rank or 0 in weight.dimensions:
+        count = {4: "four", 5: "five"}[rank]
+        raise InvalidModelError(f"filter has dimensions {list(weight.dimensions)}, expected {count}, none of them 0")
 
 
-def _check(types: Types, attributes: Attributes, output_channels: int) -> None:
-    check_at_least("strides", integers(attributes, "strides"), 1)
-    check_at_least("dilations", integers(attributes, "dilations"), 1)
-    check_at_least("pads", integers(attributes, "pads"), 0)
-    bias = types[2] if len(types) > 2 else None
-    if bias is not None:
-        check_vector("bias", bias, output_channels)
-
-
-def _group(attributes: Attributes, name: str, channels: int) -> int:
-    group = integer(attributes, "group")
+def _check_group(group: int, name: str, channels: int) -> None:
     if group < 1 or channels % group:
         raise InvalidModelError(f"group is {group}, expected a divisor of {channels} {name} channels")
-    return group
 
 
-def _convolution(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    output_channels, per_group, kernel_height, kernel_width = _filter(types)
-    image = present(types, 0)
-    _, channels, height, width = image_size(image)
-    group = _group(attributes, "output", output_channels)
+def _counts(sizes: Ints, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints) -> list[int]:
+    rank = len(sizes)
+    padded = [size + pads[axis] + pads[axis + rank] for axis, size in enumerate(sizes)]
+    return list(map(window_count, AXES[-rank:], padded, kernel, strides, dilations))
+
+
+def _convolution(
+    image: OperandType,
+    weight: OperandType,
+    bias: OperandType | None = None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    group: int,
+) -> OperandType:
+    _check_filter(weight, image.rank)
+    outputs, per_group, *kernel = weight.dimensions
+    _, channels, *sizes = image_size(image)
+    _check_group(group, "output", outputs)
     if channels != per_group * group:
         raise InvalidModelError(
             f"input has {channels} channels, expected {per_group * group}: "
             f"{per_group} of the filter times group {group}"
         )
-    _check(types, attributes, output_channels)
-    down, across = integers(attributes, "strides")
-    dilation_down, dilation_across = integers(attributes, "dilations")
-    top, left, bottom, right = integers(attributes, "pads")
-    return (
-        image_like(
-            image,
-            output_channels,
-            window_count("height", height + top + bottom, kernel_height, down, dilation_down),
-            window_count("width", width + left + right, kernel_width, across, dilation_across),
-        ),
-    )
+    check_at_least(1, strides=strides, dilations=dilations)
+    check_at_least(0, pads=pads)
+    check_vector("bias", bias, outputs)
+    return image_like(image, outputs, *_counts(sizes, kernel, strides, pads, dilations))
 
 
-def _transposed(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    filter_channels, per_group, kernel_height, kernel_width = _filter(types)
-    image = present(types, 0)
-    _, channels, height, width = image_size(image)
-    group = _group(attributes, "input", channels)
+def _transposed(
+    image: OperandType,
+    weight: OperandType,
+    bias: OperandType | None = None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    group: int,
+    output_padding: Ints,
+) -> OperandType:
+    _check_filter(weight, image.rank)
+    filter_channels, per_group, *kernel = weight.dimensions
+    _, channels, *sizes = image_size(image)
+    _check_group(group, "input", channels)
     if channels != filter_channels:
         raise InvalidModelError(f"input has {channels} channels, expected {filter_channels} as the filter's first axis")
-    _check(types, attributes, per_group * group)
-    down, across = integers(attributes, "strides")
-    dilation_down, dilation_across = integers(attributes, "dilations")
-    top, left, bottom, right = integers(attributes, "pads")
-    more_down, more_across = _output_padding(attributes)
-    return (
-        image_like(
-            image,
-            per_group * group,
-            _spread("height", height, kernel_height, down, dilation_down, more_down - top - bottom),
-            _spread("width", width, kernel_width, across, dilation_across, more_across - left - right),
-        ),
-    )
-
-
-def _output_padding(attributes: Attributes) -> tuple[int, ...]:
-    padding = integers(attributes, "output_padding")
-    check_at_least("output_padding", padding, 0)
-    limits = tuple(map(max, integers(attributes, "strides"), integers(attributes, "dilations")))
-    if any(value >= limit for value, limit in zip(padding, limits, strict=True)):
+    check_at_least(1, strides=strides, dilations=dilations)
+    check_at_least(0, pads=pads)
+    check_vector("bias", bias, per_group * group)
+    check_at_least(0, output_padding=output_padding)
+    limits = list(map(max, strides, dilations))
+    if any(value >= limit for value, limit in zip(output_padding, limits, strict=True)):
         raise InvalidModelError(
-            f"output_padding is {list(padding)}, expected less than the larger of stride and dilation, {list(limits)}"
+            f"output_padding is {list(output_padding)}, expected less than the larger of stride and dilation, {limits}"
         )
-    return padding
+    rank = len(sizes)
+    extra = [more - pads[axis] - pads[axis + rank] for axis, more in enumerate(output_padding)]
+    return image_like(image, per_group * group, *map(_spread, AXES[-rank:], sizes, kernel, strides, dilations, extra))
 
 
 def _spread(name: str, size: int, kernel: int, stride: int, dilation: int, extra: int) -> int:
@@ -115,40 +101,114 @@ def _spread(name: str, size: int, kernel: int, stride: int, dilation: int, extra
     return result
 
 
-def _bias_flops(types: Types, output: OperandType) -> int:
-    return output.size if len(types) > 2 and types[2] is not None else 0
+def _deformable(
+    first: OperandType,
+    weight: OperandType,
+    offset: OperandType,
+    bias: OperandType | None = None,
+    mask: OperandType | None = None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    group: int,
+    offset_group: int,
+) -> OperandType:
+    check_onnx_order(first)
+    _check_filter(weight, 4)
+    batch, channels, *image = first.dimensions
+    outputs, per_group, *kernel = weight.dimensions
+    if group < 1 or outputs % group or channels != per_group * group:
+        raise InvalidModelError(
+            f"group is {group} for {channels} channels, {outputs} outputs and a filter of {per_group} channels, "
+            "expected it to divide the outputs, and the channels to be the filter's times group"
+        )
+    if offset_group < 1 or channels % offset_group:
+        raise InvalidModelError(f"offset_group is {offset_group}, expected a divisor of {channels} channels")
+    check_at_least(1, strides=strides, dilations=dilations)
+    check_at_least(0, pads=pads)
+    sizes = _counts(image, kernel, strides, pads, dilations)
+    taps = offset_group * prod(kernel)
+    check_dimensions("offset", offset, (batch, 2 * taps, *sizes))
+    check_vector("bias", bias, outputs)
+    check_dimensions("mask", mask, (batch, taps, *sizes))
+    return OperandType(first.dtype, (batch, outputs, *sizes))
 
 
-def _convolution_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-    _, per_group, kernel_height, kernel_width = present(types, 1).dimensions
-    products = outputs[0].size * per_group * kernel_height * kernel_width
-    return 2 * products + _bias_flops(types, outputs[0])
+def _bias_flops(output: OperandType, bias: OperandType | None) -> int:
+    return 0 if bias is None else output.size
 
 
-def _transposed_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-    _, per_group, kernel_height, kernel_width = present(types, 1).dimensions
-    products = present(types, 0).size * per_group * kernel_height * kernel_width
-    return 2 * products + _bias_flops(types, outputs[0])
+def _convolution_flops(
+    outputs: Sequence[OperandType],
+    image: OperandType,
+    weight: OperandType,
+    bias: OperandType | None = None,
+    **attributes: object,
+) -> int:
+    return 2 * outputs[0].size * prod(weight.dimensions[1:]) + _bias_flops(outputs[0], bias)
 
 
-ROWS: tuple[OperationSchema, ...] = (
+def _transposed_flops(
+    outputs: Sequence[OperandType],
+    image: OperandType,
+    weight: OperandType,
+    bias: OperandType | None = None,
+    **attributes: object,
+) -> int:
+    return 2 * image.size * prod(weight.dimensions[1:]) + _bias_flops(outputs[0], bias)
+
+
+def _deformable_flops(
+    outputs: Sequence[OperandType],
+    first: OperandType,
+    weight: OperandType,
+    offset: OperandType,
+    bias: OperandType | None = None,
+    mask: OperandType | None = None,
+    **attributes: object,
+) -> int:
+    """Return the steps of the convolution, and of four neighbors weighed for every element of every window."""
+    positions = outputs[0].dimensions[0] * prod(outputs[0].dimensions[2:])
+    sampled = positions * first.dimensions[1] * prod(weight.dimensions[2:])
+    return _convolution_flops(outputs, first, weight, bias) + 8 * sampled
+
+
+_INPUTS = "filter: float as input, bias?: float as input"
+
+ROWS: tuple[Row, ...] = (
     row(
-        "CONV_2D",
-        _ROLES,
+        f"CONV_2D(input[4]: float, {_INPUTS}; {moves(2)}, group: int = 1, {FUSED})",
         fusable(_convolution),
         fused(_convolution_flops),
         "NNAPI CONV_2D, GROUPED_CONV_2D, DEPTHWISE_CONV_2D; ONNX Conv-11; filter [O, C/group, kH, kW]",
-        attributes=(*_ATTRIBUTES, *FUSE_ATTRIBUTES),
-        ranks=(4, 4),
+        quantization="product",
     ),
     row(
-        "CONV_2D_TRANSPOSE",
-        _ROLES,
+        f"CONV_2D_TRANSPOSE(input[4]: float, {_INPUTS}; {moves(2)}, group: int = 1, output_padding: ints[2] = 0 0, "
+        f"{FUSED})",
         fusable(_transposed),
         fused(_transposed_flops),
         "NNAPI TRANSPOSE_CONV_2D; ONNX ConvTranspose-11; filter [C, O/group, kH, kW]",
-        attributes=(*_ATTRIBUTES, Attribute("output_padding", AttributeKind.INTS, (0, 0), length=2), *FUSE_ATTRIBUTES),
-        ranks=(4, 4),
+    ),
+    row(
+        f"CONV_3D(input[5]: float, {_INPUTS}; {moves(3)}, group: int = 1)",
+        _convolution,
+        _convolution_flops,
+        "ONNX Conv-11 of rank 5; filter [O, C/group, kD, kH, kW]",
+    ),
+    row(
+        f"CONV_3D_TRANSPOSE(input[5]: float, {_INPUTS}; {moves(3)}, group: int = 1, output_padding: ints[3] = 0 0 0)",
+        _transposed,
+        _transposed_flops,
+        "ONNX ConvTranspose-11 of rank 5; filter [C, O/group, kD, kH, kW]",
+    ),
+    row(
+        "DEFORMABLE_CONV_2D(input[4]: float, filter: float as input, offset: float as input, bias?: float as input, "
+        f"mask?: float as input; {moves(2)}, group: int = 1, offset_group: int = 1)",
+        _deformable,
+        _deformable_flops,
+        "NNADAPTER_DEFORMABLE_CONV_2D; ONNX DeformConv-22 of rank 4; offset [N, offset_group * kH * kW * 2, H, W]",
     ),
 )
 """The rows of this family."""

@@ -12,14 +12,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import ANY, DataType, OperandType
-from nnadapter.ir.operations.row import Types, row
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operations.row import Row, row
+from nnadapter.ir.schema import Attributes, AttributeValue
 
 CUSTOM = "CUSTOM"
 """The operation's type."""
@@ -147,9 +148,9 @@ def _value(value: object) -> object:
     return value
 
 
-def _results(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+def _results(*types: OperandType, **attributes: AttributeValue) -> tuple[OperandType, ...]:
     call = CustomCall.of(attributes)
-    ascending = all(one < other for one, other in zip(call.present, call.present[1:], strict=False))
+    ascending = all(one < other for one, other in pairwise(call.present))
     if len(call.present) != len(types) or not ascending or any(position < 0 for position in call.present):
         raise InvalidModelError(
             f"present is {list(call.present)}, expected one position for each of {len(types)} inputs, ascending"
@@ -159,28 +160,15 @@ def _results(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     return call.outputs
 
 
-def _flops(_: Types, outputs: Sequence[OperandType], __: Attributes) -> int:
-    # Nobody knows what a kernel does. At least it makes every element.
-    return sum(type_.size for type_ in outputs)
-
-
-ROWS: tuple[OperationSchema, ...] = (
+ROWS: tuple[Row, ...] = (
     row(
-        CUSTOM,
-        (Role("inputs", ANY, variadic=True),),
+        "CUSTOM(*inputs; domain: string = , op_type: string, since_version: int = 1, attributes: string = {}, "
+        "present: ints, output_types: string -> *outputs)",
         _results,
-        _flops,
+        # The steps of a kernel are unknown. At least it makes every element.
+        lambda outputs, *types, **attributes: sum(type_.size for type_ in outputs),
         "NNADAPTER_CUSTOM; any one ONNX op, by its domain, name and version",
-        attributes=(
-            Attribute("domain", AttributeKind.STRING, ""),
-            Attribute("op_type", AttributeKind.STRING),
-            Attribute("since_version", AttributeKind.INT, 1),
-            Attribute("attributes", AttributeKind.STRING, "{}"),
-            Attribute("present", AttributeKind.INTS),
-            Attribute("output_types", AttributeKind.STRING),
-        ),
-        outputs=("outputs",),
-        variadic_outputs=True,
+        cost="other",
     ),
 )
 """The rows of this family."""

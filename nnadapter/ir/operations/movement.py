@@ -1,196 +1,174 @@
-"""Operations that move elements and compute nothing: they count no FLOPs."""
+"""Operations that move, repeat or make elements: they compute nothing and count no FLOPs, but for RANGE."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import Layout, OperandType
-from nnadapter.ir.operations.row import Types, integer, integers, no_flops, present, row, string
-from nnadapter.ir.operations.shape_rules import broadcast, check_at_least, check_axis, check_length
-from nnadapter.ir.operations.windows import image_like, image_size, like
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
+from nnadapter.ir.operand import DataType, Layout, OperandType
+from nnadapter.ir.operations.row import Row, broadcast, check_at_least, check_axis, check_length, like
+from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.windows import image_like, image_size
 
-_INPUT = (Role("input"),)
+row = partial(any_row, cost="movement", quantization="moves")
 
 
-def _reshape(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    shape = integers(attributes, "shape")
-    check_at_least("shape", shape, 0)
+def _reshape(first: OperandType, shape: tuple[int, ...]) -> OperandType:
+    check_at_least(0, shape=shape)
     if prod(shape) != first.size:
         raise InvalidModelError(
             f"shape {list(shape)} holds {prod(shape)} elements, expected {first.size} as in {list(first.dimensions)}"
         )
-    return (OperandType(first.dtype, shape),)
+    return OperandType(first.dtype, shape)
 
 
-def _transpose(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    perm = integers(attributes, "perm")
+def _transpose(first: OperandType, perm: Sequence[int], output_layout: str) -> OperandType:
     if sorted(perm) != list(range(first.rank)):
         raise InvalidModelError(f"perm is {list(perm)}, expected an order of the axes 0 to {first.rank - 1}")
-    layout = Layout(string(attributes, "output_layout"))
+    layout = Layout(output_layout)
     if layout is Layout.NHWC and first.rank != 4:
         raise InvalidModelError(f"output_layout is 'NHWC' for rank {first.rank}, expected rank 4")
-    dimensions = first.dimensions
-    return (OperandType(first.dtype, tuple(dimensions[axis] for axis in perm), layout),)
+    return OperandType(first.dtype, tuple(first.dimensions[axis] for axis in perm), layout)
 
 
-def _expand(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    shape = integers(attributes, "shape")
-    check_at_least("shape", shape, 0)
+def _expand(first: OperandType, shape: tuple[int, ...]) -> OperandType:
+    check_at_least(0, shape=shape)
     if broadcast((shape, first.dimensions)) != shape:
         raise InvalidModelError(f"shape is {list(shape)}, expected what {list(first.dimensions)} spreads to")
-    if len(shape) == first.rank:
-        return (like(first, shape),)
-    return (OperandType(first.dtype, shape),)
+    return like(first, shape) if len(shape) == first.rank else OperandType(first.dtype, shape)
 
 
-def _tile(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    repeats = integers(attributes, "repeats")
-    check_length("repeats", repeats, first.rank)
-    check_at_least("repeats", repeats, 0)
-    return (like(first, tuple(size * times for size, times in zip(first.dimensions, repeats, strict=True))),)
+def _tile(first: OperandType, repeats: Sequence[int]) -> OperandType:
+    check_length(first.rank, repeats=repeats)
+    check_at_least(0, repeats=repeats)
+    return like(first, tuple(size * times for size, times in zip(first.dimensions, repeats, strict=True)))
 
 
-def _concat(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    axis = check_axis(integer(attributes, "axis"), first.rank)
+def _concat(first: OperandType, *others: OperandType, axis: int) -> OperandType:
+    check_axis(axis, first.rank)
     before, after = first.dimensions[:axis], first.dimensions[axis + 1 :]
-    total = 0
-    for position, type_ in enumerate(types):
-        dimensions = type_.dimensions if type_ is not None else ()
+    total = first.dimensions[axis]
+    for position, type_ in enumerate(others, 1):
+        dimensions = type_.dimensions
         if len(dimensions) != first.rank or dimensions[:axis] != before or dimensions[axis + 1 :] != after:
             raise InvalidModelError(
                 f"input {position} has dimensions {list(dimensions)}, "
                 f"expected those of input 0, {list(first.dimensions)}, on every axis but {axis}"
             )
         total += dimensions[axis]
-    return (like(first, (*before, total, *after)),)
+    return like(first, (*before, total, *after))
 
 
-def _split(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    axis = check_axis(integer(attributes, "axis"), first.rank)
-    sizes = integers(attributes, "split")
-    check_at_least("split", sizes, 0)
-    if not sizes or sum(sizes) != first.dimensions[axis]:
+def _split(first: OperandType, axis: int, split: Sequence[int]) -> tuple[OperandType, ...]:
+    check_axis(axis, first.rank)
+    check_at_least(0, split=split)
+    if not split or sum(split) != first.dimensions[axis]:
         raise InvalidModelError(
-            f"split is {list(sizes)} with the sum {sum(sizes)}, "
+            f"split is {list(split)} with the sum {sum(split)}, "
             f"expected {first.dimensions[axis]}, the size of axis {axis}"
         )
     before, after = first.dimensions[:axis], first.dimensions[axis + 1 :]
-    return tuple(like(first, (*before, size, *after)) for size in sizes)
+    return tuple(like(first, (*before, size, *after)) for size in split)
 
 
-def _pixels_up(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
+def _pixels_up(first: OperandType, block_size: int, mode: str) -> OperandType:
     _, channels, height, width = image_size(first)
-    block = _block(attributes)
+    block = _block(block_size)
     if channels % (block * block):
         raise InvalidModelError(f"input has {channels} channels, expected a multiple of block_size² = {block * block}")
-    return (image_like(first, channels // (block * block), height * block, width * block),)
+    return image_like(first, channels // (block * block), height * block, width * block)
 
 
-def _pixels_down(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
+def _pixels_down(first: OperandType, block_size: int) -> OperandType:
     _, channels, height, width = image_size(first)
-    block = _block(attributes)
+    block = _block(block_size)
     if height % block or width % block:
         raise InvalidModelError(f"height and width are {height} and {width}, expected multiples of block_size {block}")
-    return (image_like(first, channels * block * block, height // block, width // block),)
+    return image_like(first, channels * block * block, height // block, width // block)
 
 
-def _block(attributes: Attributes) -> int:
-    block = integer(attributes, "block_size")
+def _block(block: int) -> int:
     if block < 1:
         raise InvalidModelError(f"block_size is {block}, expected at least 1")
     return block
 
 
-_AXIS = Attribute("axis", AttributeKind.INT)
+def _fill(value: OperandType, shape: tuple[int, ...]) -> OperandType:
+    check_at_least(0, shape=shape)
+    return OperandType(value.dtype, shape)
 
-ROWS: tuple[OperationSchema, ...] = (
+
+def _range(start: OperandType, delta: OperandType, count: int) -> OperandType:
+    if delta.rank != 0:
+        raise InvalidModelError(f"delta has dimensions {list(delta.dimensions)}, expected a scalar")
+    if count < 0:
+        raise InvalidModelError(f"count is {count}, expected 0 or more")
+    return OperandType(start.dtype, (count,))
+
+
+ROWS: tuple[Row, ...] = (
     row(
-        "RESHAPE",
-        _INPUT,
+        "RESHAPE(input; shape: ints)",
         _reshape,
-        no_flops,
+        0,
         "NNAPI RESHAPE; ONNX Reshape-21 with the shape resolved",
-        attributes=(Attribute("shape", AttributeKind.INTS),),
+        cost="view",
     ),
     row(
-        "TRANSPOSE",
-        _INPUT,
+        "TRANSPOSE(input; perm: ints, output_layout: string(NCHW|NHWC) = NCHW)",
         _transpose,
-        no_flops,
+        0,
         "NNAPI TRANSPOSE; ONNX Transpose-21; output_layout says how the result is to be read",
-        attributes=(
-            Attribute("perm", AttributeKind.INTS),
-            Attribute(
-                "output_layout", AttributeKind.STRING, Layout.NCHW.value, tuple(layout.value for layout in Layout)
-            ),
-        ),
     ),
+    row("EXPAND(input; shape: ints)", _expand, 0, "NNADAPTER_EXPAND; ONNX Expand-13, with the resulting shape"),
+    row("TILE(input; repeats: ints)", _tile, 0, "NNAPI TILE; ONNX Tile-13"),
     row(
-        "EXPAND",
-        _INPUT,
-        _expand,
-        no_flops,
-        "NNADAPTER_EXPAND; ONNX Expand-13, with the resulting shape",
-        attributes=(Attribute("shape", AttributeKind.INTS),),
-    ),
-    row(
-        "TILE",
-        _INPUT,
-        _tile,
-        no_flops,
-        "NNAPI TILE; ONNX Tile-13",
-        attributes=(Attribute("repeats", AttributeKind.INTS),),
-    ),
-    row(
-        "CONCAT",
-        (Role("inputs", variadic=True, same_dtype_as="inputs"),),
+        "CONCAT(*inputs[1..] as inputs; axis: int)",
         _concat,
-        no_flops,
+        0,
         "NNAPI CONCATENATION; NNADAPTER_CONCAT; ONNX Concat-13",
-        attributes=(_AXIS,),
-        ranks=(1, 64),
+        quantization="moves real",
     ),
     row(
-        "SPLIT",
-        _INPUT,
+        "SPLIT(input[1..]; axis: int, split: ints -> *outputs)",
         _split,
-        no_flops,
+        0,
         "NNAPI SPLIT with sizes; ONNX Split-18",
-        attributes=(_AXIS, Attribute("split", AttributeKind.INTS)),
-        outputs=("outputs",),
-        variadic_outputs=True,
-        ranks=(1, 64),
     ),
     row(
-        "DEPTH_TO_SPACE",
-        _INPUT,
+        "DEPTH_TO_SPACE(input[4]; block_size: int, mode: string(DCR|CRD) = DCR)",
         _pixels_up,
-        no_flops,
+        0,
         "NNAPI DEPTH_TO_SPACE; ONNX DepthToSpace-13",
-        attributes=(
-            Attribute("block_size", AttributeKind.INT),
-            Attribute("mode", AttributeKind.STRING, "DCR", ("DCR", "CRD")),
-        ),
-        ranks=(4, 4),
     ),
     row(
-        "SPACE_TO_DEPTH",
-        _INPUT,
+        "SPACE_TO_DEPTH(input[4]; block_size: int)",
         _pixels_down,
-        no_flops,
+        0,
         "NNAPI SPACE_TO_DEPTH; ONNX SpaceToDepth-13",
-        attributes=(Attribute("block_size", AttributeKind.INT),),
-        ranks=(4, 4),
+    ),
+    row(
+        "FILL(value[0]; shape: ints)",
+        _fill,
+        0,
+        "NNAPI FILL; NNADAPTER_FILL; ONNX ConstantOfShape-25",
+        quantization="",
+    ),
+    row(
+        "RANGE(start[0]: number, delta: number as start; count: int)",
+        _range,
+        2,
+        "NNADAPTER_RANGE; ONNX Range-27, with the number of elements in the place of the limit: start + i * delta",
+        quantization="",
+    ),
+    row(
+        "EYE_LIKE(input[2]; to: dtype, k: int = 0)",
+        lambda first, to, k: OperandType(DataType(to), first.dimensions),
+        0,
+        "ONNX EyeLike-22: of the input, the dimensions alone matter",
+        quantization="",
     ),
 )
 """The rows of this family."""

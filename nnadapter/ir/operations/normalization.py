@@ -1,127 +1,172 @@
-"""Normalizations and softmax: the result has the input's dimensions.
+"""Normalizations, softmax, and losses of classifications.
 
 FLOPs per element: batch normalization 2, since its scale and shift are constants of a trained network; the others count
-the steps of their formulas, with mean, centering, square, sum, scale and shift as one each.
+the steps of their formulas, with mean, centering, square, sum, scale and shift as one each. Losses compare scores
+[N, C, d1, …] with classes [N, d1, …]; targets that are `ignore_index` count neither in the loss nor in its mean, and
+-1, which is no class, stands for none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from nnadapter.ir.operand import FLOATING, OperandType
-from nnadapter.ir.operations.row import Types, integer, per_output, present, row
-from nnadapter.ir.operations.shape_rules import (
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operations.row import (
+    Row,
     along_axis,
     check_at_least,
+    check_axes,
     check_axis,
     check_broadcasts_to,
     check_vector,
+    like,
+    per_input,
 )
-from nnadapter.ir.operations.windows import channel_axis, like
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
+from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.windows import channel_axis
 
-_EPSILON = Attribute("epsilon", AttributeKind.FLOAT, 1e-5)
-_AXIS = Attribute("axis", AttributeKind.INT)
-_INPUT = Role("input", FLOATING)
-_SCALE = Role("scale", FLOATING, same_dtype_as="input")
+row = partial(any_row, cost="normalization")
 
 
-def _per_channel(names: tuple[str, ...], types: Types) -> tuple[OperandType, ...]:
-    first = present(types, 0)
+def _per_channel(first: OperandType, *parameters: OperandType, epsilon: float) -> OperandType:
     channels = first.dimensions[channel_axis(first)]
-    for position, name in enumerate(names, 1):
-        check_vector(name, present(types, position), channels)
-    return (like(first, first.dimensions),)
+    names = ("scale", "bias", "mean", "variance")
+    for name, parameter in zip(names, parameters, strict=False):
+        check_vector(name, parameter, channels)
+    return like(first)
 
 
-def _batch(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    return _per_channel(("scale", "bias", "mean", "variance"), types)
+def _layer(first: OperandType, *parameters: OperandType | None, axis: int, epsilon: float) -> OperandType:
+    normalized = first.dimensions[check_axis(axis, first.rank) :]
+    for name, parameter in zip(("scale", "bias"), parameters, strict=False):
+        if parameter is not None:
+            check_broadcasts_to(name, parameter.dimensions, normalized)
+    return like(first)
 
 
-def _instance(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    return _per_channel(("scale", "bias"), types)
+def _local_response(first: OperandType, size: int, **attributes: object) -> OperandType:
+    check_at_least(1, size=(size,))
+    return like(first)
 
 
-def _layer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    normalized = first.dimensions[check_axis(integer(attributes, "axis"), first.rank) :]
-    for name, type_ in zip(("scale", "bias"), types[1:], strict=False):
-        if type_ is not None:
-            check_broadcasts_to(name, type_.dimensions, normalized)
-    return (like(first, first.dimensions),)
-
-
-def _response(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    check_at_least("size", (integer(attributes, "size"),), 1)
-    first = present(types, 0)
-    return (like(first, first.dimensions),)
-
-
-def _response_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
+def _local_response_flops(outputs: Sequence[OperandType], first: OperandType, size: int, **attributes: object) -> int:
     # square, sum over the window, multiply-add, power, divide
-    return outputs[0].size * (integer(attributes, "size") + 5)
+    return outputs[0].size * (size + 5)
 
 
-ROWS: tuple[OperationSchema, ...] = (
+def _root_mean_square(first: OperandType, scale: OperandType, axis: int, epsilon: float) -> OperandType:
+    check_axis(axis, first.rank)
+    check_broadcasts_to("scale", scale.dimensions, first.dimensions)
+    return like(first, dtype=scale.dtype)
+
+
+def _power_norm(first: OperandType, axis: int, p: int) -> OperandType:
+    check_axis(axis, first.rank)
+    if p not in (1, 2):
+        raise InvalidModelError(f"p is {p}, expected 1 or 2")
+    return like(first)
+
+
+def _deviation(first: OperandType, axes: Sequence[int], epsilon: float) -> OperandType:
+    check_axes(axes, first.rank)
+    return like(first)
+
+
+def _loss(
+    first: OperandType, target: OperandType, weight: OperandType | None = None, *, reduction: str, ignore_index: int
+) -> OperandType:
+    batch, classes, *rest = first.dimensions
+    if target.dimensions != (batch, *rest):
+        raise InvalidModelError(f"target has dimensions {list(target.dimensions)}, expected {[batch, *rest]}")
+    check_vector("weight", weight, classes)
+    return OperandType(first.dtype, target.dimensions if reduction == "none" else ())
+
+
+def _softmax_loss(first: OperandType, *others: OperandType, **attributes: object) -> tuple[OperandType, ...]:
+    return _loss(first, *others, **attributes), OperandType(first.dtype, first.dimensions)  # type: ignore[arg-type]
+
+
+_LOSS = (
+    "input[2..]: float, target: index, weight?: float as input; "
+    "reduction: string(none|sum|mean) = mean, ignore_index: int = -1"
+)
+
+ROWS: tuple[Row, ...] = (
+    # ONNX lets the statistics have another floating-point type than the input.
     row(
-        "BATCH_NORMALIZATION",
-        # ONNX lets the statistics have another floating-point type than the input.
-        (_INPUT, *(Role(name, FLOATING) for name in ("scale", "bias", "mean", "variance"))),
-        _batch,
-        per_output(2),
+        "BATCH_NORMALIZATION(input[2..]: float, scale: float, bias: float, mean: float, variance: float; "
+        "epsilon: float = 1e-5)",
+        _per_channel,
+        2,
         "NNADAPTER_BATCH_NORMALIZATION; ONNX BatchNormalization-15 at inference",
-        attributes=(_EPSILON,),
-        ranks=(2, 64),
+        cost="elementwise",
     ),
     row(
-        "LAYER_NORMALIZATION",
-        (_INPUT, _SCALE, Role("bias", FLOATING, optional=True, same_dtype_as="input")),
+        "LAYER_NORMALIZATION(input[1..]: float, scale: float as input, bias?: float as input; "
+        "axis: int, epsilon: float = 1e-5)",
         _layer,
-        per_output(7),
+        7,
         "NNADAPTER_LAYER_NORMALIZATION; ONNX LayerNormalization-17, over every axis from `axis` on",
-        attributes=(_AXIS, _EPSILON),
-        ranks=(1, 64),
     ),
     row(
-        "INSTANCE_NORMALIZATION",
-        (_INPUT, _SCALE, Role("bias", FLOATING, same_dtype_as="input")),
-        _instance,
-        per_output(7),
+        "INSTANCE_NORMALIZATION(input[3..]: float, scale: float as input, bias: float as input; epsilon: float = 1e-5)",
+        _per_channel,
+        7,
         "NNAPI INSTANCE_NORMALIZATION; ONNX InstanceNormalization-6",
-        attributes=(_EPSILON,),
-        ranks=(3, 64),
     ),
     row(
-        "LOCAL_RESPONSE_NORMALIZATION",
-        (_INPUT,),
-        _response,
-        _response_flops,
+        "LOCAL_RESPONSE_NORMALIZATION(input[2..]: float; "
+        "size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0)",
+        _local_response,
+        _local_response_flops,
         "NNAPI LOCAL_RESPONSE_NORMALIZATION; ONNX LRN-13, across channels",
-        attributes=(
-            Attribute("size", AttributeKind.INT),
-            Attribute("alpha", AttributeKind.FLOAT, 1e-4),
-            Attribute("beta", AttributeKind.FLOAT, 0.75),
-            Attribute("bias", AttributeKind.FLOAT, 1.0),
-        ),
-        ranks=(2, 64),
     ),
     row(
-        "SOFTMAX",
-        (_INPUT,),
+        "SOFTMAX(input[1..]: float; axis: int)",
         along_axis,
-        per_output(5),
+        5,
         "NNAPI SOFTMAX; ONNX Softmax-13, along one axis",
-        attributes=(_AXIS,),
-        ranks=(1, 64),
+        quantization="real",
     ),
     row(
-        "LOG_SOFTMAX",
-        (_INPUT,),
+        "LOG_SOFTMAX(input[1..]: float; axis: int)",
         along_axis,
-        per_output(5),
+        5,
         "NNAPI LOG_SOFTMAX; ONNX LogSoftmax-13, along one axis",
-        attributes=(_AXIS,),
-        ranks=(1, 64),
+        quantization="real",
+    ),
+    row(
+        "RMS_NORMALIZATION(input[1..]: float, scale: float; axis: int, epsilon: float = 1e-5)",
+        _root_mean_square,
+        4,
+        "ONNX RMSNormalization-23, over every axis from `axis` on",
+    ),
+    row(
+        "LP_NORMALIZATION(input[1..]: float; axis: int, p: int = 2)",
+        _power_norm,
+        3,
+        "NNADAPTER_LP_NORMALIZATION; NNAPI L2_NORMALIZATION; ONNX LpNormalization-22; zeros where the norm is 0",
+    ),
+    row(
+        "MEAN_VARIANCE_NORMALIZATION(input[1..]: float; axes: ints, epsilon: float = 1e-9)",
+        _deviation,
+        5,
+        "ONNX MeanVarianceNormalization-13; epsilon is added to the deviation",
+    ),
+    row(
+        f"NEGATIVE_LOG_LIKELIHOOD_LOSS({_LOSS})",
+        _loss,
+        # Negation, weight and sum of the loss and of the weights.
+        lambda outputs, first, target, weight=None, **attributes: 4 * target.size,
+        "ONNX NegativeLogLikelihoodLoss-22",
+    ),
+    row(
+        f"SOFTMAX_CROSS_ENTROPY_LOSS({_LOSS} -> output, log_probabilities)",
+        _softmax_loss,
+        per_input(5),
+        "ONNX SoftmaxCrossEntropyLoss-13",
     ),
 )
 """The rows of this family."""

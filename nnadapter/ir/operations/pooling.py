@@ -1,75 +1,157 @@
-"""Pooling of images."""
+"""Pooling of images and volumes: extremes, means, p-norms, positions of what is largest, and the ways back.
+
+MAX_POOL_2D and AVERAGE_POOL_2D take images of either layout. All others take [N, C, …] in ONNX's order. Lists have one
+value per spatial axis.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from math import prod
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import FLOATING, NUMERIC, OperandType
-from nnadapter.ir.operations.row import Types, integers, present, row
-from nnadapter.ir.operations.shape_rules import check_at_least
-from nnadapter.ir.operations.windows import image_like, image_size, window_count, window_count_ceil
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
-
-_ATTRIBUTES = (
-    Attribute("kernel_shape", AttributeKind.INTS, length=2),
-    Attribute("strides", AttributeKind.INTS, (1, 1), length=2),
-    # pads = (top, left, bottom, right)
-    Attribute("pads", AttributeKind.INTS, (0, 0, 0, 0), length=4),
-    Attribute("dilations", AttributeKind.INTS, (1, 1), length=2),
-    Attribute("ceil_mode", AttributeKind.BOOL, False),
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operations.row import Row, Rule, check_at_least, check_length, check_onnx_order, per_input
+from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.windows import (
+    AXES,
+    IMAGES,
+    image_like,
+    image_size,
+    moves,
+    window_count,
+    window_count_ceil,
 )
 
-
-def _pool(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    for name in ("kernel_shape", "strides", "dilations"):
-        check_at_least(name, integers(attributes, name), 1)
-    check_at_least("pads", integers(attributes, "pads"), 0)
-    image = present(types, 0)
-    _, channels, height, width = image_size(image)
-    return (image_like(image, channels, _size(attributes, 0, height), _size(attributes, 1, width)),)
+row = partial(any_row, cost="reduction")
+Ints = Sequence[int]
 
 
-def _size(attributes: Attributes, axis: int, size: int) -> int:
-    name = ("height", "width")[axis]
-    pads = integers(attributes, "pads")
-    begin, end = pads[axis], pads[axis + 2]
-    kernel = integers(attributes, "kernel_shape")[axis]
-    stride, dilation = integers(attributes, "strides")[axis], integers(attributes, "dilations")[axis]
-    extent = (kernel - 1) * dilation + 1
-    if begin >= extent or end >= extent:
+def _image_pool(
+    image: OperandType,
+    *,
+    kernel_shape: Ints,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    ceil_mode: bool,
+    **more: object,
+) -> OperandType:
+    check_at_least(1, kernel_shape=kernel_shape, strides=strides, dilations=dilations)
+    check_at_least(0, pads=pads)
+    _, channels, *sizes = image_size(image)
+    rank, counts = len(sizes), []
+    for axis, name in enumerate(AXES[-rank:]):
+        begin, end, kernel, stride, dilation = (
+            pads[axis], pads[axis + rank], kernel_shape[axis], strides[axis], dilations[axis]
+        )  # fmt: skip
+        extent = (kernel - 1) * dilation + 1
+        if begin >= extent or end >= extent:
+            raise InvalidModelError(
+                f"pads along the {name} are {begin} and {end}, expected less than the kernel's extent of {extent}: "
+                "a window would see nothing but padding"
+            )
+        if ceil_mode:
+            counts.append(window_count_ceil(name, sizes[axis], begin, end, kernel, stride, dilation))
+        else:
+            counts.append(window_count(name, sizes[axis] + begin + end, kernel, stride, dilation))
+    return image_like(image, channels, *counts)
+
+
+def _pool(image: OperandType, **attributes: object) -> OperandType:
+    check_onnx_order(image)
+    return _image_pool(image, **attributes)  # type: ignore[arg-type]
+
+
+def _pool_with_indices(image: OperandType, **attributes: object) -> tuple[OperandType, ...]:
+    output = _pool(image, **attributes)
+    return output, OperandType(DataType.INT64, output.dimensions)
+
+
+def _p_norm(image: OperandType, *, p: int, **attributes: object) -> OperandType:
+    if p < 1:
+        raise InvalidModelError(f"p is {p}, expected 1 or more")
+    return _pool(image, **attributes)
+
+
+def _unpool(first: OperandType, indices: OperandType, output_shape: Ints) -> OperandType:
+    check_onnx_order(first)
+    if indices.dimensions != first.dimensions:
         raise InvalidModelError(
-            f"pads along the {name} are {begin} and {end}, expected less than the kernel's extent of {extent}: "
-            "a window would see nothing but padding"
+            f"indices has dimensions {list(indices.dimensions)}, expected {list(first.dimensions)} as input"
         )
-    if attributes["ceil_mode"]:
-        return window_count_ceil(name, size, begin, end, kernel, stride, dilation)
-    return window_count(name, size + begin + end, kernel, stride, dilation)
+    check_at_least(1, output_shape=output_shape)
+    return OperandType(first.dtype, (*first.dimensions[:2], *output_shape))
 
 
-def _flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-    height, width = integers(attributes, "kernel_shape")
-    return outputs[0].size * height * width
+def _col_to_im(
+    first: OperandType, *, image_shape: Ints, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints
+) -> OperandType:
+    rank, block = len(image_shape), prod(kernel_shape)
+    check_length(rank, kernel_shape=kernel_shape, strides=strides, dilations=dilations)
+    check_length(2 * rank, pads=pads)
+    check_at_least(1, kernel_shape=kernel_shape, strides=strides, dilations=dilations)
+    check_at_least(0, pads=pads)
+    batch, rows, columns = first.dimensions
+    if not rank or rows % block:
+        raise InvalidModelError(f"input has {rows} rows, expected a multiple of {block}, the elements of a block")
+    padded = [size + pads[axis] + pads[axis + rank] for axis, size in enumerate(image_shape)]
+    names = [f"image_shape[{axis}]" for axis in range(rank)]
+    blocks = prod(map(window_count, names, padded, kernel_shape, strides, dilations))
+    if columns != blocks:
+        raise InvalidModelError(
+            f"input has {columns} columns, expected {blocks}, the blocks of an image {list(image_shape)}"
+        )
+    return OperandType(first.dtype, (batch, rows // block, *image_shape))
 
 
-ROWS: tuple[OperationSchema, ...] = (
+def _flops(
+    outputs: Sequence[OperandType], first: OperandType, *, kernel_shape: Ints, p: int | None = None, **more: object
+) -> int:
+    return (1 if p is None else 3) * outputs[0].size * prod(kernel_shape)
+
+
+_INDICES = "NNADAPTER_MAX_POOL_2D with its indices; ONNX MaxPool-22; indices count elements of the whole input"
+_STORED = ", storage_order: string(row_major|column_major) = row_major -> output, indices"
+_POOLS = (
+    ("MAX_POOL_2D", "number", _image_pool, "NNAPI MAX_POOL_2D; ONNX MaxPool-22, first output", ""),
+    (
+        "AVERAGE_POOL_2D",
+        "float",
+        _image_pool,
+        "NNAPI AVERAGE_POOL_2D; ONNX AveragePool-22",
+        ", count_include_pad: bool = False",
+    ),
+    ("MAX_POOL_3D", "number", _pool, "ONNX MaxPool-22 of rank 5, first output", ""),
+    ("AVERAGE_POOL_3D", "float", _pool, "ONNX AveragePool-22 of rank 5", ", count_include_pad: bool = False"),
+    ("LP_POOL_2D", "float", _p_norm, "NNAPI L2_POOL_2D for p = 2; ONNX LpPool-22", ", p: int = 2"),
+    ("LP_POOL_3D", "float", _p_norm, "ONNX LpPool-22 of rank 5", ", p: int = 2"),
+    ("MAX_POOL_2D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
+    ("MAX_POOL_3D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
+)
+"""Type, data types, shape rule, source, and attributes besides those that every pool has."""
+
+
+def _row(rank: int, type_: str, dtypes: str, rule: Rule, source: str, more: str) -> Row:
+    windows = f"kernel_shape: ints[{rank}], {moves(rank)}, ceil_mode: bool = False"
+    behavior = ("moves" if dtypes == "number" else "real") if type_ in IMAGES else ""
+    return row(f"{type_}(input[{rank + 2}]: {dtypes}; {windows}{more})", rule, _flops, source, quantization=behavior)
+
+
+ROWS: tuple[Row, ...] = (
+    *(_row(3 if "3D" in pool[0] else 2, *pool) for pool in _POOLS),
     row(
-        "MAX_POOL_2D",
-        (Role("input", NUMERIC),),
-        _pool,
-        _flops,
-        "NNAPI MAX_POOL_2D; ONNX MaxPool-22, first output",
-        attributes=_ATTRIBUTES,
-        ranks=(4, 4),
+        "MAX_UNPOOL_2D(input[4]: number, indices: index; output_shape: ints[2])",
+        _unpool,
+        0,
+        "ONNX MaxUnpool-22; indices count elements of the whole output, and all others are 0",
     ),
     row(
-        "AVERAGE_POOL_2D",
-        (Role("input", FLOATING),),
-        _pool,
-        _flops,
-        "NNAPI AVERAGE_POOL_2D; ONNX AveragePool-22",
-        attributes=(*_ATTRIBUTES, Attribute("count_include_pad", AttributeKind.BOOL, False)),
-        ranks=(4, 4),
+        "COL_TO_IM(input[3]: float; image_shape: ints, kernel_shape: ints, strides: ints, pads: ints, dilations: ints)",
+        _col_to_im,
+        per_input(1),
+        "ONNX Col2Im-18; [N, C * block, blocks], one column per block, added where blocks overlap",
     ),
 )
 """The rows of this family."""

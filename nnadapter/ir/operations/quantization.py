@@ -15,53 +15,70 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import isclose
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import FLOATING, INTEGER, DataType, OperandType, Quantization
-from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row, string
-from nnadapter.ir.operations.shape_rules import as_first
-from nnadapter.ir.operations.windows import like
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, QuantizationRule, Role, ShapeRule
+from nnadapter.ir.operand import FLOATING, DataType, OperandType, Quantization
+from nnadapter.ir.operations.convolution import ROWS as CONVOLUTION
+from nnadapter.ir.operations.elementwise import ROWS as ELEMENTWISE
+from nnadapter.ir.operations.indexing import ROWS as INDEXING
+from nnadapter.ir.operations.linear_algebra import ROWS as LINEAR_ALGEBRA
+from nnadapter.ir.operations.movement import ROWS as MOVEMENT
+from nnadapter.ir.operations.normalization import ROWS as NORMALIZATION
+from nnadapter.ir.operations.pooling import ROWS as POOLING
+from nnadapter.ir.operations.reduction import ROWS as REDUCTION
+from nnadapter.ir.operations.resampling import ROWS as RESAMPLING
+from nnadapter.ir.operations.row import Row, Types, as_first, like
+from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.schema import Attributes, QuantizationRule, ShapeRule
+
+row = partial(any_row, cost="elementwise")
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
 """Data types of operands that are computed with; all integer types can be quantized and dequantized."""
 
-
-def _types(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-MOVERS = _types(
-    "RESHAPE TRANSPOSE EXPAND TILE SPLIT DEPTH_TO_SPACE SPACE_TO_DEPTH SLICE GATHER GATHER_ELEMENTS PAD MAX_POOL_2D"
-    " RESIZE_NEAREST CONCAT"
+_ROWS = (
+    *ELEMENTWISE,
+    *CONVOLUTION,
+    *POOLING,
+    *LINEAR_ALGEBRA,
+    *NORMALIZATION,
+    *REDUCTION,
+    *MOVEMENT,
+    *INDEXING,
+    *RESAMPLING,
 )
+
+
+def _types(behavior: str) -> frozenset[str]:
+    return frozenset(schema.type for schema in _ROWS if behavior in schema.quantization.split())
+
+
+MOVERS = _types("moves")
 """Operations whose results are quantized as all their data inputs are, per tensor. CONCAT also takes inputs that
 differ, as an operation of reals."""
-PRODUCTS: Mapping[str, int] = {"CONV_2D": 0, "FULLY_CONNECTED": 0, "MAT_MUL": -1}
+PRODUCTS: Mapping[str, int] = {type_: -1 if type_ == "MAT_MUL" else 0 for type_ in sorted(_types("product"))}
 """By operation: the axis of the second input along which it may be quantized."""
-TABULATED = _types(
-    "RELU CLIP EXP LOG SQRT RECIPROCAL ERF SIN COS TANH SIGMOID SOFTPLUS SOFTSIGN MISH SWISH GELU HARD_SIGMOID"
-    " HARD_SWISH LEAKY_RELU ELU SELU ABS NEG"
-)
-"""Those of `REALS` that are functions of one variable: a table of 256 results says what they do to 8 bits."""
-REALS = TABULATED | _types("ADD SUB MUL DIV MAX MIN AVERAGE_POOL_2D REDUCE_MEAN SOFTMAX LOG_SOFTMAX CONCAT")
+TABULATED = _types("table")
+"""Those of `REALS` that are functions of one variable: a table of 256 results gives their effect on 8 bits."""
+REALS = TABULATED | _types("real")
 """Operations that compute with the reals that operands of 8 bits stand for, if their result is quantized."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
 
 
-def _quantize(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    return (like(first, first.dimensions, DataType.INT8),)
-
-
-def _dequantize(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
+def _dequantize(first: OperandType, to: str) -> OperandType:
     if first.quantization is None:
         raise InvalidModelError(f"input is {first} and not quantized, expected a quantized operand")
-    return (like(first, first.dimensions, DataType(string(attributes, "to"))),)
+    return like(first, dtype=DataType(to))
+
+
+def _present(types: Types, position: int) -> OperandType:
+    type_ = types[position]
+    assert type_ is not None, "`check_inputs` has seen it"
+    return type_
 
 
 def _any(types: Types, result: OperandType, attributes: Attributes) -> None:
@@ -69,7 +86,7 @@ def _any(types: Types, result: OperandType, attributes: Attributes) -> None:
 
 
 def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> None:
-    first = present(types, 0)
+    first = _present(types, 0)
     if result.dtype is not first.dtype:
         raise InvalidModelError(f"result is {result}, expected the data type of the input, {first.dtype.value}")
 
@@ -90,7 +107,7 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
-        first, second = present(types, 0), present(types, 1)
+        first, second = _present(types, 0), _present(types, 1)
         if first.quantization is None and second.quantization is None:
             return results
         try:
@@ -111,14 +128,11 @@ def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> in
 
 
 def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
-    x, y = present(types, 0).quantization, present(types, 1).quantization
+    x, y = _present(types, 0).quantization, _present(types, 1).quantization
     if x is None or y is None:
         raise InvalidModelError(f"result is {result} and quantized, expected quantized inputs as well")
     _check_eight_bits("result", result)
-    if attributes["fuse_code"] not in _FUSE_CODES:
-        raise InvalidModelError(
-            f"fuse_code is {attributes['fuse_code']!r} on a quantized result, expected one of {sorted(_FUSE_CODES)}"
-        )
+    _check_fuse_code(attributes)
     bias = types[2] if len(types) > 2 else None
     if bias is not None:
         _check_bias(bias, x, y)
@@ -145,10 +159,13 @@ def _real(types: Types, result: OperandType, attributes: Attributes) -> None:
     for position, type_ in enumerate(present_types):
         _check_eight_bits(f"input {position}", type_)
     _check_eight_bits("result", result)
-    if attributes.get("fuse_code", "none") not in _FUSE_CODES:
-        raise InvalidModelError(
-            f"fuse_code is {attributes['fuse_code']!r} on a quantized result, expected one of {sorted(_FUSE_CODES)}"
-        )
+    _check_fuse_code(attributes)
+
+
+def _check_fuse_code(attributes: Attributes) -> None:
+    code = attributes.get("fuse_code", "none")
+    if code not in _FUSE_CODES:
+        raise InvalidModelError(f"fuse_code is {code!r} on a quantized result, expected one of {sorted(_FUSE_CODES)}")
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
@@ -156,7 +173,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
-        first = present(types, 0)
+        first = _present(types, 0)
         kept = first.quantization
         if kept is None or kept.axis is not None:
             return results
@@ -167,7 +184,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
     return infer
 
 
-def quantizable(schema: OperationSchema) -> OperationSchema:
+def quantizable(schema: Row) -> Row:
     """The row with what this module says of it; itself if that is nothing."""
     type_ = schema.type
     infer, rule = schema.infer, schema.quantized
@@ -182,39 +199,34 @@ def quantizable(schema: OperationSchema) -> OperationSchema:
     )
 
 
-def _always(schema: OperationSchema, rule: QuantizationRule) -> OperationSchema:
+def _always(schema: Row, rule: QuantizationRule) -> Row:
     return replace(schema, quantized=rule, always_quantized=True)
 
 
-ROWS: tuple[OperationSchema, ...] = (
+ROWS: tuple[Row, ...] = (
     _always(
         row(
-            "QUANTIZE",
-            (Role("input", FLOATING),),
-            _quantize,
-            per_output(2),
+            "QUANTIZE(input: float)",
+            lambda first: like(first, dtype=DataType.INT8),
+            2,
             "NNAPI QUANTIZE; NNADAPTER_QUANTIZE; ONNX QuantizeLinear-13: round(input / scale), half to even, plus zero "
             "point, saturated; the model says data type and quantization of the result",
         ),
         _any,
     ),
     row(
-        "DEQUANTIZE",
-        (Role("input", INTEGER),),
+        f"DEQUANTIZE(input: integer; to: string({'|'.join(sorted(FLOATING))}) = float32)",
         _dequantize,
-        per_output(2),
+        2,
         "NNAPI DEQUANTIZE; NNADAPTER_DEQUANTIZE; ONNX DequantizeLinear-13: (input - zero point) * scale",
-        attributes=(
-            Attribute("to", AttributeKind.STRING, "float32", tuple(sorted(dtype.value for dtype in FLOATING))),
-        ),
     ),
     _always(
         row(
-            "STORAGE_CAST",
-            (Role("input", INTEGER),),
+            "STORAGE_CAST(input: integer)",
             as_first,
-            no_flops,
+            0,
             "ONNX DequantizeLinear-13, which says of any integers what they stand for; MLIR quant.scast: same integers",
+            cost="view",
         ),
         _same_dtype,
     ),

@@ -1,129 +1,103 @@
-"""Reductions, running sums, and the search for extreme elements."""
+"""Reductions, running sums and products, and the search for extreme elements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import NUMERIC, DataType, OperandType
-from nnadapter.ir.operations.row import Types, integer, integers, per_input, present, row
-from nnadapter.ir.operations.shape_rules import along_axis, check_axis
-from nnadapter.ir.operations.windows import like
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operations.row import Row, along_axis, check_axes, check_axis, like, per_input
+from nnadapter.ir.operations.row import row as any_row
 
-_INPUT = (Role("input", NUMERIC),)
-_AXIS = Attribute("axis", AttributeKind.INT)
-_KEEPDIMS = Attribute("keepdims", AttributeKind.BOOL, True)
+row = partial(any_row, cost="reduction")
 
 
-def _without(type_: OperandType, axes: Sequence[int], keepdims: object, dtype: DataType) -> tuple[OperandType, ...]:
+def _without(type_: OperandType, axes: Sequence[int], keepdims: bool, dtype: DataType) -> OperandType:
     gone = frozenset(axes)
     if keepdims:
-        return (like(type_, tuple(1 if i in gone else size for i, size in enumerate(type_.dimensions)), dtype),)
-    return (OperandType(dtype, tuple(size for i, size in enumerate(type_.dimensions) if i not in gone)),)
+        return like(type_, tuple(1 if i in gone else size for i, size in enumerate(type_.dimensions)), dtype)
+    return OperandType(dtype, tuple(size for i, size in enumerate(type_.dimensions) if i not in gone))
 
 
-def _reduce(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    axes = integers(attributes, "axes")
-    if not axes or any(left >= right for left, right in pairwise(axes)):
-        raise InvalidModelError(f"axes is {list(axes)}, expected at least one, ascending, none twice")
-    for axis in axes:
-        check_axis(axis, first.rank)
-    return _without(first, axes, attributes["keepdims"], first.dtype)
+def _reduce(first: OperandType, axes: Sequence[int], keepdims: bool) -> OperandType:
+    check_axes(axes, first.rank)
+    return _without(first, axes, keepdims, first.dtype)
 
 
-def _argument(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    axis = check_axis(integer(attributes, "axis"), first.rank)
+def _argument(first: OperandType, axis: int, keepdims: bool, select_last_index: bool) -> OperandType:
+    check_axis(axis, first.rank)
     if first.dimensions[axis] == 0:
         raise InvalidModelError(
             f"input {list(first.dimensions)} has no element along axis {axis}, expected one or more"
         )
-    return _without(first, (axis,), attributes["keepdims"], DataType.INT64)
+    return _without(first, (axis,), keepdims, DataType.INT64)
 
 
-def _top_k(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    axis = check_axis(integer(attributes, "axis"), first.rank)
-    k = integer(attributes, "k")
+def _top_k(first: OperandType, k: int, axis: int, largest: bool, sorted: bool) -> tuple[OperandType, ...]:  # noqa: A002
+    check_axis(axis, first.rank)
     if not 0 <= k <= first.dimensions[axis]:
         raise InvalidModelError(f"k is {k}, expected 0 to {first.dimensions[axis]}, the size of axis {axis}")
     dimensions = (*first.dimensions[:axis], k, *first.dimensions[axis + 1 :])
     return like(first, dimensions), like(first, dimensions, DataType.INT64)
 
 
-def _mean_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-    return present(types, 0).size + outputs[0].size
+def _mean_flops(outputs: Sequence[OperandType], first: OperandType, **attributes: object) -> int:
+    return first.size + outputs[0].size
 
 
-def _top_k_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
+def _top_k_flops(outputs: Sequence[OperandType], first: OperandType, k: int, **attributes: object) -> int:
     # One pass over the input with a heap of k elements.
-    return present(types, 0).size * max(1, integer(attributes, "k").bit_length())
+    return first.size * max(1, k.bit_length())
 
 
-_REDUCTIONS = (
-    ("REDUCE_MEAN", "NNAPI MEAN; NNADAPTER_REDUCE_MEAN; ONNX ReduceMean-18"),
-    ("REDUCE_SUM", "NNAPI REDUCE_SUM; ONNX ReduceSum-13"),
-    ("REDUCE_MAX", "NNAPI REDUCE_MAX; ONNX ReduceMax-18"),
-    ("REDUCE_MIN", "NNAPI REDUCE_MIN; ONNX ReduceMin-18"),
-    ("REDUCE_PROD", "NNAPI REDUCE_PROD; ONNX ReduceProd-18"),
-)
-_ARGUMENTS = (("ARG_MAX", "NNAPI ARGMAX; ONNX ArgMax-13"), ("ARG_MIN", "NNAPI ARGMIN; ONNX ArgMin-13"))
+_REDUCTIONS = {
+    "REDUCE_MEAN": "NNAPI MEAN; NNADAPTER_REDUCE_MEAN; ONNX ReduceMean-18",
+    "REDUCE_SUM": "NNAPI REDUCE_SUM; ONNX ReduceSum-13",
+    "REDUCE_MAX": "NNAPI REDUCE_MAX; ONNX ReduceMax-18",
+    "REDUCE_MIN": "NNAPI REDUCE_MIN; ONNX ReduceMin-18",
+    "REDUCE_PROD": "NNAPI REDUCE_PROD; ONNX ReduceProd-18",
+}
+_FLAGS = "exclusive: bool = False, reverse: bool = False"
 
-ROWS: tuple[OperationSchema, ...] = (
+ROWS: tuple[Row, ...] = (
     *(
         row(
-            type_,
-            _INPUT,
+            f"{type_}(input[1..]: number; axes: ints, keepdims: bool = True)",
             _reduce,
             _mean_flops if type_ == "REDUCE_MEAN" else per_input(1),
             source,
-            attributes=(Attribute("axes", AttributeKind.INTS), _KEEPDIMS),
-            ranks=(1, 64),
+            quantization="real" if type_ == "REDUCE_MEAN" else "",
         )
-        for type_, source in _REDUCTIONS
+        for type_, source in _REDUCTIONS.items()
     ),
     *(
         row(
-            type_,
-            _INPUT,
+            f"{type_}(input[1..]: number; axis: int, keepdims: bool = True, select_last_index: bool = False)",
             _argument,
             per_input(1),
             f"{source}, data type int64",
-            attributes=(_AXIS, _KEEPDIMS, Attribute("select_last_index", AttributeKind.BOOL, False)),
-            ranks=(1, 64),
         )
-        for type_, source in _ARGUMENTS
+        for type_, source in (("ARG_MAX", "NNAPI ARGMAX; ONNX ArgMax-13"), ("ARG_MIN", "NNAPI ARGMIN; ONNX ArgMin-13"))
     ),
     row(
-        "CUM_SUM",
-        _INPUT,
+        f"CUM_SUM(input[1..]: number; axis: int, {_FLAGS})",
         along_axis,
         per_input(1),
         "NNADAPTER_CUM_SUM; ONNX CumSum-14",
-        attributes=(
-            _AXIS,
-            Attribute("exclusive", AttributeKind.BOOL, False),
-            Attribute("reverse", AttributeKind.BOOL, False),
-        ),
-        ranks=(1, 64),
     ),
+    row(f"CUM_PROD(input[1..]: number; axis: int, {_FLAGS})", along_axis, per_input(1), "ONNX CumProd-26"),
     row(
-        "TOP_K",
-        _INPUT,
+        "TOP_K(input[1..]: number; k: int, axis: int, largest: bool = True, sorted: bool = True -> values, indices)",
         _top_k,
         _top_k_flops,
         "NNAPI TOPK_V2; ONNX TopK-11; indices are int64",
-        attributes=(
-            Attribute("k", AttributeKind.INT),
-            _AXIS,
-            Attribute("largest", AttributeKind.BOOL, True),
-            Attribute("sorted", AttributeKind.BOOL, True),
-        ),
-        outputs=("values", "indices"),
-        ranks=(1, 64),
+    ),
+    row(
+        "HARDMAX(input[1..]: float; axis: int)",
+        along_axis,
+        per_input(1),
+        "ONNX Hardmax-13: 1 at the first of the largest elements, 0 elsewhere",
     ),
 )
 """The rows of this family."""

@@ -1,110 +1,317 @@
-"""Schema rows of operations, and access to their attributes and operands in shape rules."""
+"""Rows of the schema table: signatures as text, shape rules and FLOP formulas by name, and checks that rules share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise, zip_longest
 from typing import cast
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, OperationSchema, Role, ShapeRule
+from nnadapter.ir.operand import ANY, FLOATING, INTEGER, NUMERIC, DataType, Layout, OperandType
+from nnadapter.ir.schema import (
+    Attribute,
+    AttributeKind,
+    Attributes,
+    AttributeValue,
+    FlopsRule,
+    OperationSchema,
+    Role,
+    ShapeRule,
+)
 
-
-def integer(attributes: Attributes, name: str) -> int:
-    """An attribute of kind INT."""
-    return cast("int", attributes[name])
-
-
-def integers(attributes: Attributes, name: str) -> tuple[int, ...]:
-    """An attribute of kind INTS."""
-    return cast("tuple[int, ...]", attributes[name])
-
-
-def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
-    """An attribute of kind FLOATS."""
-    return cast("tuple[float, ...]", attributes[name])
-
-
-def string(attributes: Attributes, name: str) -> str:
-    """An attribute of kind STRING."""
-    return cast("str", attributes[name])
-
-
-def number(attributes: Attributes, name: str) -> float:
-    """An attribute of kind FLOAT."""
-    return cast("float", attributes[name])
-
-
+Dimensions = tuple[int, ...]
+"""Sizes of an operand's axes."""
 Types = Sequence[OperandType | None]
 """Types of an operation's inputs by role, None where an optional one is absent."""
+Rule = Callable[..., OperandType | tuple[OperandType, ...]]
+"""Shape rule: input types by role (None if absent) and attributes by name -> the types of the outputs."""
+Formula = Callable[..., int]
+"""FLOP formula: the output types as one sequence, then arguments as those of a `Rule` -> a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(OperationSchema):
+    """Schema row of a built-in operation, with columns for the tables of passes and costs."""
+
+    cost: str = field(default="other", repr=False)
+    """A value of `nnadapter.costs.classes.OperationClass`."""
+    quantization: str = field(default="", repr=False)
+    """Behaviors on quantized operands, separated by spaces: `moves`, `real`, `table`, `product`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerElement:
+    """FLOP formula of a fixed number of arithmetic steps for each element of a tensor."""
+
+    steps: int
+    of_input: bool = False
+    """Elements of the first input count, not those of the first output."""
+
+    def __call__(self, types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
+        """Return the number of steps."""
+        counted = types[0] if self.of_input else outputs[0]
+        assert counted is not None, "the first input is never optional"
+        return self.steps * counted.size if self.steps else 0
+
+    def __str__(self) -> str:
+        """Return the formula in words."""
+        each = f" for each element of the {'first input' if self.of_input else 'output'}"
+        return f"{self.steps}{each if self.steps else ''}"
+
+
+def per_input(steps: int) -> PerElement:
+    """Return the formula of so many steps for each element of the first input."""
+    return PerElement(steps, of_input=True)
 
 
 def row(
-    type_: str,
-    inputs: tuple[Role, ...],
-    infer: ShapeRule,
-    flops: FlopsRule,
+    signature: str,
+    rule: Rule,
+    flops: int | PerElement | Formula,
     source: str,
     *,
-    attributes: tuple[Attribute, ...] = (),
-    outputs: tuple[str, ...] = ("output",),
-    variadic_outputs: bool = False,
-    ranks: tuple[int, int] = (0, 64),
-) -> OperationSchema:
-    """Return a row whose shape rule says the operation's type in front of whatever it has to complain about."""
-    return OperationSchema(
+    cost: str,
+    quantization: str = "",
+) -> Row:
+    """Return a row of the schema table.
+
+    Args:
+        signature: type, inputs, attributes and outputs: `TOP_K(input[1..]: number; k: int -> values, indices)`.
+            `?` marks an optional input, `*` a variadic one, `as x` the data type of the input x. Brackets after the
+            first input hold its ranks, after a list its length. Without `->` there is one `output`.
+        rule: messages of its errors are preceded by the operation's type.
+        flops: a number counts for each element of the output.
+        source: where the meaning is written down.
+        cost: see `Row`.
+        quantization: see `Row`.
+    """
+    type_, _, parameters = signature.removesuffix(")").partition("(")
+    parameters, _, outputs = parameters.partition(" -> ")
+    inputs, _, attributes = parameters.partition("; ")
+    roles = inputs.split(", ")
+    return Row(
         type=type_,
-        inputs=inputs,
-        attributes=attributes,
-        outputs=outputs,
-        variadic_outputs=variadic_outputs,
-        ranks=ranks,
-        infer=_named(type_, infer),
-        flops=flops,
+        inputs=tuple(map(_role, roles)),
+        attributes=tuple(map(_attribute, attributes.split(", "))) if attributes else (),
+        outputs=tuple(outputs.removeprefix("*").split(", ")) if outputs else ("output",),
+        variadic_outputs=outputs.startswith("*"),
+        ranks=_ranks(roles[0]),
+        infer=_named(type_, rule),
+        flops=_flops(flops),
         source=source,
+        cost=cost,
+        quantization=quantization,
     )
 
 
-def _named(type_: str, rule: ShapeRule) -> ShapeRule:
+def read_table(text: str) -> list[list[str]]:
+    """Return the cells of a table of one line per row, with bars between cells."""
+    return [[cell.strip() for cell in re.split(r" \|(?= )", line)] for line in text.splitlines()]
+
+
+_ROLE = re.compile(r"(\*?)(\w+)(\??)(?:\[[\d.]+\])?(?:: ([\w|]+))?(?: as (\w+))?")
+_RANKS = re.compile(r"\[(\d+)(\.\.)?(\d*)\]")
+_ATTRIBUTE = re.compile(r"(\w+): (\w+)(?:\[(\d+)\])?(?:\(([\w|]+)\))?(?: = (.*))?")
+_TYPES = {
+    "any": ANY,
+    "number": NUMERIC,
+    "float": FLOATING,
+    "integer": INTEGER,
+    "index": frozenset({DataType.INT32, DataType.INT64}),
+}
+
+
+@cache
+def _role(text: str) -> Role:
+    match = _ROLE.fullmatch(text)
+    assert match is not None, text
+    variadic, name, optional, types, same = match.groups()
+    words = (types or "any").split("|")
+    sets = [_TYPES.get(word) or frozenset({DataType(word)}) for word in words]
+    dtypes = sets[0] if len(sets) == 1 else frozenset().union(*sets)
+    return Role(name, dtypes, optional=bool(optional), variadic=bool(variadic), same_dtype_as=same)
+
+
+def _ranks(text: str) -> tuple[int, int]:
+    match = _RANKS.search(text)
+    if match is None:
+        return 0, 64
+    low, span, high = match.groups()
+    return int(low), int(high or (64 if span else low))
+
+
+@cache
+def _attribute(text: str) -> Attribute:
+    match = _ATTRIBUTE.fullmatch(text)
+    assert match is not None, text
+    name, kind, length, choices, default = match.groups()
+    allowed = tuple(choices.split("|")) if choices else ()
+    if kind == "dtype":
+        kind, allowed = "string", tuple(data_type.value for data_type in DataType)
+    read = _DEFAULTS[kind]
+    return Attribute(
+        name, AttributeKind(kind), None if default is None else read(default), allowed, int(length) if length else None
+    )
+
+
+_DEFAULTS: dict[str, Callable[[str], AttributeValue]] = {
+    "bool": lambda text: text == "True",
+    "int": int,
+    "float": float,
+    "string": str,
+    "ints": lambda text: tuple(map(int, text.strip("()").split())),
+    "floats": lambda text: tuple(map(float, text.strip("()").split())),
+}
+
+
+def _named(type_: str, rule: Rule) -> ShapeRule:
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         try:
-            return rule(types, attributes)
+            results = rule(*types, **attributes)
         except InvalidModelError as error:
             raise InvalidModelError(f"{type_}: {error}") from None
+        return results if isinstance(results, tuple) else (results,)
 
     return infer
 
 
-def present(types: Types, position: int) -> OperandType:
-    """The type of an input that `check_inputs` has seen to be there."""
-    type_ = types[position]
-    assert type_ is not None
-    return type_
-
-
-def pair(dtypes: frozenset[DataType]) -> tuple[Role, Role]:
-    """The roles x and y of an operation of two inputs of one data type."""
-    return Role("x", dtypes), Role("y", dtypes, same_dtype_as="x")
-
-
-def no_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-    """The formula of operations that only move data."""
-    return 0
-
-
-def per_output(steps: int) -> FlopsRule:
-    """The formula of elementwise operations: so many arithmetic steps for each element of the first output."""
+def _flops(formula: int | PerElement | Formula) -> FlopsRule:
+    if isinstance(formula, int):
+        return PerElement(formula)
+    if isinstance(formula, PerElement):
+        return formula
 
     def flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-        return steps * outputs[0].size
+        return formula(outputs, *types, **attributes)
 
     return flops
 
 
-def per_input(steps: int) -> FlopsRule:
-    """The formula of reductions: so many arithmetic steps for each element of the first input."""
+def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
+    """Return an attribute of kind FLOATS."""
+    return cast("tuple[float, ...]", attributes[name])
 
-    def flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-        return steps * present(types, 0).size
 
-    return flops
+def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataType | None = None) -> OperandType:
+    """Return the type of a result whose axes are those of `type_`: its layout is kept, its quantization is not."""
+    dimensions = type_.dimensions if dimensions is None else dimensions
+    dtype = dtype or type_.dtype
+    if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantization is None:
+        return type_
+    layout = type_.layout if len(dimensions) == 4 else Layout.NCHW
+    return OperandType(dtype, dimensions, layout)
+
+
+def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
+    """Return the layout of an elementwise result: NHWC if any operand of rank 4 is."""
+    if rank != 4:
+        return Layout.NCHW
+    nhwc = any(type_.layout is Layout.NHWC and type_.rank == 4 for type_ in types)
+    return Layout.NHWC if nhwc else Layout.NCHW
+
+
+def as_first(first: OperandType, *others: OperandType | None, **attributes: object) -> OperandType:
+    """Return data type, dimensions and layout of the first input."""
+    return like(first)
+
+
+def along_axis(first: OperandType, axis: int, **attributes: object) -> OperandType:
+    """Return the type of the first input, which must have the axis."""
+    check_axis(axis, first.rank)
+    return like(first)
+
+
+def broadcast(shapes: Sequence[Dimensions]) -> Dimensions:
+    """Return the shape that numpy's broadcasting gives.
+
+    Raises:
+        InvalidModelError: two of them do not fit together.
+    """
+    result = shapes[0]
+    for shape in shapes[1:]:
+        if len(shape) != len(result) or shape != result:  # sizes of different axes are not compared
+            result = _broadcast_two(result, shape)
+    return result
+
+
+def _broadcast_two(first: Dimensions, second: Dimensions) -> Dimensions:
+    reversed_result = []
+    for left, right in zip_longest(reversed(first), reversed(second), fillvalue=1):
+        if left != right and left != 1 and right != 1:
+            raise InvalidModelError(
+                f"dimensions {list(first)} and {list(second)} do not broadcast: {left} against {right}, "
+                "expected equal sizes or a 1"
+            )
+        reversed_result.append(right if left == 1 else left)
+    return tuple(reversed(reversed_result))
+
+
+def check_broadcasts_to(name: str, dimensions: Dimensions, target: Dimensions) -> None:
+    """Raise InvalidModelError unless `dimensions` broadcast to exactly `target`."""
+    if broadcast((target, dimensions)) != target:
+        raise InvalidModelError(
+            f"{name} has dimensions {list(dimensions)}, expected ones that spread to {list(target)}"
+        )
+
+
+def check_axis(axis: int, rank: int) -> int:
+    """Return `axis`, or raise InvalidModelError unless it is in [0, rank)."""
+    if not 0 <= axis < rank:
+        raise InvalidModelError(f"axis is {axis}, expected one of 0 to {rank - 1} for an input of rank {rank}")
+    return axis
+
+
+def check_axes(axes: Sequence[int], rank: int) -> None:
+    """Raise InvalidModelError unless there is an axis, all are in [0, rank), and they ascend."""
+    if not axes or any(left >= right for left, right in pairwise(axes)):
+        raise InvalidModelError(f"axes is {list(axes)}, expected at least one, ascending, none twice")
+    for axis in axes:
+        check_axis(axis, rank)
+
+
+def check_vector(name: str, type_: OperandType | None, length: int) -> None:
+    """Raise InvalidModelError unless an operand is absent or has dimensions [length]."""
+    if type_ is not None and type_.dimensions != (length,):
+        raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected [{length}]")
+
+
+def check_at_least(smallest: int, **lists: Sequence[int]) -> None:
+    """Raise InvalidModelError if a value of a list attribute is too small."""
+    for name, values in lists.items():
+        if any(value < smallest for value in values):  # not by `min`, which compares sizes with each other
+            raise InvalidModelError(f"{name} is {list(values)}, expected every value to be at least {smallest}")
+
+
+def check_length(length: int, **lists: Sequence[object]) -> None:
+    """Raise InvalidModelError unless list attributes have that many values."""
+    for name, values in lists.items():
+        if len(values) != length:
+            raise InvalidModelError(f"{name} has {len(values)} values {list(values)}, expected {length}")
+
+
+def check_dimensions(name: str, type_: OperandType | None, expected: Dimensions) -> None:
+    """Raise InvalidModelError unless an operand is absent or has exactly these dimensions."""
+    if type_ is not None and type_.dimensions != expected:
+        raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected {list(expected)}")
+
+
+def check_onnx_order(type_: OperandType) -> None:
+    """Raise InvalidModelError if an image's channels are last."""
+    if type_.layout is not Layout.NCHW:
+        raise InvalidModelError(f"input has layout {type_.layout.value}, expected NCHW, the only one defined")
+
+
+def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
+    """Check indices of elements: one along `axis` for each of their places, which the input has as well.
+
+    Raises:
+        InvalidModelError: another rank than the input's, or more places along another axis.
+    """
+    if indices.rank != first.rank:
+        raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
+    for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):
+        if other != axis and size > limit:
+            raise InvalidModelError(f"indices has {size} elements along axis {other}, expected at most {limit}")

@@ -2,70 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import DataType, Layout, OperandType
-from nnadapter.ir.operations.row import Types, floats, string
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, FlopsRule, ShapeRule
+from nnadapter.ir.operand import Layout, OperandType
+from nnadapter.ir.operations.row import Formula, PerElement, Rule, like
 
-IMAGES = frozenset(
-    {
-        "CONV_2D",
-        "CONV_2D_TRANSPOSE",
-        "MAX_POOL_2D",
-        "AVERAGE_POOL_2D",
-        "BATCH_NORMALIZATION",
-        "INSTANCE_NORMALIZATION",
-        "LOCAL_RESPONSE_NORMALIZATION",
-        "DEPTH_TO_SPACE",
-        "SPACE_TO_DEPTH",
-    }
-)
+_IMAGES = """
+CONV_2D CONV_2D_TRANSPOSE MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION INSTANCE_NORMALIZATION
+LOCAL_RESPONSE_NORMALIZATION DEPTH_TO_SPACE SPACE_TO_DEPTH
+"""
+IMAGES = frozenset(_IMAGES.split())
 """Operations that read the layout of a picture."""
-
-
-def like(type_: OperandType, dimensions: tuple[int, ...], dtype: DataType | None = None) -> OperandType:
-    """The type of a result whose axes are those of `type_`: its layout is kept, its quantization is not."""
-    dtype = dtype or type_.dtype
-    if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantization is None:
-        return type_
-    layout = type_.layout if len(dimensions) == 4 else Layout.NCHW
-    return OperandType(dtype, dimensions, layout)
-
-
-def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
-    """The layout of an elementwise result: NHWC if any operand of rank 4 is."""
-    if rank != 4:
-        return Layout.NCHW
-    nhwc = any(type_.layout is Layout.NHWC and type_.rank == 4 for type_ in types)
-    return Layout.NHWC if nhwc else Layout.NCHW
+AXES = ("depth", "height", "width")
+"""Names of the spatial axes of a volume; those of an image are the last two."""
 
 
 def channel_axis(type_: OperandType) -> int:
-    """The axis of the channels: 1, or the last one where the layout is NHWC."""
+    """Return the axis of the channels: 1, or the last one where the layout is NHWC."""
     return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
 
-def image_size(type_: OperandType) -> tuple[int, int, int, int]:
-    """Batch, channels, height and width of an image of either layout."""
+def image_size(type_: OperandType) -> tuple[int, ...]:
+    """Return batch, channels and spatial sizes of an image of either layout."""
     if type_.layout is Layout.NHWC:
         batch, height, width, channels = type_.dimensions
-    else:
-        batch, channels, height, width = type_.dimensions
-    return batch, channels, height, width
+        return batch, channels, height, width
+    return type_.dimensions
 
 
-def image_like(type_: OperandType, channels: int, height: int, width: int) -> OperandType:
-    """The type of an image of the batch, data type and layout of `type_`, and of that size."""
+def image_like(type_: OperandType, channels: int, *sizes: int) -> OperandType:
+    """Return the type of an image of the batch, data type and layout of `type_`, and of that size."""
     batch = type_.dimensions[0]
-    if type_.layout is Layout.NHWC:
-        return like(type_, (batch, height, width, channels))
-    return like(type_, (batch, channels, height, width))
+    return like(type_, (batch, *sizes, channels) if type_.layout is Layout.NHWC else (batch, channels, *sizes))
 
 
 def window_count(name: str, padded: int, kernel: int, stride: int, dilation: int) -> int:
-    """Return the number of whole windows along an axis of `padded` elements.
+    """Return the number of complete windows along an axis of `padded` elements.
 
     Source: ONNX Conv-11, output size rounded down.
 
@@ -98,6 +71,14 @@ def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, s
     return count
 
 
+def moves(rank: int) -> str:
+    """Return the signature of the attributes that windows over so many axes share."""
+    ones = " ".join(["1"] * rank)
+    # pads = begin of every axis, then end of every axis
+    pads = " ".join(["0"] * 2 * rank)
+    return f"strides: ints[{rank}] = {ones}, pads: ints[{2 * rank}] = {pads}, dilations: ints[{rank}] = {ones}"
+
+
 FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = {
     "none": ((), 0),
     "relu": ((), 1),
@@ -116,40 +97,46 @@ FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = {
 Source: NNAPI FuseCode, extended by the activations that today's networks use.
 """
 
-FUSE_ATTRIBUTES = (
-    Attribute("fuse_code", AttributeKind.STRING, "none", tuple(FUSE_CODES)),
-    Attribute("fuse_parameters", AttributeKind.FLOATS, ()),
-)
-"""The two attributes that every fusable operation has."""
+FUSED = f"fuse_code: string({'|'.join(FUSE_CODES)}) = none, fuse_parameters: floats = ()"
+"""Signature of the two attributes that every fusable operation has."""
 
 _EXACT_ON_INTEGERS = frozenset({"none", "relu", "clip"})
 
 
-def fusable(rule: ShapeRule) -> ShapeRule:
+def fusable(rule: Rule) -> Rule:
     """Return the shape rule, extended by the check of the fuse code and its parameters."""
 
-    def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-        result = rule(types, attributes)
-        if attributes["fuse_code"] != "none" or attributes["fuse_parameters"]:
-            _check(attributes, result[0])
+    def infer(
+        *types: OperandType | None, fuse_code: str, fuse_parameters: Sequence[float], **attributes: object
+    ) -> OperandType | tuple[OperandType, ...]:
+        result = rule(*types, **attributes)
+        if fuse_code != "none" or fuse_parameters:
+            assert isinstance(result, OperandType), "fusable operations have one output"
+            _check(fuse_code, fuse_parameters, result)
         return result
 
     return infer
 
 
-def fused(rule: FlopsRule) -> FlopsRule:
+def fused(formula: Formula | PerElement) -> Formula:
     """Return the FLOP formula, extended by the activation's steps, so that fusing does not change a model's FLOPs."""
 
-    def flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-        _, steps = FUSE_CODES[string(attributes, "fuse_code")]
-        return rule(types, outputs, attributes) + steps * outputs[0].size
+    def flops(
+        outputs: Sequence[OperandType],
+        *types: OperandType | None,
+        fuse_code: str,
+        fuse_parameters: object,
+        **attributes: object,
+    ) -> int:
+        plain = (
+            formula(types, outputs, {}) if isinstance(formula, PerElement) else formula(outputs, *types, **attributes)
+        )
+        return plain + FUSE_CODES[fuse_code][1] * outputs[0].size
 
     return flops
 
 
-def _check(attributes: Attributes, output: OperandType) -> None:
-    code = string(attributes, "fuse_code")
-    parameters = floats(attributes, "fuse_parameters")
+def _check(code: str, parameters: Sequence[float], output: OperandType) -> None:
     names, _ = FUSE_CODES[code]
     if len(parameters) != len(names):
         raise InvalidModelError(

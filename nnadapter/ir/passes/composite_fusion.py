@@ -8,7 +8,6 @@ from math import pi, sqrt
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, Operand
-from nnadapter.ir.operations.row import integer
 from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
 from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules, editing
 from nnadapter.ir.schema import AttributeValue
@@ -46,7 +45,8 @@ def _normalized(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     normalization = editor.operation(match.named["normalized"])
-    axis, bias = integer(normalization.attributes, "axis"), match.operands["bias"]
+    axis, bias = normalization.attributes["axis"], match.operands["bias"]
+    assert isinstance(axis, int), "the row says so"
     if (len(normalization.inputs) > 2 and normalization.inputs[2] != ABSENT) or not _fits(
         editor, normalization.inputs[0], bias, axis
     ):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from nnadapter.ir.operations import elementwise, quantization, reduction
+from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.schema import Attributes
 
 Axes = tuple[int, ...]
@@ -101,28 +103,13 @@ Remap = Callable[[Attributes, Axes], Mapping[str, Any]]
 """The attributes, and which old axis comes where -> the attributes that change."""
 
 
-def _types(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-IMAGE = _types(
-    "CONV_2D CONV_2D_TRANSPOSE MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION INSTANCE_NORMALIZATION"
-    " LOCAL_RESPONSE_NORMALIZATION DEPTH_TO_SPACE SPACE_TO_DEPTH RESIZE_NEAREST RESIZE_LINEAR"
-)
+IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
 """Operations that want NHWC; all inputs but the first stay as they are."""
 
-ELEMENTWISE = _types(
-    "ABS NEG SIGN FLOOR CEIL ROUND EXP LOG SQRT RECIPROCAL ERF SIN COS TANH SIGMOID SOFTPLUS SOFTSIGN MISH RELU SWISH"
-    " GELU HARD_SIGMOID HARD_SWISH LEAKY_RELU ELU SELU CLIP NOT ASSIGN CAST PRELU ADD SUB MUL DIV POW MAX MIN MOD EQUAL"
-    " GREATER GREATER_EQUAL LESS LESS_EQUAL AND OR XOR SUM WHERE"
-    " ACOS ACOSH ASIN ASINH ATAN ATANH COSH SINH TAN CELU SHRINK THRESHOLDED_RELU IS_NAN IS_INF SWIGLU"
-    " RSQRT SQUARE NOT_EQUAL FLOOR_DIV"
-    " BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_NOT BIT_SHIFT BIT_CAST"
-    " QUANTIZE DEQUANTIZE STORAGE_CAST"
-)
+ELEMENTWISE = frozenset(row.type for row in (*elementwise.ROWS, *quantization.ROWS))
 """Operations that are the same in every layout; inputs broadcast."""
 
-REDUCING = _types("REDUCE_MEAN REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD ARG_MAX ARG_MIN")
+REDUCING = frozenset(row.type for row in reduction.ROWS if row.attribute("keepdims"))
 """Operations that may take axes away."""
 
 

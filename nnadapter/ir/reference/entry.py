@@ -23,7 +23,7 @@ from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import ANY, FLOATING, INTEGER, NUMERIC, Array, DataType, OperandType
 from nnadapter.ir.operations import SCHEMAS, schema_of
 from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
-from nnadapter.ir.operations.row import no_flops, per_input, per_output
+from nnadapter.ir.operations.row import PerElement
 from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.passes.run import PASSES
 from nnadapter.ir.reference.families import family_of, meaning_of
@@ -176,13 +176,8 @@ def quantized_operands(schema: OperationSchema) -> str:
 
 
 def flops_in_words(rule: FlopsRule) -> str:
-    """The formula that many rows share, in words; empty for others."""
-    if rule is no_flops:
-        return "0"
-    steps = inspect.getclosurevars(rule).nonlocals.get("steps") if inspect.isfunction(rule) else None
-    shared = {per_output(1).__qualname__: "output", per_input(1).__qualname__: "first input"}
-    of = shared.get(getattr(rule, "__qualname__", ""))
-    return f"{steps} for each element of the {of}" if of else ""
+    """Return the formula that many rows share, in words; empty for others."""
+    return str(rule) if isinstance(rule, PerElement) else ""
 
 
 @cache

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operations import FAMILIES as ROWS
 from nnadapter.ir.reference import (
     accumulation,
     attention,
@@ -64,10 +65,11 @@ _MODULES = (
     custom,
 )
 
+_MEANINGS = {type_: meaning for module in _MODULES for type_, meaning in module.MEANINGS.items()}
 FAMILIES: Mapping[str, Mapping[str, OperationDoc]] = MappingProxyType(
-    {module.__name__.rpartition(".")[2]: module.MEANINGS for module in _MODULES}
+    {family: {row.type: _MEANINGS[row.type] for row in rows} for family, rows in ROWS.items()}
 )
-"""By family, named as the module of its rows: the operations in the order in which they are told."""
+"""By family, named as the module of its rows."""
 _FAMILY_OF = {type_: family for family, meanings in FAMILIES.items() for type_ in meanings}
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, DataType, Layout, OperandType, Quantization, QuantizedType
-from nnadapter.ir.operations.matrix import PACKED_BITS
+from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, GATES
 from nnadapter.ir.schema import AttributeValue, OperationSchema
 from nnadapter.testing.random_models import attributes

@@ -43,7 +43,7 @@ _ERRORS = [
     ("CONV_3D", [_VOLUME, (6, 4, 8, 1, 1)], {}, "depth with padding is 7, expected at least 8"),
     ("CONV_3D", [_VOLUME, (6, 4, 1, 1, 1), (4,)], {}, r"bias has dimensions \[4\], expected \[6\]"),
     ("CONV_3D_TRANSPOSE", [_VOLUME, (3, 2, 1, 1, 1)], {}, "input has 4 channels, expected 3"),
-    ("CONV_3D_TRANSPOSE", [_VOLUME, (4, 2, 1, 1, 1)], {"output_padding": (0, 1, 0)}, "output_padding of the height"),
+    ("CONV_3D_TRANSPOSE", [_VOLUME, (4, 2, 1, 1, 1)], {"output_padding": (0, 1, 0)}, "output_padding is"),
     ("CONV_3D_TRANSPOSE", [_VOLUME, (4, 2, 1, 1, 1)], {"pads": (4, 0, 0, 3, 0, 0)}, "output depth is 0"),
     ("MAX_POOL_3D", [_VOLUME], {"kernel_shape": (2, 2, 2), "pads": (0, 0, 2, 0, 0, 0)}, "pads along the width"),
     ("MAX_POOL_3D", [_VOLUME], {"kernel_shape": (8, 2, 2)}, "expected at least 8"),
