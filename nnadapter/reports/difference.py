@@ -47,7 +47,7 @@ def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionRepo
         old_report=before,
         new_report=after,
         conditions=conditions(before, after),
-        figures=_figures(before, after),
+        figures=_compared_figures(before, after),
         moved_nodes=tuple(
             MovedNode(name=node.name, op_type=node.op_type, old_place=_place(was[key]), new_place=_place(node))
             for key, node in now.items()
@@ -55,7 +55,7 @@ def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionRepo
         ),
         added_nodes=tuple(node.name for key, node in now.items() if key not in was),
         removed_nodes=tuple(node.name for key, node in was.items() if key not in now),
-        refusals=_refusals(before, after),
+        refusals=_refusals_of_nodes(before, after),
     )
 
 
@@ -72,7 +72,7 @@ def _place(node: NodeFacts) -> Place:
     return node.device or node.state
 
 
-def _refusals(before: ReportFacts, after: ReportFacts) -> tuple[RefusalChange, ...]:
+def _refusals_of_nodes(before: ReportFacts, after: ReportFacts) -> tuple[RefusalChange, ...]:
     was, now = before.refusals(), after.refusals()
     changes = [
         RefusalChange(device=device, op_type=op_type, reason=reason, old_count=old, new_count=new)
@@ -82,7 +82,7 @@ def _refusals(before: ReportFacts, after: ReportFacts) -> tuple[RefusalChange, .
     return tuple(sorted(changes, key=lambda change: -abs(change.new_count - change.old_count)))
 
 
-def _figures(before: ReportFacts, after: ReportFacts) -> tuple[Figure, ...]:
+def _compared_figures(before: ReportFacts, after: ReportFacts) -> tuple[Figure, ...]:
     def seconds(report: ReportFacts) -> float | None:
         return report.cost.seconds if report.cost is not None else None
 

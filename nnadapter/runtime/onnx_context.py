@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.boundary import blamed_nodes
 from nnadapter.drivers.capability import Capability, ModelForm, Profile
-from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
+from nnadapter.drivers.interface import Admission, Compatibility, Context as DriverContext, Program, SegmentModel
 from nnadapter.errors import CompilationError, DriverError
 from nnadapter.ir.model import Model
 from nnadapter.traces.trace import Trace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nnadapter.exporting.export import Export
 
 
-class ExportingContext(Context):
+class ExportingContext(DriverContext):
     """A context that writes adapter IR as ONNX; a model that is ONNX already goes on as it is.
 
     Args:
@@ -32,7 +32,7 @@ class ExportingContext(Context):
         capability: of its device.
     """
 
-    def __init__(self, inner: Context, capability: Capability) -> None:
+    def __init__(self, inner: DriverContext, capability: Capability) -> None:
         self.inner = inner
         self._capability = capability
         self._exports: WeakKeyDictionary[Model, Export] = WeakKeyDictionary()
@@ -97,7 +97,7 @@ class ExportingContext(Context):
         """See `Context.check_blob`."""
         return self.inner.check_blob(blob)
 
-    def with_trace(self, trace: Trace, lane: str) -> Context:
+    def with_trace(self, trace: Trace, lane: str) -> DriverContext:
         """See `Context.with_trace`."""
         return ExportingContext(self.inner.with_trace(trace, lane), self._capability)
 
@@ -145,7 +145,7 @@ def _by_operation(refused: Mapping[int, Unsupported], exported: Export) -> dict[
     return blamed
 
 
-def taking_ir(capability: Capability, context: Context) -> tuple[Capability, Context]:
+def taking_ir(capability: Capability, context: DriverContext) -> tuple[Capability, DriverContext]:
     """Return a context that takes adapter IR, and the capability that says so; both as they are if they do."""
     if capability.form is ModelForm.IR:
         return capability, context

@@ -26,7 +26,7 @@ from nnadapter.reports.rendering.sections import (
     sources_words,
 )
 
-_SHOWN = 30
+_SHOWN_IN_MARKDOWN = 30
 """Rows of a table; a comment holds some 60,000 characters."""
 _SHOWN_REASONS = 5
 
@@ -36,11 +36,22 @@ def to_markdown(report: ReportFacts) -> str:
 
     What comes from the model or a driver stands in code spans, where it means nothing.
     """
-    parts = (_summary, _reasons, _segments, _boundaries, _refused, _op_types, _rules, _plan_file, _notes, _incidents)
+    parts = (
+        _markdown_summary,
+        _reasons,
+        _markdown_segments,
+        _markdown_boundaries,
+        _refused,
+        _markdown_op_types,
+        _rules,
+        _plan_file,
+        _markdown_notes,
+        _markdown_incidents,
+    )
     return "\n\n".join(block for part in parts for block in part(report)) + "\n"
 
 
-def _summary(report: ReportFacts) -> Iterator[str]:
+def _markdown_summary(report: ReportFacts) -> Iterator[str]:
     cover = report.coverage
     yield f"### {cover.nodes:.1%} of nodes off the CPU, {count(len(report.segments), 'segment')}"
     states = Counter(node.state for node in report.nodes)
@@ -93,9 +104,12 @@ def _elsewhere(group: RefusedGroup) -> str:
     return ", ".join(filter(None, (group.cost, group.between))) or "–"
 
 
-def _segments(report: ReportFacts) -> Iterator[str]:
+def _markdown_segments(report: ReportFacts) -> Iterator[str]:
     if report.segments:
-        cells = [segment_cells(segment, "–", segment.device in report.guesses) for segment in report.segments[:_SHOWN]]
+        cells = [
+            segment_cells(segment, "–", segment.device in report.guesses)
+            for segment in report.segments[:_SHOWN_IN_MARKDOWN]
+        ]
         rows = [(index, code(device), *others) for index, device, *others in cells]
         yield folded(count(len(report.segments), "segment"), table((*HEADS, "measured"), rows, len(report.segments)))
 
@@ -103,12 +117,12 @@ def _segments(report: ReportFacts) -> Iterator[str]:
 def _refused(report: ReportFacts) -> Iterator[str]:
     groups = refused_groups(report)
     if groups:
-        rows = [(*_reason(group), code(group.example), code(group.detail)) for group in groups[:_SHOWN]]
+        rows = [(*_reason(group), code(group.example), code(group.detail)) for group in groups[:_SHOWN_IN_MARKDOWN]]
         heads = ("op type", "by", "nodes", "reason", "cost elsewhere", "such as", "detail")
         yield folded("what was refused, and why", table(heads, rows, len(groups)))
 
 
-def _op_types(report: ReportFacts) -> Iterator[str]:
+def _markdown_op_types(report: ReportFacts) -> Iterator[str]:
     where: dict[str, Counter[str]] = {}
     for node in report.nodes:
         where.setdefault(op_name(node.domain, node.op_type), Counter())[node.device or node.state] += 1
@@ -116,13 +130,13 @@ def _op_types(report: ReportFacts) -> Iterator[str]:
     columns = [*report.devices, *(end for end in ("folded", "unused") if any(row[end] for row in where.values()))]
     rows = [
         (code(name), str(row.total()), *(str(row[column] or "–") for column in columns))
-        for name, row in ordered[:_SHOWN]
+        for name, row in ordered[:_SHOWN_IN_MARKDOWN]
     ]
     heads = ("op type", "nodes", *(code(column) for column in columns))
     yield folded(count(len(where), "op type"), table(heads, rows, len(where)))
 
 
-def _boundaries(report: ReportFacts) -> Iterator[str]:
+def _markdown_boundaries(report: ReportFacts) -> Iterator[str]:
     words = boundary_sentences(report)
     if words:
         yield folded("between host and devices", "\n".join(f"- {code(line)}" for line in words))
@@ -130,7 +144,7 @@ def _boundaries(report: ReportFacts) -> Iterator[str]:
 
 def _rules(report: ReportFacts) -> Iterator[str]:
     if report.rules:
-        rows = [(code(rule.text), code(rule_words(rule))) for rule in report.rules[:_SHOWN]]
+        rows = [(code(rule.text), code(rule_words(rule))) for rule in report.rules[:_SHOWN_IN_MARKDOWN]]
         idle = sum(not rule.nodes for rule in report.rules)
         said = f", {idle} of them binding nothing" if idle else ""
         yield folded(f"{count(len(report.rules), 'rule')}{said}", table(("rule", ""), rows, len(report.rules)))
@@ -144,16 +158,16 @@ def _plan_file(report: ReportFacts) -> Iterator[str]:
     yield f"Plan file {code(plan.path)}: {placed} placed, {lost} entries lost."
     if plan.unmatched_entries:
         groups = plan.lost_groups()
-        rows = [tuple(code(text) for text in group) for group in groups[:_SHOWN]]
+        rows = [tuple(code(text) for text in group) for group in groups[:_SHOWN_IN_MARKDOWN]]
         yield folded("entries lost", table(("node", "device", "why"), rows, len(groups)))
 
 
-def _incidents(report: ReportFacts) -> Iterator[str]:
+def _markdown_incidents(report: ReportFacts) -> Iterator[str]:
     lines = list(incident_lines(report))
     if lines:
-        yield "Incidents:\n\n" + "\n".join(f"- {code(line)}" for line in lines[:_SHOWN])
+        yield "Incidents:\n\n" + "\n".join(f"- {code(line)}" for line in lines[:_SHOWN_IN_MARKDOWN])
 
 
-def _notes(report: ReportFacts) -> Iterator[str]:
+def _markdown_notes(report: ReportFacts) -> Iterator[str]:
     if report.notes:
-        yield "\n".join(f"- {code(note)}" for note in report.notes[:_SHOWN])
+        yield "\n".join(f"- {code(note)}" for note in report.notes[:_SHOWN_IN_MARKDOWN])
