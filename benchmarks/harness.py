@@ -223,9 +223,9 @@ def in_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def random_feed(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
     """Return seeded random inputs for a model, imported on use: `in_process` measures the memory of imports."""
-    from nnadapter.offering import feeds
+    from nnadapter.candidates import conversions
 
-    return dict(feeds.random_feed(model, input_shapes))
+    return dict(conversions.random_feed(model, input_shapes))
 
 
 def processors() -> int:

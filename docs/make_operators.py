@@ -22,6 +22,7 @@ from onnx import numpy_helper, parser
 
 import nnadapter.converters
 import nnadapter.ir.reference.onnx_ops
+from nnadapter.candidates.conversions import prepare
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.converters.registry import NO_CONVERTER, UNCONVERTED, converted
 from nnadapter.drivers.fake_npu.limits import LIMITS
@@ -29,7 +30,6 @@ from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.body import has_body
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.onnx.schemas import MICROSOFT, is_further

@@ -17,66 +17,67 @@ if TYPE_CHECKING:
     from nnadapter.eager.tensor import Tensor, tensor
     from nnadapter.engine.device_value import DeviceValue
     from nnadapter.include import get_include
-    from nnadapter.inference.ahead_of_time import compile  # noqa: A004
-    from nnadapter.inference.bench import BenchReport, bench
-    from nnadapter.inference.comparison import CompareReport, compare
-    from nnadapter.inference.defaults import devices, get_device, set_device
-    from nnadapter.inference.partition_report import partition_report
-    from nnadapter.inference.session import InferenceSession
     from nnadapter.ir.builder import ModelBuilder
     from nnadapter.kernels.registry import kernel, register_kernel, unregister_kernel
     from nnadapter.options import Options
-    from nnadapter.reports.report import PartitionReport
+    from nnadapter.report.report import PartitionReport
+    from nnadapter.report.what_if import what_if
+    from nnadapter.report.what_if_facts import WhatIf
     from nnadapter.rules import Ban, Limits, Pin, Rules
-    from nnadapter.runtime.compilation import Compilation, Execution
-    from nnadapter.runtime.device import Context, Device
-    from nnadapter.whatif.report import WhatIf
-    from nnadapter.whatif.what_if import what_if
+    from nnadapter.session.ahead_of_time import (
+        compile,  # noqa: A004
+        partition_report,
+    )
+    from nnadapter.session.bench import BenchReport, bench
+    from nnadapter.session.comparison import CompareReport, compare
+    from nnadapter.session.compilation import Compilation, Execution
+    from nnadapter.session.device import Context, Device, devices, get_device, set_device
+    from nnadapter.session.session import InferenceSession
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Ban": "nnadapter.rules",
-    "BenchReport": "nnadapter.inference.bench",
-    "CompareReport": "nnadapter.inference.comparison",
-    "Compilation": "nnadapter.runtime.compilation",
-    "Context": "nnadapter.runtime.device",
-    "Device": "nnadapter.runtime.device",
+    "BenchReport": "nnadapter.session.bench",
+    "CompareReport": "nnadapter.session.comparison",
+    "Compilation": "nnadapter.session.compilation",
+    "Context": "nnadapter.session.device",
+    "Device": "nnadapter.session.device",
     "DeviceInfo": "nnadapter.drivers.capability",
     "DeviceValue": "nnadapter.engine.device_value",
-    "Execution": "nnadapter.runtime.compilation",
-    "InferenceSession": "nnadapter.inference.session",
+    "Execution": "nnadapter.session.compilation",
+    "InferenceSession": "nnadapter.session.session",
     "Kernel": "nnadapter.drivers.kernel",
     "KernelType": "nnadapter.drivers.kernel",
     "Limits": "nnadapter.rules",
     "ModelBuilder": "nnadapter.ir.builder",
     "Options": "nnadapter.options",
-    "PartitionReport": "nnadapter.reports.report",
+    "PartitionReport": "nnadapter.report.report",
     "Pin": "nnadapter.rules",
     "Place": "nnadapter.eager.execution",
     "Rules": "nnadapter.rules",
     "Tensor": "nnadapter.eager.tensor",
-    "WhatIf": "nnadapter.whatif.report",
+    "WhatIf": "nnadapter.report.what_if_facts",
     "backend": "",
-    "bench": "nnadapter.inference.bench",
-    "compare": "nnadapter.inference.comparison",
-    "compile": "nnadapter.inference.ahead_of_time",
-    "devices": "nnadapter.inference.defaults",
+    "bench": "nnadapter.session.bench",
+    "compare": "nnadapter.session.comparison",
+    "compile": "nnadapter.session.ahead_of_time",
+    "devices": "nnadapter.session.device",
     "errors": "",
-    "get_device": "nnadapter.inference.defaults",
+    "get_device": "nnadapter.session.device",
     "get_include": "nnadapter.include",
     "kernel": "nnadapter.kernels.registry",
     "ort": "",
     "paddle": "",
-    "partition_report": "nnadapter.inference.partition_report",
+    "partition_report": "nnadapter.session.ahead_of_time",
     "ray": "",
     "register_kernel": "nnadapter.kernels.registry",
-    "set_device": "nnadapter.inference.defaults",
+    "set_device": "nnadapter.session.device",
     "set_eager_fallback": "nnadapter.eager.execution",
     "tensor": "nnadapter.eager.tensor",
     "torch": "",
     "unregister_kernel": "nnadapter.kernels.registry",
-    "what_if": "nnadapter.whatif.what_if",
+    "what_if": "nnadapter.report.what_if",
 }
 """Where each public name lives; empty for modules."""
 

@@ -28,10 +28,10 @@ from nnadapter.errors import (
     InvalidOptionError,
     NNAdapterError,
 )
-from nnadapter.inference.session import InferenceSession
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from nnadapter.options import Options, default_devices
+from nnadapter.session.session import InferenceSession
 
 if TYPE_CHECKING:
     from nnadapter.drivers.selection import DeviceRequest

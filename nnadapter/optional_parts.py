@@ -29,12 +29,12 @@ ENTRIES: Mapping[str, str] = MappingProxyType(
         "openvino_divided_chains": "nnadapter.drivers.openvino.guards:DIVIDED_CHAINS",
         "openvino_baseline": "nnadapter.drivers.openvino.baseline:opened",
         "openvino_version": "nnadapter.drivers.openvino.baseline:version",
-        "paddle_model_as_onnx": "nnadapter.paddle_models.conversion:as_onnx",
-        "paddle_onnx_file": "nnadapter.paddle_models.conversion:onnx_of",
-        "paddle_structures": "nnadapter.paddle_models.model_files:structures_in",
-        "torch_model_as_onnx": "nnadapter.torch_models.modules:model_of",
-        "torch_module_from_name": "nnadapter.torch_models.modules:load_named",
-        "is_torch_module_name": "nnadapter.torch_models.modules:names_module",
+        "paddle_model_as_onnx": "nnadapter.paddle.conversion:as_onnx",
+        "paddle_onnx_file": "nnadapter.paddle.conversion:onnx_of",
+        "paddle_structures": "nnadapter.paddle.model_files:structures_in",
+        "torch_model_as_onnx": "nnadapter.torch.models:model_of",
+        "torch_module_from_name": "nnadapter.torch.models:load_named",
+        "is_torch_module_name": "nnadapter.torch.models:names_module",
     }
 )
 """Name -> `module:name` of a function or value."""

@@ -24,13 +24,13 @@ from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.engine.device_value import DeviceValue
-from nnadapter.inference.binding import IOBinding as _IOBinding
-from nnadapter.inference.session import InferenceSession as _InferenceSession
 from nnadapter.onnx.overrides import Overrides
 from nnadapter.options import Options as _Options
 from nnadapter.options import options_from
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime as _original
+from nnadapter.session.binding import IOBinding as _IOBinding
+from nnadapter.session.session import InferenceSession as _InferenceSession
 
 _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
     (errors.ModelFileError, _native.NoSuchFile),

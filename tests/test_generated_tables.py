@@ -5,9 +5,9 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import limits
+from nnadapter.candidates.conversions import prepare
 from nnadapter.converters import OnnxNode, convert_graph
 from nnadapter.drivers import Reason
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 from partition import Value
 from tests.models import HEAD, numbers, parse, run_whole

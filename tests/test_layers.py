@@ -25,19 +25,22 @@ _NNADAPTER = (
     "errors include limits optional_parts policies",
     "process files",
     "ir traces",
-    "onnx torch_models",
+    "onnx",
     "converters exporting drivers",
     "rules kernels",
-    "options runtime",
+    "options",
+    "session.device",
+    "session.compilation",
     "eager store",
-    "offering",
-    "costs paddle_models",
+    "candidates",
+    "costs",
     "planning",
     "engine",
     "accuracy",
-    "reports",
-    "whatif inference",
-    "ort backend new_driver paddle torch ray testing",
+    "report",
+    "session",
+    "torch",
+    "ort backend new_driver paddle ray testing",
     "cli",
     "__main__",
 )
@@ -55,15 +58,12 @@ ONNX = _modules(
 )
 ONNXRUNTIME = _modules(
     "process.real_onnxruntime onnx.onnxruntime_limits onnx.preparation.folding drivers.onnxruntime "
-    "drivers.execution_providers ray.actors engine.host ort inference.session inference.binding "
-    "paddle.predictor paddle_models.comparison cli"
+    "drivers.execution_providers ray.actors engine.host ort session.session session.binding "
+    "paddle.predictor paddle.worker cli"
 )
 
 
-OPTIONAL = _modules(
-    "drivers.execution_providers drivers.faulty drivers.openvino drivers.xla paddle paddle_models ray "
-    "testing torch torch_models"
-)
+OPTIONAL = _modules("drivers.execution_providers drivers.faulty drivers.openvino drivers.xla paddle ray testing torch")
 """Parts that need packages of their own; the core reaches them through `nnadapter.optional_parts` alone."""
 COMMANDS_OF_PARTS = _modules("cli.conformance cli.serve")
 """Commands that are an optional part's own; the command line imports them by name."""
@@ -128,8 +128,8 @@ def test_imports_go_one_way(name):
 
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
-TORCH = ("nnadapter.torch", "nnadapter.torch_models")
-PADDLE = ("nnadapter.paddle_models.comparison", "nnadapter.paddle_models.worker")
+TORCH = ("nnadapter.torch",)
+PADDLE = ("nnadapter.paddle.worker",)
 XLA = ("nnadapter.drivers.xla",)
 RAY = ("nnadapter.ray",)
 

@@ -6,9 +6,8 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter.candidates.conversions import Conversions, converted, prepare
 from nnadapter.ir import to_text
-from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 
 LSTM = """

@@ -20,7 +20,7 @@ from nnadapter.files.source_kind import MAGIC
 from nnadapter.ir import protobuf
 from nnadapter.onnx.wire_format import varint_bytes
 from nnadapter.planning.plan_files import read_plan
-from nnadapter.reports.report import read_report
+from nnadapter.report.report import read_report
 from nnadapter.rules import read_rules
 
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.accuracy.tolerances import shapes_of
+from nnadapter.candidates.atoms import joined, with_atoms, with_own_sources
+from nnadapter.candidates.conversions import converted, prepare
+from nnadapter.candidates.segments import OnnxParts
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.provenance import Provenance
-from nnadapter.offering.atoms import joined, with_atoms, with_own_sources
-from nnadapter.offering.conversions import converted
-from nnadapter.offering.preparing import prepare
-from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.preparation.default_sizes import default_shapes
 from nnadapter.onnx.preparation.prepare import specialize

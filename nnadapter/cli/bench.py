@@ -23,8 +23,8 @@ from nnadapter.cli.parameters import (
 )
 from nnadapter.cli.run import run_costs
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.inference.bench import PEERS, ROUNDS
 from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.session.bench import PEERS, ROUNDS
 
 
 def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:

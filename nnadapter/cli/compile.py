@@ -16,7 +16,7 @@ from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, t
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_texts import plans_held, reasons_against, served_sets
 from nnadapter.process.standard_output import prints_to_stderr
-from nnadapter.reports.report import PartitionReport
+from nnadapter.report.report import PartitionReport
 
 
 @click.command(cls=ModelCommand)

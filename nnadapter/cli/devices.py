@@ -17,10 +17,10 @@ from nnadapter.cli.command import Command, option_row
 from nnadapter.cli.output import to_json
 from nnadapter.drivers.capability import DeviceInfo
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError, NNAdapterError, NotDelegatedError, describe
-from nnadapter.inference.session import InferenceSession
 from nnadapter.onnx.construction import parse
 from nnadapter.options import Options
 from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.session.session import InferenceSession
 
 _MODEL = '<ir_version: 10, opset_import: ["" : 17]> health (float[4] x, float[4] y) => (float[4] z) { z = Add(x, y) }'
 _OPTIONS = Options(fallback="forbid", cache_dir=False)

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.candidates.conversions import SEED, feed_for, prepare, random_array
 from nnadapter.cli.output import progress
 from nnadapter.cli.parameters import Shapes
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import InvalidInputError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array
-from nnadapter.offering.feeds import SEED, feed_for, random_array
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.signature import filled
 from nnadapter.optional_parts import optional_part

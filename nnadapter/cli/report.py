@@ -21,11 +21,9 @@ from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options
 from nnadapter.process.standard_output import prints_to_stderr
-from nnadapter.reports.difference import compare_reports
-from nnadapter.reports.gates import Gates, broken_gates
-from nnadapter.reports.report import FORMATS, formats_of, read_report
-from nnadapter.whatif.report import RENDERERS
-from nnadapter.whatif.sources import model_sources
+from nnadapter.report.report import FORMATS, Gates, broken_gates, compare_reports, formats_of, read_report
+from nnadapter.report.what_if import model_sources
+from nnadapter.report.what_if_facts import RENDERERS
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

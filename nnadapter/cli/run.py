@@ -25,10 +25,9 @@ from nnadapter.engine.provenance import Provenance
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.process.standard_output import prints_to_stderr
-from nnadapter.reports.facts import CandidateFacts
-from nnadapter.reports.formatting import duration
-from nnadapter.reports.rendering.sections import cost_sentence, cpu_words, run_words, sources_words
-from nnadapter.reports.report import PartitionReport
+from nnadapter.report.facts import CandidateFacts
+from nnadapter.report.report import PartitionReport
+from nnadapter.report.sections import cost_sentence, cpu_words, duration, run_words, sources_words
 
 TOP = 5
 _NUMBERS = frozenset(dtype.value for dtype in DataType)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from nnadapter.candidates.atoms import joined
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.work import UNKNOWN_DIMENSION, GraphWork, Numbers
@@ -16,7 +17,6 @@ from nnadapter.drivers.capability import Profile
 from nnadapter.drivers.interface import NO_OPERATION, Context
 from nnadapter.drivers.selection import CPU
 from nnadapter.ir.model import ABSENT
-from nnadapter.offering.atoms import joined
 from partition.by_cost.pricing import Prices
 from partition.dtypes import ITEMSIZE_OF_DTYPE
 from partition.graph import Graph

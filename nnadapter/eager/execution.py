@@ -38,8 +38,8 @@ from nnadapter.kernels.registry import Choice, Request, warn_of_infer
 from nnadapter.options import FALLBACKS, default_devices
 from nnadapter.process.forking import new_lock, new_re_lock
 from nnadapter.process.resources import close_all
-from nnadapter.runtime.compilation import Compilation, Execution
-from nnadapter.runtime.device import Context, Device
+from nnadapter.session.compilation import Compilation, Execution
+from nnadapter.session.device import Context, Device
 
 _rule = ["warn"]
 

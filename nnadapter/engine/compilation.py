@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
+from nnadapter.candidates.segments import Part
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.boundary import ask_admission, blamed_nodes, checked_program, clone_with_constants
 from nnadapter.drivers.failures import NamedCalls, named_call
@@ -69,7 +70,6 @@ from nnadapter.errors import (
 from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.model import Model
 from nnadapter.ir.structure import program_sharing_key_of as likeness_of_model
-from nnadapter.offering.part import Part
 from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.indices import checks_by_segment

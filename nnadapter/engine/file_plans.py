@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from nnadapter.candidates.segments import Part, SpecializablePart
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.engine.dynamic_plans import DynamicPlan, DynamicPlans
@@ -17,7 +18,6 @@ from nnadapter.engine.specialization import Build, SegmentRequest, SpecializedPr
 from nnadapter.engine.trace_messages import read_number
 from nnadapter.files.messages import Message
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
-from nnadapter.offering.part import Part, SpecializablePart
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.forking import new_lock
 from nnadapter.process.resources import close_all

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import proxy
 
+from nnadapter.candidates.conversions import feed_for
 from nnadapter.drivers.onnxruntime.program import not_counting, pools_held
 from nnadapter.drivers.tensor_copies import on_host
 from nnadapter.engine.compilation import Compiler
@@ -25,7 +26,6 @@ from nnadapter.engine.plan_store import PLAN_FOR_EACH, ExistingOnly, PlanCache
 from nnadapter.engine.shape_sets import ProbedBounds, ShapeSet, ShapeTest
 from nnadapter.errors import CompilationError, InvalidModelError
 from nnadapter.ir.operand import Array
-from nnadapter.offering.feeds import feed_for
 from nnadapter.onnx.preparation.kv_cache_sizes import agreeing, next_token_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from nnadapter.candidates.segments import Part, original_model
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.engine import Engine, PlanEngine
@@ -25,8 +26,6 @@ from nnadapter.engine.plan_source import (
 from nnadapter.engine.plan_store import Lease, PlanCache, PlanCounts
 from nnadapter.engine.shape_sets import ShapeTest
 from nnadapter.errors import InvalidInputError, InvalidModelError, ModelFileError
-from nnadapter.offering.part import Part
-from nnadapter.offering.segments import original_model
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.external_converters import external_versions

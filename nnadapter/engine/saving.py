@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from nnadapter.candidates.segments import Part, onnx_part
 from nnadapter.drivers.boundary import checked_bytes
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.onnxruntime.driver import threads_gain
@@ -50,8 +51,6 @@ from nnadapter.engine.trace_messages import write_number
 from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
 from nnadapter.files.messages import Message
 from nnadapter.ir.model import Model
-from nnadapter.offering.part import Part
-from nnadapter.offering.segments import onnx_part
 from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.onnx.preparation.branch_decisions import decision_values
 from nnadapter.planning.alongside import overlap_of

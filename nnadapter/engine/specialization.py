@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
+from nnadapter.candidates.segments import Part, SpecializablePart, group_specializations
 from nnadapter.drivers.boundary import OutputCheck, ask_admission, ask_supported
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Admission, Context, Program
@@ -27,7 +28,6 @@ from nnadapter.engine.plan_store import Holding
 from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describe
 from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.structure import InputOutputTypes, SpecializedModel
-from nnadapter.offering.part import Part, SpecializablePart, group_specializations
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.forking import new_lock
 from nnadapter.process.resources import close_all

@@ -4,7 +4,7 @@ Functions: nodes that are written down as graphs of other nodes, and are replace
 
 A function of the model's own is expanded where at least one op of its body has a converter, since no device knows it by
 name. One that ONNX defines is expanded where it has no converter itself and all of its body has, since ONNX Runtime may
-have a kernel for the whole. Others are expanded where no device takes them whole (`nnadapter/offering/expansions.py`).
+have a kernel for the whole. Others are expanded where no device takes them whole (`nnadapter/candidates/atoms.py`).
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.errors import InvalidInputError, InvalidOptionError, close_names
-from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.paddle.config import Config, DataType, data_type_of, dtype_of
-from nnadapter.paddle_models.conversion import as_onnx
+from nnadapter.paddle.conversion import as_onnx
+from nnadapter.session.session import InferenceSession
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from nnadapter.reports.report import PartitionReport
+    from nnadapter.report.report import PartitionReport
 
 
 class Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from nnadapter.candidates.segments import DynamicParts, ShapedModel
 from nnadapter.ir.index_ranges import (
     UNCHECKED_BY_HOST,
     USES,
@@ -18,7 +19,6 @@ from nnadapter.ir.index_ranges import (
     uses_of,
 )
 from nnadapter.ir.operand import Array
-from nnadapter.offering.segments import DynamicParts, ShapedModel
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.prepare import Specialized

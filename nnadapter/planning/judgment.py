@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from nnadapter.candidates.atoms import Answers
+from nnadapter.candidates.segments import ShapedModel, calls_among, part_of, why_no_call, with_calls
 from nnadapter.drivers.boundary import ask_supported
 from nnadapter.drivers.capability import DeviceRole, ModelForm
 from nnadapter.drivers.failures import named_call
@@ -18,8 +20,6 @@ from nnadapter.drivers.interface import SegmentModel
 from nnadapter.drivers.registry import devices_of_distribution
 from nnadapter.ir.model import Operation
 from nnadapter.ir.operations.custom import CUSTOM
-from nnadapter.offering.atoms import Answers
-from nnadapter.offering.segments import ShapedModel, calls_among, part_of, why_no_call, with_calls
 from nnadapter.onnx.external_converters import provider_text
 from nnadapter.onnx.references import inlined
 from nnadapter.planning.setting import Demands, SessionBans, SessionDevice, Setting

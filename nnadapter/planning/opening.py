@@ -33,6 +33,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from nnadapter.candidates.atoms import TAKEN_TO_LAST
+from nnadapter.candidates.conversion_tracing import DynamicConversion, shape_derived_values_of
+from nnadapter.candidates.conversions import convert_dynamic, dynamic_ir_part
+from nnadapter.candidates.segments import DynamicParts, Part, SpecializablePart, calls_among, with_weights
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.boundary import ask_admission, ask_supported
 from nnadapter.drivers.capability import DynamicShapes
@@ -40,11 +44,6 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.offering.conversions import convert_dynamic, dynamic_ir_part
-from nnadapter.offering.expansions import TAKEN_TO_LAST
-from nnadapter.offering.part import Part, SpecializablePart
-from nnadapter.offering.segments import DynamicParts, calls_among, with_weights
-from nnadapter.offering.traced_conversions import DynamicConversion, shape_derived_values_of
 from nnadapter.onnx.graphs import MEASURING
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.default_sizes import wide_windows

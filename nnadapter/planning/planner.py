@@ -19,13 +19,20 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nnadapter.candidates.atoms import (
+    Answers,
+    Trial,
+    accepted_splits,
+    atoms_to_split,
+    bodies_to_try,
+    refused_for_good,
+    trial_of,
+    unplaceable_nodes,
+)
+from nnadapter.candidates.conversions import Conversions, offered_ops, prepare
+from nnadapter.candidates.segments import OnnxParts, ShapedModel
 from nnadapter.converters.custom import KernelCalls
 from nnadapter.kernels.onnx_calls import DeviceCandidate, called_nodes, calls_of, type_rules
-from nnadapter.offering.atoms import Answers, accepted_splits, atoms_to_split
-from nnadapter.offering.conversions import Conversions
-from nnadapter.offering.expansions import Trial, bodies_to_try, refused_for_good, trial_of, unplaceable_nodes
-from nnadapter.offering.preparing import offered_ops, prepare
-from nnadapter.offering.segments import OnnxParts, ShapedModel
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.inlining import Bodies
 from nnadapter.onnx.preparation.device_forms import expanded, with_dequantized

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from nnadapter.candidates.segments import DynamicParts, Part, ShapedModel, part_of
 from nnadapter.drivers.boundary import ask_admission
 from nnadapter.drivers.capability import DynamicShapes
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission
 from nnadapter.ir.model import Model
-from nnadapter.offering.part import Part
-from nnadapter.offering.segments import DynamicParts, ShapedModel, part_of
 from nnadapter.planning.indices import refusals_of_indices
 from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as
 from nnadapter.planning.placing import Placement, place

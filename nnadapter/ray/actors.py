@@ -16,7 +16,6 @@ import numpy as np
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.control import ENTRY
 from nnadapter.errors import CompiledModelError, NNAdapterError
-from nnadapter.inference.session import InferenceSession
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.ray.job import (
@@ -35,6 +34,7 @@ from nnadapter.ray.job import (
 )
 from nnadapter.ray.request import Request
 from nnadapter.ray.rows import Array, axis_of, batches_of, check_names, checked_columns, no_rows, row_shapes, run_rows
+from nnadapter.session.session import InferenceSession
 
 
 def session_options(threads: int) -> Any:

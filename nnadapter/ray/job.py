@@ -21,10 +21,10 @@ from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import DeviceUnavailableError, NNAdapterError, StoredFileError
 from nnadapter.files.atomic_files import replace_file
-from nnadapter.inference.ahead_of_time import compile as compile_model
 from nnadapter.ray.cluster import missing_devices
 from nnadapter.ray.request import Request
-from nnadapter.reports.report import PartitionReport
+from nnadapter.report.report import PartitionReport
+from nnadapter.session.ahead_of_time import compile as compile_model
 from nnadapter.store.fingerprints import surroundings
 
 _SHOWN_DIGITS = 12

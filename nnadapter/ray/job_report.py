@@ -14,9 +14,9 @@ from nnadapter.drivers.selection import CPU
 from nnadapter.files.atomic_files import write_file
 from nnadapter.ray.job import JobSnapshot, Totals
 from nnadapter.ray.request import Request
-from nnadapter.reports.facts import plain, to_lines
-from nnadapter.reports.formatting import count, duration, quantity
-from nnadapter.reports.rendering.html import bars, static_page, table, tiles
+from nnadapter.report.facts import plain, to_lines
+from nnadapter.report.html import bars, static_page, table, tiles
+from nnadapter.report.sections import count, duration, quantity
 
 _SLOWEST = 20
 SCHEMA_VERSION = 2

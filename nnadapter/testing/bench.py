@@ -15,7 +15,7 @@ from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Admission, Context, Execution, Program, SegmentModel
 from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S, IsolatedDevice
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
-from nnadapter.runtime.onnx_context import taking_ir
+from nnadapter.session.device import taking_ir
 from nnadapter.testing.subjects import (
     Evidence,
     FailedOutcome,

@@ -19,8 +19,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from nnadapter.errors import NNAdapterError
-from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
+from nnadapter.session.session import InferenceSession
 from nnadapter.testing.bench import Bench, Case
 from nnadapter.testing.ir_cases import refused
 from nnadapter.testing.subjects import Outcome, Precision, SkippedOutcome, Subject, by_band

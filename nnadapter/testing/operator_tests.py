@@ -14,13 +14,12 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
+from nnadapter.candidates.conversions import converted, prepare
+from nnadapter.candidates.segments import OnnxParts
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
-from nnadapter.offering.conversions import converted
-from nnadapter.offering.preparing import prepare
-from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.preparation.prepare import Specialized, specialize
 from nnadapter.process.cache import memoize

@@ -24,7 +24,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.ir.protobuf.serialization import save
 from nnadapter.ir.text import to_text
 from nnadapter.process.packages import installed_version, own_version
-from nnadapter.reports.formatting import code, table
+from nnadapter.report.sections import code, table
 from nnadapter.testing.bench import Settings, repeat_command
 from nnadapter.testing.kit import ScoreCard
 from nnadapter.testing.subjects import Evidence, FailedOutcome

@@ -1,18 +1,11 @@
-"""Back end of torch.compile: captured graphs compiled into sessions and PyTorch operators, and their records.
-
-Sizes of tensors that a graph computes, said by the sizes of what it is called with.
-
-PyTorch knows every size as an expression in those of the inputs, but graphs also ask computed tensors for theirs (what
-an upsampling made, say). Such a question would cut a region in two: the size is a number, which Python gets between two
-runs. So it is asked of the inputs instead, and what follows from their sizes is computed of these.
-"""
+"""Back end of torch.compile: captured graphs compiled into sessions and PyTorch operators, and their reports."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -26,26 +19,34 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from nnadapter.drivers.selection import CPU
+from nnadapter.engine.bound_steps import has_memory
 from nnadapter.errors import FallbackWarning, InvalidOptionError, NNAdapterError
 from nnadapter.process.forking import new_lock
-from nnadapter.torch.exporting import ExportFailure, export, line_of
+from nnadapter.session.session import InferenceSession
+from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport, gathered
+from nnadapter.torch.layouts import lying_as, part_views
+from nnadapter.torch.onnx_forms import preserve_recurrence, written_in_steps
+from nnadapter.torch.operators import computes, decomposition_table, name_of, refusal, registry
 from nnadapter.torch.program import Program
 from nnadapter.torch.regions import (
+    ExportFailure,
     Region,
+    Settings,
     call_regions,
     computed_results,
+    export,
     halved,
+    line_of,
+    origins,
+    read_settings,
     readers,
     regions_of,
     uses_of,
     working,
 )
-from nnadapter.torch.resident_runs import owns_memory
+from nnadapter.torch.resident_runs import added, owns_memory
 from nnadapter.torch.resident_tensors import Resident
-from nnadapter.torch.settings import Settings, read_settings
-from nnadapter.torch_models.layouts import lying_as, part_views
-from nnadapter.torch_models.onnx_forms import preserve_recurrence, written_in_steps
-from nnadapter.torch_models.operators import computes, decomposition_table, name_of, refusal, registry
 from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:
@@ -581,3 +582,92 @@ def _never(value: Any) -> bool:
 
 def _none(written: frozenset[int]) -> IsWeight:
     return _never
+
+
+def report_compiled(compiled: Any) -> TorchReport:
+    """Return what became of a module or function; see `nnadapter.torch.report`.
+
+    Raises:
+        InvalidOptionError: it is nothing that can be compiled.
+    """
+    if not callable(compiled):
+        raise InvalidOptionError(f"a report is of what torch.compile returned, got {type(compiled).__name__}")
+    target = original_callable(compiled)
+    tensors = (*target.parameters(), *target.buffers()) if isinstance(target, torch.nn.Module) else ()
+    weights = frozenset(map(id, tensors))
+    graphs = tuple(_graph(capture, graph, weights) for capture in captures_of(compiled) for graph in capture.graphs)
+    return TorchReport(name=_name(target), graphs=graphs, uncaptured_module_types=_not_captured(target))
+
+
+def _not_captured(target: Any) -> tuple[str, ...]:
+    """Kinds of recurrent layers in a module, where PyTorch is not told to capture them."""
+    if torch._dynamo.config.allow_rnn or not isinstance(target, torch.nn.Module):
+        return ()
+    layers = [module for module in target.modules() if isinstance(module, torch.nn.RNNBase)]
+    return tuple(dict.fromkeys(type(layer).__name__ for layer in layers))
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__name__", type(target).__name__)
+
+
+def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFacts:
+    """The facts of a graph; where several modules share it, its sessions are those of the module with these weights."""
+    programs = [leaf for program in graph.programs for leaf in program.leaves]
+    program_sessions = [(program, program.sessions(weights)) for program in programs]
+    refused = [facts for program, sessions in program_sessions for facts in _refused(program, sessions)]
+    given_up = [fallback for program in programs for fallback in failed_operators(program)]
+    moved = added(program.transferred_bytes for program in programs)
+    return GraphFacts(
+        kind=graph.kind,
+        operators=graph.operators,
+        delegated=graph.delegated - len(given_up),
+        sessions=tuple(session.report() for _, sessions in program_sessions for session in sessions),
+        pending_regions=sum(not sessions and program.failure is None for program, sessions in program_sessions),
+        fallback_operators=gathered([_fallback_facts(fallback) for fallback in (*graph.fallback_operators, *given_up)]),
+        refused_operators=gathered(refused),
+        graph_break_reason=capture.ended,
+        graph_break_line=capture.line,
+        unfrozen_weights=sum(program.unfrozen_weights for program in programs),
+        input_bytes=moved.input_bytes,
+        output_bytes=moved.output_bytes,
+        to_device_bytes=moved.to_device,
+        to_host_bytes=moved.to_host,
+        device_memory_full=any(program.is_crowded for program in programs),
+        separate_memory_devices=_copying(session for _, sessions in program_sessions for session in sessions),
+    )
+
+
+def _copying(sessions: Iterable[InferenceSession]) -> tuple[str, ...]:
+    names = dict.fromkeys(name for session in sessions for name in session.devices)
+    return tuple(name for name in names if name != CPU and has_memory(name))
+
+
+def _fallback_facts(fallback: FallbackOperator) -> FallbackOperatorFacts:
+    return FallbackOperatorFacts(
+        operator=fallback.operator,
+        device="",
+        reason=str(fallback.refusal.reason),
+        detail=fallback.refusal.detail,
+        line=fallback.line,
+        count=1,
+    )
+
+
+def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[FallbackOperatorFacts]:
+    """What devices refused of sessions, by the operators that their nodes come from."""
+    node_origins = origins(program.model)
+    return [
+        FallbackOperatorFacts(
+            operator=node_origins[node.name].operator,
+            device=refusal.device,
+            reason=refusal.reason,
+            detail=refusal.detail,
+            line=node_origins[node.name].line,
+            count=1,
+        )
+        for session in sessions
+        for node in session.report().nodes
+        for refusal in node.refusals
+        if node.name in node_origins
+    ]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from nnadapter.reports.facts import plain
-from nnadapter.reports.formatting import count, quantity
-from nnadapter.reports.report import PartitionReport
+from nnadapter.report.facts import plain
+from nnadapter.report.report import PartitionReport
+from nnadapter.report.sections import count, quantity
 
 SCHEMA_VERSION = 2
 """Of the JSON form."""

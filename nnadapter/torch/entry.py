@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, NNAdapterError
-from nnadapter.torch_models.requirements import other_torch, require_torch
+from nnadapter.torch.layouts import other_torch, require_torch
 
 if TYPE_CHECKING:
     from nnadapter.torch.compiled_report import TorchReport
@@ -76,7 +76,7 @@ def report(compiled: Any) -> TorchReport:
         InvalidOptionError: it is nothing that can be compiled.
     """
     require_torch("a report of a compiled module")
-    from nnadapter.torch.reporting import report_compiled
+    from nnadapter.torch.backend import report_compiled
 
     return report_compiled(compiled)
 

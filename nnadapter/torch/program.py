@@ -53,18 +53,28 @@ from nnadapter.errors import (
     InvalidModelError,
     describe,
 )
-from nnadapter.inference.session import InferenceSession
 from nnadapter.onnx.construction import initializer_of, with_constants
 from nnadapter.process.forking import new_lock
-from nnadapter.reports.formatting import count
-from nnadapter.torch.arrays import number_array, results_of, to_array
-from nnadapter.torch.exporting import ExportFailure, export
-from nnadapter.torch.regions import NO_USES, Failures, Region, Uses, failures_for, halves, joined, roles_of, weighing_in
+from nnadapter.report.sections import count
+from nnadapter.session.session import InferenceSession
+from nnadapter.torch.layouts import bytes_of, lying_as
+from nnadapter.torch.operators import is_size
+from nnadapter.torch.regions import (
+    NO_USES,
+    ExportFailure,
+    Failures,
+    Region,
+    Settings,
+    Uses,
+    export,
+    failures_for,
+    halves,
+    joined,
+    roles_of,
+    weighing_in,
+)
 from nnadapter.torch.resident_runs import Fed, ResidentRunner, TransferredBytes, crossing, owning_device
-from nnadapter.torch.resident_tensors import Resident
-from nnadapter.torch.settings import Settings
-from nnadapter.torch_models.layouts import bytes_of, lying_as
-from nnadapter.torch_models.operators import is_size
+from nnadapter.torch.resident_tensors import Resident, number_array, results_of, to_array
 from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:

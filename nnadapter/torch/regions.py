@@ -1,40 +1,79 @@
-"""Regions of an ATen graph that run in sessions: the cut, smaller regions after failures, uses of results.
-
-A graph in ATen cut in two: regions for sessions, and the rest, which calls them.
-
-1. Nodes that nothing refuses are grouped into regions, by PyTorch's partitioner: as large as they can be without one
-   waiting for itself. A region in which nothing is computed, or only what is the same in every run, stays where it is.
-2. Views that only the caller and operators that stay read, stay as well (`torch_models/layouts.py`): there they share
-   memory, as they do in PyTorch. But where a device has memory of its own, those that only a backward graph gets are
-   computed there.
-3. Sizes are no part of regions, and no region waits for them. Where a region reads a size, it takes it from one of its
-   tensors that has it, computes it again of such sizes, or else gets it as an input.
-4. A region becomes a graph of its own, and a call stands in its place.
-5. Random numbers come in the order of the source: none waits for a region that needs later ones.
-
-A region of which no session can be made, cut into smaller ones until those are found that cannot.
-
-Which operator is at fault is seldom said. So a region is halved, each half is a program of its own, and one that fails
-is halved again; what is left is single operators, which PyTorch runs. All the programs that come of one region share a
-count of failures: where everything fails, for a reason that has nothing to do with operators, there is soon an end.
-"""
+"""Regions of an ATen graph that run in sessions: settings, the cut, and the export as ONNX models."""
 
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
+from torch.utils import _pytree as pytree
 
-from nnadapter.torch_models.layouts import is_view, last_views
-from nnadapter.torch_models.operators import computes, is_random, is_size
+from nnadapter.drivers.selection import DeviceRequest, requests_of
+from nnadapter.errors import InvalidOptionError, close_names
+from nnadapter.options import Options, default_devices
+from nnadapter.torch.layouts import is_view, last_views, quiet
+from nnadapter.torch.models import WrongType, exported, keep_type
+from nnadapter.torch.operators import computes, is_random, is_size, registry
+
+if TYPE_CHECKING:
+    import onnx
+
+
+_DEVICES = "devices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the sessions of a compiled function are made with."""
+
+    devices: Sequence[DeviceRequest]
+    """As `InferenceSession` takes them."""
+    options: Options
+    """How nodes are placed."""
+
+
+def read_settings(raw_options: Mapping[str, Any] | None) -> Settings:
+    """Return what `options=` of torch.compile says: `devices`, and fields of `nnadapter.Options`.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
+        InvalidOptionError: a name is unknown, or a value does not fit.
+    """
+    raw_options = {} if raw_options is None else raw_options
+    option_names = [_DEVICES, *(field.name for field in fields(Options))]
+    if not isinstance(raw_options, Mapping):
+        raise InvalidOptionError(
+            f"options of torch.compile are a dictionary with {', '.join(option_names)}, "
+            f"got {type(raw_options).__name__}"
+        )
+    for name in raw_options:
+        if name not in option_names:
+            raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, option_names)}")
+    devices = raw_options.get(_DEVICES)
+    options = Options(**{name: value for name, value in raw_options.items() if name != _DEVICES})
+    requests = requests_of(default_devices() if devices is None else devices, options.isolated)
+    return Settings(devices=requests, options=options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,3 +445,135 @@ def roles_of(region: Region, uses: Uses) -> Roles:
         - read,
         written=written,
     )
+
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
+_PYTORCH = str(Path(torch.__file__).parent)
+
+
+def line_of(stack_trace: str | None) -> str:
+    """Return `FILE:LINE` of the innermost call outside of PyTorch in a stack trace as text; empty if there is none."""
+    frames = [(match["file"], match["line"]) for match in _FRAME.finditer(stack_trace or "")]
+    outside = [f"{file}:{line}" for file, line in frames if not file.startswith(_PYTORCH)]
+    return outside[-1] if outside else ""
+
+
+def short(line: str) -> str:
+    """Return `FILE:LINE` without folders."""
+    return Path(line).name if line else ""
+
+
+_BLAMED = re.compile(r"target=torch\.ops\.([\w.]+)\]")
+
+
+class ExportFailure(Exception):  # noqa: N818  it says why, and is always caught
+    """The exporter failed at an operator."""
+
+    def __init__(self, target: str, detail: str) -> None:
+        super().__init__(detail)
+        self.target = target
+        """The operator as `aten.NAME.OVERLOAD`; empty where the exporter does not say which."""
+        self.detail = detail
+        """What it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a node of a model comes from."""
+
+    operator: str
+    """As `aten.NAME.OVERLOAD`."""
+    line: str
+    """`FILE:LINE`; empty where it is not known."""
+
+
+def export(module: fx.GraphModule) -> onnx.ModelProto:
+    """Return the ONNX model of a region, with inputs `given.NAME`, outputs `output_0` on, and nodes named for lines.
+
+    The exporter gives names of Python to what it makes, which have no dots.
+
+    Raises:
+        ExportFailure: the exporter fails.
+    """
+    result_specs = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]
+    module = _copied(module)
+    names = [f"given.{node.name}" for node in module.graph.find_nodes(op="placeholder")]
+    results = [f"output_{index}" for index in range(len(result_specs))]
+    try:
+        with quiet(), torch._guards.tracing(None):
+            model = exported(_program(module), registry=registry(), input_names=names, output_names=results)
+    except Exception as error:  # whatever the exporter cannot write, PyTorch can run
+        raise ExportFailure(*_blame(error)) from error
+    if [value.name for value in model.graph.output] != results:
+        raise ExportFailure("", "the exporter gave other outputs than it was asked for")
+    for value, (target, like) in zip(model.graph.output, result_specs, strict=True):
+        try:
+            keep_type(model.graph, value, like)
+        except WrongType as wrong:
+            raise ExportFailure(target, wrong.detail) from wrong
+    _name_for_lines(model.graph.node)
+    return model
+
+
+def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
+    """Return what each node of an exported model comes from, by the node's name."""
+    return {node.name: _origin(_metadata(node)) for node in model.graph.node}
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    """The exporter changes what nodes say of their values."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return fx.GraphModule(module, graph)
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """The operator that gives a result, or several with it."""
+    return _source(node.all_input_nodes[0]) if node.target is operator.getitem else node
+
+
+def _results(module: fx.GraphModule) -> Sequence[Any]:
+    results: Sequence[Any] = module.graph.output_node().args[0]
+    return results
+
+
+def _program(module: fx.GraphModule) -> ExportedProgram:
+    inputs, results = module.graph.find_nodes(op="placeholder"), _results(module)
+    signature = ExportGraphSignature(
+        [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in inputs],
+        [OutputSpec(OutputKind.USER_OUTPUT, _argument(node), None) for node in results],
+    )
+    takes, gives = pytree.tree_structure((tuple(inputs), {})), pytree.tree_structure(tuple(results))
+    call = ModuleCallEntry(fqn="", signature=ModuleCallSignature(inputs=[], outputs=[], in_spec=takes, out_spec=gives))
+    return ExportedProgram(module, module.graph, signature, {}, {}, [call], constants={})
+
+
+def _argument(node: Any) -> Any:
+    if not isinstance(node, fx.Node):
+        return ConstantArgument(name="", value=node)
+    return (SymIntArgument if is_size(node) else TensorArgument)(name=node.name)
+
+
+def _blame(error: BaseException) -> tuple[str, str]:
+    """The operator that is at fault, and what was said of it: the innermost cause says most."""
+    match, cause = _BLAMED.search(str(error)), error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    message = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    return (match[1] if match else ""), f"PyTorch's exporter failed: {message}"
+
+
+def _name_for_lines(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Put the line of source behind each node's name, where reports and rules see it."""
+    for node in nodes:
+        line = short(_origin(_metadata(node)).line)
+        node.name = f"{node.name.removeprefix('node_')}@{line}" if line else node.name.removeprefix("node_")
+
+
+def _metadata(node: onnx.NodeProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in node.metadata_props}
+
+
+def _origin(metadata: Mapping[str, str]) -> Origin:
+    match = _BLAMED.search(metadata.get("pkg.torch.onnx.fx_node", ""))
+    return Origin(match[1] if match else "", line_of(metadata.get("pkg.torch.onnx.stack_trace")))

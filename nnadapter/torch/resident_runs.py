@@ -52,11 +52,9 @@ from nnadapter.drivers.tensor_copies import HOST, Copies, Transfer, can_lie_on_d
 from nnadapter.engine.bound_steps import has_memory
 from nnadapter.engine.device_value import DeviceValue
 from nnadapter.errors import OutOfMemoryError
-from nnadapter.inference.session import InferenceSession
-from nnadapter.torch.arrays import Array, Results
-from nnadapter.torch.regions import Roles
-from nnadapter.torch.resident_tensors import Resident
-from nnadapter.torch.settings import Settings
+from nnadapter.session.session import InferenceSession
+from nnadapter.torch.regions import Roles, Settings
+from nnadapter.torch.resident_tensors import Array, Resident, Results
 
 _FIRST, _MOST = 2, 1024
 

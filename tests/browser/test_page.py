@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from nnadapter.reports.difference import compare_reports
-from nnadapter.reports.report import report_from
+from nnadapter.report.report import compare_reports, report_from
 from tests.reports.made import HOSTILE, made_report, measured, priced
 
 ROWS = "#nodes .body .row"

@@ -12,8 +12,8 @@ import onnx
 import pytest
 
 import nnadapter as nna
+from nnadapter.candidates.conversions import random_feed
 from nnadapter.cli.run import describe_output, save_outputs
-from nnadapter.offering.feeds import random_feed
 from tests.models import SANDWICH, numbers, parse, run_whole
 from tests.optional import needs
 from tests.trace_checks import lanes_of, named

@@ -24,7 +24,7 @@ from nnadapter.errors import (
     InvalidOptionError,
 )
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.runtime.onnx_context import taking_ir
+from nnadapter.session.device import taking_ir
 
 X = np.asarray([[-1.0, 0.5]], np.float32)
 

@@ -6,7 +6,7 @@ Two pictures are read always, one with operations switched off; all of them with
 import onnx
 import pytest
 
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 from tests.examples.fewest_segments import fewest_segments
 from tests.examples.reading import PICTURES, in_place_of_onnxruntime, texts_of

@@ -8,11 +8,10 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
+from nnadapter.candidates.conversions import converted, prepare
 from nnadapter.exporting import export_model
 from nnadapter.ir import Array, DataType
 from nnadapter.ir.definition import by_definition
-from nnadapter.offering.conversions import converted
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.onnx.references import inlined
 from nnadapter.testing.random_models.maker import Maker, RandomCase

@@ -15,8 +15,8 @@ import pytest
 import nnadapter as nna
 from nnadapter.engine.control import RunControl
 from nnadapter.errors import ClosedError, InvalidInputError, InvalidOptionError
-from nnadapter.inference.session import _run_all
-from nnadapter.inference.streams import _Item, _work
+from nnadapter.session.session import _run_all
+from nnadapter.session.streams import _Item, _work
 from tests.latency_driver import OVERLAPS
 from tests.models import HEAD, SANDWICH, numbers, parse
 

@@ -83,14 +83,15 @@ def test_the_next_session_has_the_plan(path, folder, device):
 def test_neither_onnx_nor_what_plans_is_imported_for_it(path, folder, device):
     found(path, device, folder)
     code = (
-        "import sys, numpy, nnadapter\n"
+        "import importlib.util, sys, numpy, nnadapter\n"
         "options = nnadapter.Options(cache_dir=sys.argv[3])\n"
         "with nnadapter.InferenceSession(sys.argv[1], devices=sys.argv[2], options=options) as session:\n"
         "    session.run(None, {'x': numpy.zeros((1, 3, 12, 12), numpy.float32)})\n"
-        "rooms = ('converters', 'planning.planner', 'planning.setting', 'offering', 'onnx.model', 'costs')\n"
+        "rooms = ('converters', 'planning.planner', 'planning.setting', 'candidates', 'onnx.model', 'costs')\n"
         "wanted = [f'nnadapter.{room}' for room in rooms] + ['onnx', 'scipy', 'partition.by_cost']\n"
         "if sys.argv[2] == 'openvino': wanted.append('onnxruntime')\n"
-        "print([name for name in wanted if name in sys.modules])"
+        "print([name for name in wanted if name in sys.modules])\n"
+        "assert all(map(importlib.util.find_spec, wanted)), 'a name that is no module'"
     )
     command = [sys.executable, "-c", code, str(path), device, str(folder)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"

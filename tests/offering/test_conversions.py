@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnadapter.candidates.atoms import with_atoms
+from nnadapter.candidates.conversions import Conversions, converted, prepare
 from nnadapter.ir import to_text
-from nnadapter.offering.atoms import with_atoms
-from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import Prepared, specialize
 from tests.models import OCR_SHAPES, ocr_model
 

@@ -4,8 +4,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from nnadapter.offering.conversions import Conversions
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import Conversions, prepare
 from tests.offering.test_conversions import Shape, same
 
 _VOLUMES = """

@@ -10,7 +10,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import Options
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting
 from tests.models import numbers, run_whole

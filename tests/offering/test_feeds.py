@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from nnadapter.candidates.conversions import random_feed
 from nnadapter.errors import InvalidInputError
-from nnadapter.offering.feeds import random_feed
 from tests.models import HEAD, parse
 
 

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper, parser
 
 import nnadapter as nna
-from nnadapter.offering.conversion_tracing import sizes_left
+from nnadapter.candidates.conversion_tracing import sizes_left
 from nnadapter.onnx.model import OnnxNode
 from partition import Value
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 import nnadapter as nna
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.preparation.default_sizes import default_shapes
 from tests.models import HEAD
 

@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.inlining import with_weights_outside
 from tests.models import numbers, parse, run_whole
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.preparation.branch_decisions import decision_values, decisions_text
 from nnadapter.onnx.preparation.deciding_conditions import decided, decision_of
 from tests.models import HEAD, parse

@@ -4,8 +4,8 @@ import onnx
 import pytest
 
 import nnadapter as nna
+from nnadapter.candidates.conversions import prepare
 from nnadapter.errors import InvalidModelError
-from nnadapter.offering.preparing import prepare
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "my" : 1]>'
 WRONG = ["i?j->", "..ij->i", "......->i", "i...j...->i", ".ij", "i.j", "i\tj->i", "ij->i?", "ij->ij->"]

@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import nnadapter as nna
-from nnadapter.offering.preparing import OPERATORS
+from nnadapter.candidates.conversions import OPERATORS
 from nnadapter.onnx.inlining import expand_functions
 from tests.models import numbers, run_whole
 

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from nnadapter.offering.preparing import OPERATORS
+from nnadapter.candidates.conversions import OPERATORS
 from nnadapter.onnx.model import read_model
 from nnadapter.onnx.preparation.folding import plain_result
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import nnadapter as nna
+from nnadapter.candidates.conversions import prepare
 from nnadapter.errors import InvalidModelError
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.partition.small_graphs import edges

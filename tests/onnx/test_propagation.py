@@ -8,7 +8,7 @@ import sys
 import pytest
 from onnx import TensorProto
 
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.construction import parse
 from nnadapter.onnx.graphs import values_of
 from nnadapter.onnx.preparation.prepare import specialize

@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
+from nnadapter.candidates.conversions import prepare
 from nnadapter.errors import ModelFileError
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx import references
 from nnadapter.onnx.files import BegunModel, load_model
 from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference, read_ahead, with_references

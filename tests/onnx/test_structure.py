@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.preparation.node_hashes import attribute_bytes, structure_of, tensor_bytes
 from tests.models import HEAD, parse
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 import nnadapter as nna
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.construction import build, parse
 from nnadapter.onnx.preparation.prepare import specialize
 from partition import Value

@@ -16,7 +16,7 @@ from paddle.inference import Config, create_predictor
 from paddle.nn import functional
 from paddle.static import InputSpec
 
-from nnadapter.paddle_models import conversion, worker
+from nnadapter.paddle import conversion, worker
 
 
 class Classifier(nn.Layer):

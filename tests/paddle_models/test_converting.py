@@ -14,8 +14,8 @@ import pytest
 import nnadapter as nna
 from nnadapter import Options, limits
 from nnadapter.errors import CacheWarning, ConversionWarning, InvalidModelError, MissingExtraError, ModelFileError
-from nnadapter.paddle_models import conversion
-from nnadapter.paddle_models.model_files import PaddleFiles, files_of
+from nnadapter.paddle import conversion
+from nnadapter.paddle.model_files import PaddleFiles, files_of
 from tests.paddle_models.test_finding import filled
 
 REQUIRE_PADDLE = conversion.require_paddle

@@ -6,7 +6,7 @@ import pytest
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.paddle_models.model_files import files_of
+from nnadapter.paddle.model_files import files_of
 
 STRUCTURE = b'{"base_code":{"magic":"pir","version":4},"program":{}}'
 WITH_PARAMETERS = STRUCTURE[:-1] + b',"ops":[{"#":"p","A":[]}]}'

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from nnadapter.paddle_models.model_files import check_whole
+from nnadapter.paddle.model_files import check_whole
 
 
 def tensor(kind, *sizes, elements=b""):

@@ -9,10 +9,17 @@ import onnx
 import onnxruntime
 import pytest
 
-from nnadapter.paddle_models import comparison
-from nnadapter.paddle_models.comparison import _array_difference, compared
-from nnadapter.paddle_models.repair import mark, repair_model, without_rounding
-from nnadapter.paddle_models.structures import draws_numbers, operations_of, rewrite, unsupported_in
+from nnadapter.paddle import worker
+from nnadapter.paddle.repair import (
+    draws_numbers,
+    mark,
+    operations_of,
+    repair_model,
+    rewrite,
+    unsupported_in,
+    without_rounding,
+)
+from nnadapter.paddle.worker import _array_difference, compared
 from tests.models import parse
 
 
@@ -239,7 +246,7 @@ def _root(x):
     ("Sqrt", _root, ""),
 ])  # fmt: skip
 def test_what_is_wrong_below_0_alone_is_seen(node, function, wrong, monkeypatch, tmp_path):
-    monkeypatch.setattr(comparison, "_predictor", lambda *files: Predictor(function))
+    monkeypatch.setattr(worker, "_predictor", lambda *files: Predictor(function))
     model = parse(
         f"""<ir_version: 9, opset_import: ["" : 19]> g (float[4, 8] x) => (float[4, 8] y) {{ y = {node} (x) }}"""
     )

@@ -6,7 +6,7 @@ import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.preparation.node_hashes import structure_of
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.planning.plan_binding import bind_plan, plan_entries

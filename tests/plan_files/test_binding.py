@@ -5,9 +5,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
 
-from nnadapter.offering.atoms import with_atoms
-from nnadapter.offering.conversions import converted
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.atoms import with_atoms
+from nnadapter.candidates.conversions import converted, prepare
 from nnadapter.onnx.preparation.node_hashes import structure_of
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.planning.plan_binding import bind_plan, plan_entries

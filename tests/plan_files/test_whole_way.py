@@ -8,8 +8,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import Options
+from nnadapter.candidates.conversions import prepare
 from nnadapter.errors import RulesError
-from nnadapter.offering.preparing import prepare
 from nnadapter.planning.plan_binding import bind_plan, plan_entries
 from nnadapter.planning.plan_files import PlanFile, read_plan, write_plan
 from nnadapter.planning.planner import Planner

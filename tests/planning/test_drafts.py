@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nnadapter import Options
+from nnadapter.candidates.conversions import prepare
 from nnadapter.drivers import SUPPORTED, Reason, Unsupported
-from nnadapter.offering.preparing import prepare
 from nnadapter.planning.judgment import Support
 from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner

@@ -14,8 +14,8 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
+from nnadapter.candidates.conversions import prepare
 from nnadapter.errors import FallbackWarning
-from nnadapter.offering.preparing import prepare
 from nnadapter.planning.bounds import Bounds, nearby
 from nnadapter.planning.opening import growing_inputs
 from tests import open_sizes_driver

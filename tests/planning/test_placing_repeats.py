@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
-from nnadapter.offering.preparing import prepare
+from nnadapter.candidates.conversions import prepare
 from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 X = np.asarray([-1, 2, 3], np.float32)
 SIGNALS = {
     "drivers/fake_npu/streams.py": "a place in a stream's work",
-    "inference/streams.py": "an input on its way",
+    "session/streams.py": "an input on its way",
     "engine/control.py": "a run that is followed, there is something to watch over, or whose turn it is",
     "engine/concurrent_steps.py": "a step that is run elsewhere",
     "engine/tracing.py": "all is noted",

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from nnadapter import PartitionReport
 from nnadapter.planning.plan_files import UnmatchedEntry
-from nnadapter.reports.facts import (
+from nnadapter.report.facts import (
     CandidateFacts,
     CostFacts,
     Coverage,

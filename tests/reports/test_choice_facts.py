@@ -9,8 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InvalidInputError
-from nnadapter.reports.difference import compare_reports
-from nnadapter.reports.report import report_from
+from nnadapter.report.report import compare_reports, report_from
 from tests.compiled_models.files import changed
 from tests.models import parse
 from tests.running.test_choices import FEEDS, FLAG, RATE, SIZES, rows

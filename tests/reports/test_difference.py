@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import nnadapter as nna
 from nnadapter.cli import main
 from nnadapter.errors import InvalidOptionError
-from nnadapter.reports.difference import compare_reports
-from nnadapter.reports.report import read_report, report_from
+from nnadapter.report.report import compare_reports, read_report, report_from
 from tests.models import CHAIN, SANDWICH, numbers, parse
 from tests.reports.made import made_report, measured, priced
 

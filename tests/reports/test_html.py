@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.reports.difference import compare_reports
+from nnadapter.report.report import compare_reports
 from tests.reports.made import HOSTILE, made_report, priced
 
 
@@ -100,7 +100,7 @@ def test_twenty_thousand_nodes_stay_small():
 
 
 def test_every_script_is_in_the_page_and_in_the_package():
-    folder = resources.files("nnadapter") / "reports" / "rendering" / "page"
+    folder = resources.files("nnadapter") / "report" / "page"
     scripts = [file for file in folder.iterdir() if file.name.endswith(".js")]
     assert {file.name for file in folder.iterdir()} == {*(file.name for file in scripts), "page.css", "page.html"}
     page = made_report().to_html()

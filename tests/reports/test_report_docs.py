@@ -13,7 +13,7 @@ from nnadapter.cli import main
 from nnadapter.engine.plan_store import PlanCounts
 from nnadapter.planning import border_steps
 from nnadapter.planning.plan_files import UnmatchedEntry
-from nnadapter.reports import facts
+from nnadapter.report import facts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
 REPORT = main.get_command(None, "report")

@@ -9,10 +9,9 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.planning.plan_files import UnmatchedEntry
-from nnadapter.reports.builder import _search
-from nnadapter.reports.facts import PlanFileFacts
-from nnadapter.reports.formatting import count, quantity
-from nnadapter.reports.rendering.sections import verdict
+from nnadapter.report.builder import _search
+from nnadapter.report.facts import PlanFileFacts
+from nnadapter.report.sections import count, quantity, verdict
 from partition import Plan, Step
 from tests.models import CHAIN, HEAD, SANDWICH, parse
 

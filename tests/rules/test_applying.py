@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
+from nnadapter.candidates.conversions import prepare
 from nnadapter.errors import RulesError
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.rules import apply_rules, read_rules
 from partition import SUPPORTED, Reason, Unsupported

@@ -9,7 +9,7 @@ import pytest
 def unloadable_determinant(monkeypatch):
     """Have determinants exported by PyTorch's own exporter, which writes a model that ONNX Runtime does not load."""
     torch = pytest.importorskip("torch")
-    from nnadapter.torch_models import onnx_forms, operators
+    from nnadapter.torch import onnx_forms, operators
 
     determinant = torch.ops.aten._linalg_det.default
     forms = {target: form for target, form in onnx_forms.FORMS.items() if target is not determinant}

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import nnadapter as nna
-from nnadapter.torch_models.decompositions import decompositions
+from nnadapter.torch.decompositions import decompositions
 
 _table = functools.cache(ONNXRegistry.from_torchlib)
 """What the exporter writes operators by: it makes this anew for each graph, which takes half of its time."""

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 import nnadapter as nna
 from nnadapter.drivers import Reason
 from nnadapter.errors import FallbackWarning, InvalidModelError
-from nnadapter.torch_models.operators import decomposition_table
+from nnadapter.torch.operators import decomposition_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 NUMBERS = torch.tensor(

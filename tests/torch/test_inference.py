@@ -326,7 +326,7 @@ def test_a_run_that_fails_ends_as_in_pytorch():
 
 
 def test_plain_arrays_and_tensors_share_memory():
-    from nnadapter.torch.arrays import to_array, to_tensor
+    from nnadapter.torch.resident_tensors import to_array, to_tensor
 
     for dtype in (torch.float32, torch.bfloat16, torch.bool):
         tensor = torch.zeros(3, dtype=dtype, requires_grad=dtype is torch.float32)

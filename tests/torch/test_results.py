@@ -9,7 +9,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from nnadapter.errors import ExecutionError
-from nnadapter.torch.arrays import results_of
+from nnadapter.torch.resident_tensors import results_of
 
 
 def checked(function, *inputs, mode="fake"):

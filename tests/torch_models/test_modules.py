@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import nnadapter as nna
 from nnadapter.cli.command import main
 from nnadapter.errors import InvalidModelError, InvalidOptionError
-from nnadapter.inference.bench import PEERS
+from nnadapter.session.bench import PEERS
 from tests.every import few_of
 
 SCRIPT = """

@@ -125,7 +125,7 @@ def test_sequences_have_as_many_elements_as_in_pytorch(way):
 def test_the_rules_of_the_version_that_is_tested_are_there():
     from onnxscript.rewriter.rules import common
 
-    from nnadapter.torch_models.exporter import RULES
+    from nnadapter.torch.models import RULES
 
     assert [name for name in RULES if not hasattr(common, name)] == []
 

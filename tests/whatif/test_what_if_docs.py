@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import nnadapter as nna
-from nnadapter.whatif import report
+from nnadapter.report import what_if_facts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "what-if.md").read_text(encoding="utf-8")
 ROWS = {
-    "`current_totals`": report.PlanTotals,
-    "`features`": report.FeatureFacts,
-    "`road_map`": report.RoadStep,
-    "`models`": report.ModelFacts,
-    "`failed`": report.FailedModel,
+    "`current_totals`": what_if_facts.PlanTotals,
+    "`features`": what_if_facts.FeatureFacts,
+    "`road_map`": what_if_facts.RoadStep,
+    "`models`": what_if_facts.ModelFacts,
+    "`failed`": what_if_facts.FailedModel,
 }
 
 
@@ -33,7 +33,7 @@ def test_keys_of_a_part(row, kind):
 
 
 def test_keys_of_the_top():
-    assert listed("top") == ["schema_version", *(entry.name for entry in fields(report.WhatIfFacts))]
+    assert listed("top") == ["schema_version", *(entry.name for entry in fields(what_if_facts.WhatIfFacts))]
 
 
 @pytest.mark.sweep

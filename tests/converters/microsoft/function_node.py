@@ -11,11 +11,11 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from nnadapter.candidates.conversions import prepare
 from nnadapter.converters import Conversion, convert_graph
 from nnadapter.drivers import Unsupported
 from nnadapter.ir import Array
 from nnadapter.ir.definition import by_definition
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.body import has_body
 from nnadapter.onnx.preparation.device_forms import expanded, function_body
 from nnadapter.onnx.preparation.prepare import Specialized, specialize

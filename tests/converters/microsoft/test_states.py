@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nnadapter.candidates.conversions import prepare
 from nnadapter.drivers import Reason
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.device_forms import function_body
 from tests.converters.microsoft.function_node import check, model_of, refusal
 from tests.converters.microsoft.test_quantized import types

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx.backend.test.loader import load_model_tests
 
+from nnadapter.candidates.atoms import with_atoms
+from nnadapter.candidates.conversions import Conversions, converted, prepare
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
 from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, LoweringTemplate
@@ -20,9 +22,6 @@ from nnadapter.ir import DataType, Lifetime, Model, ModelBuilder, Operand, Opera
 from nnadapter.ir.operand import freeze
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.symbolic_numbers import is_symbolic
-from nnadapter.offering.atoms import with_atoms
-from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 from tests.models import OCR_SHAPES, ocr_model
 

@@ -5,10 +5,10 @@ import onnx
 import onnxruntime
 import pytest
 
+from nnadapter.candidates.conversions import prepare
 from nnadapter.converters import convert_graph
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 from tests.ir.passes.program import border, origins, types, verify
 

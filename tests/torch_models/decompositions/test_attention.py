@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nnadapter.torch_models.decompositions import DECOMPOSITIONS
+from nnadapter.torch.decompositions import DECOMPOSITIONS
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default

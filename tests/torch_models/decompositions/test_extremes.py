@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from nnadapter.torch_models.operators import decomposition_table
+from nnadapter.torch.operators import decomposition_table
 
 WRITTEN = decomposition_table()
 aten = torch.ops.aten

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nnadapter.torch_models.decompositions import DECOMPOSITIONS
+from nnadapter.torch.decompositions import DECOMPOSITIONS
 
 ATEN = torch.ops.aten
 

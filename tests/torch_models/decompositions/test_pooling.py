@@ -6,7 +6,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nnadapter.torch_models.decompositions import DECOMPOSITIONS
+from nnadapter.torch.decompositions import DECOMPOSITIONS
 
 ATEN = torch.ops.aten
 

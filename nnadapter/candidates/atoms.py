@@ -1,0 +1,387 @@
+"""Atoms: nodes that get one verdict together, their split where a device refuses them, and expanded function ops."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from nnadapter.converters.convert import Conversion, PerNodeConversions, convert_per_node
+from nnadapter.converters.quantized_groups import Group, find_groups, shared_sources
+from nnadapter.ir.model import Model
+from nnadapter.ir.passes import run_passes
+from nnadapter.onnx.inlining import Bodies
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.preparation.device_forms import function_body
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized
+from partition.graph import Graph, GraphError, Node
+from partition.verdict import Reason, Unsupported, Verdict
+
+FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
+"""Passes that make one operation of several; those that fold constants are left to drivers."""
+_INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
+
+
+def captured_names(graph: Graph) -> tuple[str, ...]:
+    """Outer values that sub-graphs read."""
+    return tuple(dict.fromkeys(name for node in graph.nodes for name in node.captured))
+
+
+def groups_of(specialized: Specialized, apart: Collection[str] = ()) -> tuple[Group, ...]:
+    """The groups that are converted as one; see `find_groups`."""
+    graph = specialized.graph
+    return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, apart)
+
+
+def with_own_sources(specialized: Specialized, apart: Collection[str] = ()) -> Specialized:
+    """Return the same with a DequantizeLinear of its own for each group, so that a cut between two keeps both whole.
+
+    To dequantize once more costs next to nothing, and nothing at all where the group becomes one operation.
+    """
+    groups, graph = groups_of(specialized, apart), specialized.graph
+    shared = shared_sources(groups, specialized.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
+    if not shared:
+        return specialized
+    nodes, protos, positions = list(graph.nodes), list(specialized.nodes), specialized.positions
+    values, copies = dict(graph.values), dict[int, list[tuple[str, str]]]()
+    for source, numbers in shared.items():
+        old = nodes[source].outputs[0]
+        copies[source] = []
+        for number in numbers:
+            reader = groups[number].node
+            new = f"{old} for {nodes[reader].name}"
+            copies[source].append((f"{nodes[source].name} for {nodes[reader].name}", new))
+            values[new] = replace(graph.value(old), name=new)
+            nodes[reader] = _reading(nodes[reader], old, new)
+            protos[reader] = _reading(protos[reader], old, new)
+    order = [(index, copy) for index in range(len(nodes)) for copy in (None, *copies.get(index, ()))]
+    all_nodes = tuple(_copied(nodes[index], copy) for index, copy in order)
+    return replace(
+        specialized,
+        graph=replace(graph, nodes=all_nodes, values=values, atoms=()),
+        nodes=tuple(_copied(protos[index], copy) for index, copy in order),
+        positions=tuple(positions[index] for index, _ in order),
+    )
+
+
+_AnyNode = TypeVar("_AnyNode", Node, OnnxNode)
+
+
+def _reading(node: _AnyNode, old: str, new: str) -> _AnyNode:
+    """The node with one value in the place of another."""
+    return replace(node, inputs=tuple(new if name == old else name for name in node.inputs))
+
+
+def _copied(node: _AnyNode, copy: tuple[str, str] | None) -> _AnyNode:
+    """The node, or a copy of it that has that name and makes a value of that name."""
+    return node if copy is None else replace(node, name=copy[0], outputs=(copy[1],))
+
+
+def with_atoms(
+    specialized: Specialized, conversion: Conversion, apart: Collection[str] = ()
+) -> tuple[Specialized, Conversion]:
+    """Return the same with groups of nodes as atoms, and one operation for each.
+
+    1. A node belongs to one atom.
+    2. An operation stands at one node of its atom, the one that it is named for; the others are taken if it is.
+    3. Groups that could not run one after the other are not made.
+
+    Args:
+        specialized: the graph, every atom one node.
+        conversion: of that graph.
+        apart: values that no group may hold inside.
+    """
+    kept = _keeping(conversion, apart)
+    fused = run_passes(kept, FUSIONS)
+    if fused is kept and not conversion.groups:
+        return specialized, conversion
+    groups = _groups(conversion, fused)
+    atoms = joined(len(specialized.nodes), [*groups, *conversion.groups])
+    if len(atoms) == len(specialized.nodes):
+        return specialized, conversion
+    try:
+        graph = replace(specialized.graph, atoms=atoms)
+    except GraphError:
+        return specialized, conversion
+    return replace(specialized, graph=graph), _conversion(specialized, conversion, fused, groups)
+
+
+def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
+    """Return the conversion, able to say what the nodes of its atoms are each by itself."""
+    whole = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
+    return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialized, conversion.groups))
+
+
+def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> PerNodeConversions:
+    graph = specialized.graph
+    members = sorted({node for atom in (*graph.atoms, *groups) if len(atom) > 1 for node in atom})
+    read = {*graph.outputs, *graph.consumers}
+    lone_conversion = convert_per_node(members, specialized.nodes, graph.values, specialized.constants, read)
+    first = {position: node for node, position in reversed(tuple(enumerate(specialized.positions)))}
+    copies = tuple(node for node, position in enumerate(specialized.positions) if first[position] != node)
+    return replace(lone_conversion, copies=copies)
+
+
+def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of nodes that devices most often run as one, by the passes that drivers use.
+
+    They are atoms, and products with the normalization and the activation behind them.
+
+    Args:
+        conversion: of a graph, every atom one node.
+    """
+    fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
+    return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
+
+
+def inside(graph: Graph, atom: int) -> frozenset[str]:
+    """The values that only the atom's own nodes read."""
+    members = graph.atoms[atom]
+    made = [name for node in members for name in graph.nodes[node].outputs if name and name not in graph.outputs]
+    return frozenset(name for name in made if set(graph.consumers.get(name, ())) <= set(members))
+
+
+def _keeping(conversion: Conversion, apart: Collection[str]) -> Model:
+    """The model with what is kept apart as outputs, which no pass fuses."""
+    model = conversion.model
+    kept = [conversion.operand_of[name] for name in apart if name in conversion.operand_of]
+    outputs = tuple(dict.fromkeys((*model.outputs, *kept)))
+    return Model(model.operands, model.operations, model.inputs, outputs) if kept else model
+
+
+def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
+    """The nodes behind each operation of what passes made of a conversion, whose operations name one node each.
+
+    None are behind what makes tables of sizes.
+    """
+    operations = conversion.model.operations
+    node_of = {operations[index].origins[0]: node for node, made in enumerate(conversion.operations) for index in made}
+    tables = {operations[table].origins[0] for table in conversion.tables}
+    return [
+        tuple(sorted({node_of[name] for name in operation.origins if name not in tables}))
+        for operation in fused.operations
+    ]
+
+
+def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Nodes that have a group in common together, each set ascending, in the order of their last nodes."""
+    leader = list(range(nodes))
+
+    def find(node: int) -> int:
+        while leader[node] != node:
+            leader[node] = leader[leader[node]]
+            node = leader[node]
+        return node
+
+    for group in groups:
+        for node in group[1:]:
+            leader[find(node)] = find(group[0])
+    members: dict[int, list[int]] = {}
+    for node in range(nodes):
+        members.setdefault(find(node), []).append(node)
+    return tuple(sorted(map(tuple, members.values()), key=lambda atom: atom[-1]))
+
+
+def _conversion(
+    specialized: Specialized, conversion: Conversion, fused: Model, groups: Sequence[tuple[int, ...]]
+) -> Conversion:
+    names = [node.name for node in specialized.graph.nodes]
+    place = {name: position for position, name in enumerate(names)}
+    behind = {node: group for group in conversion.groups for node in group}
+    made: list[list[int]] = [[] for _ in names]
+    operations, tables = [], set()
+    for position, (operation, group) in enumerate(zip(fused.operations, groups, strict=True)):
+        if not group:
+            tables.add(position)
+            operations.append(operation)
+            continue
+        members = sorted({member for node in group for member in behind.get(node, (node,))}, reverse=True)
+        origins = tuple(dict.fromkeys((*operation.origins, *(names[node] for node in members))))
+        made[place[origins[0]]].append(position)
+        operations.append(replace(operation, origins=origins))
+    operand_indices = {operand.name: index for index, operand in enumerate(fused.operands)}
+    outputs = fused.outputs[: len(conversion.model.outputs)]
+    return replace(
+        conversion,
+        model=Model(fused.operands, tuple(operations), fused.inputs, outputs),
+        operations=tuple(map(tuple, made)),
+        tables=frozenset(tables),
+        operand_of={name: operand_indices[name] for name in conversion.operand_of if name in operand_indices},
+    )
+
+
+Answers = Sequence[Sequence[Verdict]]
+"""Per device in the order of preference, the host left out, its verdict on every atom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An atom of several nodes that the first device, or more, refused."""
+
+    nodes: tuple[str, ...]
+    """Their names."""
+    inside: frozenset[str]
+    """Values that only they read."""
+    before: int | None
+    """How many devices refused it before one took it; None if none did."""
+
+
+def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
+    """The atoms to offer node by node; none where there is no device to offer them to."""
+    for atom, nodes in enumerate(graph.atoms if answers else ()):
+        if len(nodes) == 1:  # most atoms
+            continue
+        taker = next((place for place, device_verdicts in enumerate(answers) if device_verdicts[atom]), None)
+        if taker != 0:
+            names = tuple(graph.nodes[node].name for node in nodes)
+            yield Offer(nodes=names, inside=inside(graph, atom), before=taker)
+
+
+def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
+    """Return those whose nodes stay apart, after devices were asked for each node.
+
+    They do where no device takes the atom whole, and where one that comes before such a device takes a node of it.
+    """
+    atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
+    return [
+        offer
+        for offer in offered
+        if offer.before is None
+        or any(
+            device_verdicts[atom_of[name]]
+            for device_verdicts in answers[: offer.before]
+            for name in offer.nodes
+            if name in atom_of
+        )
+    ]
+
+
+_WORTH_A_TRY = frozenset(
+    [
+        Reason.UNSUPPORTED_OPERATION,
+        Reason.UNSUPPORTED_VERSION,
+        Reason.UNSUPPORTED_DOMAIN,
+        Reason.UNSUPPORTED_ATTRIBUTE,
+        Reason.UNSUPPORTED_RANK,
+        Reason.NOT_CONSTANT,
+        Reason.DEVICE_REFUSED,
+    ]
+)
+"""Reasons after which the parts of a node may be taken."""
+AT_ALL_SHAPES = frozenset(
+    [
+        Reason.UNSUPPORTED_OPERATION,
+        Reason.UNSUPPORTED_VERSION,
+        Reason.UNSUPPORTED_DOMAIN,
+        Reason.UNSUPPORTED_DTYPE,
+        Reason.UNSUPPORTED_TYPE,
+        Reason.NOT_CONSTANT,
+        Reason.CONTROL_FLOW,
+        Reason.SWITCHED_OFF,
+    ]
+)
+"""Reasons that hold whatever the shapes. An attribute may be refused for some sizes alone."""
+TAKEN_TO_LAST = AT_ALL_SHAPES | {
+    Reason.RULE,
+    Reason.DATA_DEPENDENT_SHAPE,
+    Reason.DYNAMIC_SHAPE,
+    Reason.UNSUPPORTED_RANK,
+}
+"""What nobody knows of sizes at some shapes of inputs is taken as unknown at all."""
+
+
+def bodies_to_try(
+    prepared: Prepared, specialized: Specialized, answers: Answers, known: Collection[str] = ()
+) -> Bodies:
+    """Return the nodes that no device takes and that are functions, by name, each with its body.
+
+    Args:
+        prepared: the model.
+        specialized: the same for some shapes.
+        answers: per device but the hosts, its verdict on every atom of the specialized graph; of hosts where there is
+            no other device.
+        known: names of nodes that were tried before.
+    """
+    graph = specialized.graph
+    refused = [node for node in _refused(graph, answers) if graph.nodes[node].name not in known] if answers else []
+    bodies = {graph.nodes[node].name: function_body(prepared, specialized.positions[node]) for node in refused}
+    return {name: body for name, body in bodies.items() if body is not None}
+
+
+def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
+    """Positions of nodes that are an atom of their own and that every device refused for a reason worth a try."""
+    for atom, nodes in enumerate(graph.atoms):
+        verdicts = [device_verdicts[atom] for device_verdicts in answers]
+        if len(nodes) == 1 and not any(verdicts):
+            reasons = {verdict.reason for verdict in verdicts if isinstance(verdict, Unsupported)}
+            if reasons & _WORTH_A_TRY and Reason.SWITCHED_OFF not in reasons:
+                yield nodes[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """What came of expanding some nodes."""
+
+    worth: Bodies
+    """Those of which the devices take everything that is left to run."""
+    hopeless: frozenset[str]
+    """Names of those that stay as they are, or of which a part is refused, whatever the shapes."""
+    lasting: frozenset[str]
+    """Names of these, and of those of which a part is refused for reasons that are taken to last."""
+
+
+def trial_of(
+    bodies: Bodies,
+    wholes: Sequence[str],
+    graph: Graph,
+    answers: Answers,
+    homeless: Collection[str] = (),
+    of_all: Answers = (),
+) -> Trial:
+    """Return what came of it.
+
+    Args:
+        bodies: what was to be expanded.
+        wholes: for every node of `graph`, the node that it was before, or in whose place it stands.
+        graph: of the model in which all of them are that can be.
+        answers: per device but the hosts, its verdict on every atom of `graph`.
+        homeless: see `unplaceable_nodes`.
+        of_all: as `answers`, of all devices.
+    """
+    taken: dict[str, bool] = {}
+    hopeless, lasting = set[str](), set[str]()
+    for atom, nodes in enumerate(graph.atoms):
+        own = [device_verdicts[atom] for device_verdicts in answers]
+        every = [device_verdicts[atom] for device_verdicts in of_all]
+        for node in nodes:
+            whole = wholes[node]
+            if whole in bodies:
+                verdicts = every if whole in homeless else own
+                taken[whole] = taken.get(whole, True) and any(verdicts)
+                if graph.nodes[node].name == whole or _for_good(verdicts):
+                    hopeless.add(whole)
+                elif _for_good(verdicts, TAKEN_TO_LAST):
+                    lasting.add(whole)
+    worth = {name: bodies[name] for name, yes in taken.items() if yes}
+    return Trial(worth, frozenset(hopeless), frozenset(hopeless | lasting))
+
+
+def unplaceable_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
+    """Return the names of the nodes that no device takes, the hosts among them."""
+    atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in of_all))
+    return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
+
+
+def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
+    """The names of the nodes that every device refuses whatever the shapes."""
+    return {
+        graph.nodes[node].name
+        for atom, nodes in enumerate(graph.atoms)
+        if _for_good([device_verdicts[atom] for device_verdicts in answers])
+        for node in nodes
+    }
+
+
+def _for_good(verdicts: Sequence[Verdict], reasons: Collection[Reason] = AT_ALL_SHAPES) -> bool:
+    return all(isinstance(verdict, Unsupported) and verdict.reason in reasons for verdict in verdicts)

@@ -1,0 +1,677 @@
+"""Conversion of a model with symbolic sizes, and the shape-derived values that its segments get."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from nnadapter.candidates.atoms import groups_of, with_atoms
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.convert import Conversion, GrowingConversion
+from nnadapter.converters.custom import KernelCalls
+from nnadapter.converters.resampling import resized
+from nnadapter.converters.shape_arithmetic import MOST_ELEMENTS, evaluate, shape_of
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.guarded_shapes import DynamicDimensions, ShapeDerivedTables, ShapeDerivedValues, SymbolicArray
+from nnadapter.ir.operand import Array
+from nnadapter.ir.structure import SymbolicModel
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace, size_hint, substitute_sizes
+from nnadapter.onnx.construction import info_of
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.graphs import value_of, values_of
+from nnadapter.onnx.inference import Inference
+from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import MICROSOFT
+from partition.graph import Value
+
+Converted = tuple[Specialized, Conversion]
+
+
+@dataclass(frozen=True, eq=False)
+class ConversionTemplate:
+    """A converted model whose dimensions are traced."""
+
+    shapes: Mapping[str, tuple[Any, ...]]
+    """Per input, its dimensions, traced where the model leaves them open."""
+    trace: SymbolicTrace
+    specialized: Specialized
+    conversion: Conversion
+    model: SymbolicModel
+    """The converted model."""
+    traced: Mapping[str, tuple[Any, ...]]
+    """Values whose dimensions are traced, and these."""
+    sizes: Mapping[str, SymbolicArray]
+    """Contents that follow from dimensions."""
+
+    @cached_property
+    def _dimensions(self) -> DynamicDimensions:
+        return DynamicDimensions(self.shapes)
+
+    def specialize(self, shapes: Shapes) -> Converted | None:
+        """The model for other input shapes; None if it would not be this one."""
+        variables = self._dimensions.variables(shapes)
+        known = None if variables is None else self.trace.replay(variables)
+        if known is None:
+            return None
+        try:
+            return self._specialized(known), self._conversion(known)
+        except ArithmeticError:  # a size that the model's own type cannot hold
+            return None
+
+    def _specialized(self, known: Sequence[Any]) -> Specialized:
+        graph = self.specialized.graph
+        sizes = {name: array.specialize(known) for name, array in self.sizes.items()}
+        return replace(
+            self.specialized,
+            graph=graph.revalued(_FilledValues(graph.values, self.traced, known)),
+            constants=ChainMap(sizes, self.specialized.constants),  # type: ignore[arg-type]
+        )
+
+    def _conversion(self, known: Sequence[Any]) -> Conversion:
+        return replace(self.conversion, model=self.model.specialize(known), source=(self.model, known))
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicConversion:
+    """A model converted for any sizes: its dimensions are traced numbers, and it decides on none of their contents."""
+
+    shapes: Mapping[str, tuple[Any, ...]]
+    """Per input, its dimensions, traced where the model leaves them open."""
+    trace: SymbolicTrace
+    atoms: tuple[tuple[int, ...], ...]
+    """Nodes that stand for one thing."""
+    conversion: Conversion
+    sizes: Mapping[str, SymbolicArray]
+    """Contents of what follows from shapes."""
+
+    @cached_property
+    def tables(self) -> Mapping[str, int]:
+        """Values that are tables, and their operands."""
+        conversion = self.conversion
+        made = {operand for table in conversion.tables for operand in conversion.model.operations[table].outputs}
+        return {name: operand for name, operand in conversion.operand_of.items() if operand in made}
+
+    def given_sizes(self, operands: set[int]) -> Iterator[str]:
+        """Those of `sizes` that are among some operands, and inputs of the model: others are constants."""
+        given = operands.intersection(self.conversion.model.inputs)
+        return (name for name in self.sizes if self.conversion.operand_of.get(name) in given)
+
+    def behind(self, operands: Iterable[int]) -> Iterator[int]:
+        """The operations behind some operands that make tables, as far back as they go."""
+        model, tables = self.conversion.model, self.conversion.tables
+        pending, seen = list(operands), set[int]()
+        while pending:
+            source = model.producer.get(pending.pop())
+            if source in tables and source not in seen:
+                seen.add(source)
+                pending.extend(model.operations[source].inputs)
+                yield source
+
+
+class _FilledValues(Mapping[str, Value]):
+    """What is known of values for the sizes of a replay, worked out when it is asked for."""
+
+    def __init__(
+        self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], known: Sequence[Any]
+    ) -> None:
+        self._values = values
+        self._traced = traced
+        self._known = known
+
+    def __getitem__(self, name: str) -> Value:
+        value, dimensions = self._values[name], self._traced.get(name)
+        return value if dimensions is None else replace(value, shape=substitute_sizes(dimensions, self._known))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
+    """Return values by name, for the sizes of a replay.
+
+    Args:
+        opening: the model for all sizes.
+        names: of sizes (`opening.sizes`) and of tables (`opening.tables`).
+    """
+    wanted = tuple(names)
+    tables = [name for name in wanted if name not in opening.sizes]
+    sizes = {name: opening.sizes[name] for name in wanted if name in opening.sizes}
+    return ShapeDerivedValues(wanted, sizes, _tables(opening, tables) if tables else None)
+
+
+def _tables(opening: DynamicConversion, names: Sequence[str]) -> ShapeDerivedTables:
+    """The operations behind some tables, and the sizes that they read."""
+    conversion = opening.conversion
+    operand_of, model = conversion.operand_of, conversion.model
+    wanted = [operand_of[name] for name in names]
+    operations = sorted(opening.behind(wanted))
+    read = {operand for operation in operations for operand in model.operations[operation].inputs}
+    inputs = tuple(opening.given_sizes(read))
+    part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
+    return ShapeDerivedTables(part, {name: opening.sizes[name] for name in inputs}, tuple(names))
+
+
+Sizes = tuple[Any, ...]
+"""Dimensions, traced or not."""
+_Rule = Callable[[OnnxNode, Sequence["Sizes | None"], "Sizes"], "Sizes | None"]
+"""Node, dimensions of its inputs, those that inference says of a result -> its dimensions; None where it says none."""
+
+
+def sizes_left(
+    node: OnnxNode, dimensions_of: Callable[[str], Sizes | None], values: Mapping[str, Value]
+) -> dict[str, Sizes]:
+    """Dimensions of the results of a node, by name, as far as a rule says them.
+
+    Args:
+        node: one that no converter takes.
+        dimensions_of: of what it reads; None where they are not known.
+        values: what inference says at the shapes in hand; what contradicts it is left out.
+    """
+    rule, first = _RULES.get((node.domain, node.op_type)), _FIRST_RULES.get((node.domain, node.op_type))
+    if (rule is None and first is None) or node.contradiction:
+        return {}
+    read = [dimensions_of(name) if name else None for name in node.inputs]
+    made = dict[str, Sizes]()
+    for position, name in enumerate(node.outputs):
+        inferred, said = values[name].shape if name in values else None, rule if position or first is None else first
+        sizes = None if inferred is None or said is None else said(node, read, inferred)
+        if sizes is not None and agree(sizes, inferred):
+            made[name] = sizes
+    return made
+
+
+def runs_graphs(node: OnnxNode) -> bool:
+    """Whether the sizes of what a node makes are those of graphs that it runs: see `sizes_by_names`."""
+    return not node.domain and node.op_type in _RUNNING_GRAPHS and not node.contradiction
+
+
+def resizes(node: OnnxNode) -> bool:
+    """Whether its converter knows the sizes of what a node makes, also where it refuses the node."""
+    return (
+        not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
+    )
+
+
+def sizes_by_names(
+    inference: Inference,
+    index: int,
+    dimensions_of: Callable[[str], Sizes | None],
+    values: Mapping[str, Value],
+    constants: Mapping[str, Array],
+) -> dict[str, Sizes]:
+    """Dimensions of the results of a node of which nothing but inference knows them, by name.
+
+    What differs between the branches of an `If` is left out, as inference gives it no name that it was told.
+
+    Args:
+        inference: of the model.
+        index: the node's position in it.
+        dimensions_of: of what it reads; None where they are not known.
+        values: what inference says at the shapes in hand; what contradicts it is left out.
+        constants: what is the same whatever the shapes.
+    """
+    names = dict[str, Any]()
+    told = {
+        name: info_of(replace(values[name], shape=_named(dimensions_of(name), names)))
+        for name in inference.read_by(index)
+        if name in values and name not in constants
+    }
+    try:
+        inferred = inference.types_of_one(index, told, constants, states_inside=False)
+    except InvalidModelError:  # of these names, it may be: the shapes in hand have no such contradiction
+        return {}
+    known = {name: _traced(value_of(info).shape, names) for name, info in inferred.items() if name in values}
+    return {name: sizes for name, sizes in known.items() if sizes is not None and agree(sizes, values[name].shape)}
+
+
+def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
+    """Dimensions of which those that have names are the sizes that were called so; None where one is another."""
+    sizes = None if shape is None else tuple(names.get(size) if isinstance(size, str) else size for size in shape)
+    return None if sizes is None or any(size is None for size in sizes) else sizes
+
+
+def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] | None:
+    """Dimensions with names, each of which is noted, in the place of sizes that are traced."""
+    if sizes is None:
+        return None
+    named = list[int | str]()
+    for size in sizes:
+        if isinstance(size, SymbolicNumber):
+            first = size.trace.representative(size.number)
+            named.append(f"{_NAME}{first}")
+            names.setdefault(f"{_NAME}{first}", size)
+        else:
+            named.append(int(size))
+    return tuple(named)
+
+
+def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
+    """Whether inference says nothing else at the shapes in hand; it names what it does not know."""
+    return (
+        inferred is not None
+        and len(sizes) == len(inferred)
+        and all(
+            not isinstance(said, int) or size == said for size, said in zip(size_hint(sizes), inferred, strict=True)
+        )
+    )
+
+
+def _as_the_first(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    return read[0]
+
+
+def _rows_of_the_first(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    """A row for each row of the first input; all else is always the same."""
+    return _led_by(read[0][0], inferred) if read[0] and len(read[0]) > 1 else None
+
+
+def _targets_of_rows(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    targets = node.integer("targets", 1)  # of an SVMRegressor there is one
+    return (read[0][0], targets) if read[0] and len(read[0]) > 1 else None
+
+
+def _picked(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    """Elements of the last axis, by a list of their places."""
+    data, places = read
+    return (*data[:-1], prod(places)) if data and len(data) > 1 and places is not None else None
+
+
+def _one_hot(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    return None if read[0] is None or not inferred or not isinstance(inferred[-1], int) else (*read[0], inferred[-1])
+
+
+def _led_by(size: Any, inferred: Sizes) -> Sizes | None:
+    rest = inferred[1:]
+    return (size, *rest) if inferred and all(isinstance(dimension, int) for dimension in rest) else None
+
+
+def _sampled(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    return (read[0][0], node.integer("sample_size", 1)) if read[0] else None
+
+
+def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    """As queries, which may have keys and values behind them in one input."""
+    if not read[0] or node.input(1):
+        return read[0]
+    heads = node.integer("num_heads", 1)
+    return (*read[0][:-1], read[0][-1] * heads // (heads + 2 * node.integer("kv_num_heads", 1)))
+
+
+_MACHINE_LEARNING = "ai.onnx.ml"
+_RUNNING_GRAPHS = frozenset(("If", "Scan"))
+_OLDER_RESIZE = 10
+"""The version that is converted by another rule."""
+_NAME = "traced size "
+"""What no model calls a dimension."""
+_FIRST_RULES: Mapping[tuple[str, str], _Rule] = {(MICROSOFT, "GroupQueryAttention"): _attended}
+"""Of the first result alone."""
+_RULES: Mapping[tuple[str, str], _Rule] = {
+    **dict.fromkeys(
+        [
+            (_MACHINE_LEARNING, op_type)
+            for op_type in ("Binarizer", "CategoryMapper", "Imputer", "LabelEncoder", "Normalizer", "Scaler")
+        ],
+        _as_the_first,
+    ),
+    **dict.fromkeys([(MICROSOFT, "MoE"), (MICROSOFT, "QMoE")], _as_the_first),
+    # Where data decide over what is scattered, as features of pictures among those of words.
+    **dict.fromkeys([("", "Scatter"), ("", "ScatterElements"), ("", "ScatterND")], _as_the_first),
+    **dict.fromkeys(
+        [
+            (_MACHINE_LEARNING, op_type)
+            for op_type in (
+                "LinearClassifier",
+                "SVMClassifier",
+                "TreeEnsemble",
+                "TreeEnsembleClassifier",
+                "TreeEnsembleRegressor",
+            )
+        ],
+        _rows_of_the_first,
+    ),
+    **dict.fromkeys(
+        [("", op_type) for op_type in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")], _as_the_first
+    ),
+    # With training_mode, in which it drops.
+    ("", "Dropout"): _as_the_first,
+    ("", "Multinomial"): _sampled,
+    (_MACHINE_LEARNING, "ArrayFeatureExtractor"): _picked,
+    (_MACHINE_LEARNING, "LinearRegressor"): _targets_of_rows,
+    (_MACHINE_LEARNING, "OneHotEncoder"): _one_hot,
+    (_MACHINE_LEARNING, "SVMRegressor"): _targets_of_rows,
+}
+
+
+class ConversionTracing:
+    """Converts one specialized model once more, its open dimensions traced.
+
+    Args:
+        prepared: the model.
+        shapes: of its inputs.
+        specialized: the model at these shapes, every atom one node.
+        calls: what kernels compute; None where there are none.
+        is_open: tables that follow from shapes are computed by operations, and not decided on.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        shapes: Shapes,
+        specialized: Specialized,
+        calls: KernelCalls | None,
+        *,
+        is_open: bool = False,
+    ) -> None:
+        self._prepared = prepared
+        self._calls = calls
+        self._is_open = is_open
+        self._specialized = specialized
+        self._trace = SymbolicTrace()
+        self._shapes = {name: self._dimensions(name, shape) for name, shape in shapes.items()}
+        self._sizes: dict[str, SymbolicArray] = {}
+        self._settled: dict[str, Array] = {}
+        self._known: Mapping[str, Array] = {}
+        self._tables: set[str] = set()
+        self._fixed = _fixed_values(prepared) if is_open else frozenset[str]()
+        self._typed = {*self._shapes, *self._fixed}
+        self._values = {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}}
+        self._context = ConversionContext(
+            self._values,
+            ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
+            self._sizes,
+            typed_names=self._typed,
+            takes_sizes=is_open,
+        )
+
+    @property
+    def has_open_dimensions(self) -> bool:
+        """Whether there is anything to trace."""
+        return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
+
+    def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
+        """The template; None where a dimension is known only for these shapes. See `with_atoms` for `apart`."""
+        conversion = self._converted(apart)
+        if conversion is None:
+            return None
+        specialized, grouped = with_atoms(self._specialized, conversion, apart)
+        specialized.graph.derive()
+        traced = dict(self._traced_values(conversion))
+        return ConversionTemplate(
+            shapes=self._shapes,
+            trace=self._trace,
+            specialized=specialized,
+            conversion=grouped,
+            model=SymbolicModel(grouped.model),
+            traced={**traced, **dict(_of_copies(specialized, traced))},
+            sizes={name: array for name, array in self._sizes.items() if name in self._specialized.constants},
+        )
+
+    def opened(self, apart: frozenset[str]) -> DynamicConversion | None:
+        """The model for any sizes; None where a dimension is known only for these shapes.
+
+        Nodes that cannot be converted are left out, as long as no other one goes by the sizes of what they make.
+        """
+        conversion = self._converted(apart)
+        if conversion is None:
+            return None
+        specialized, grouped = with_atoms(self._specialized, conversion, apart)
+        return DynamicConversion(self._shapes, self._trace, specialized.graph.atoms, grouped, self._sizes)
+
+    def _converted(self, apart: frozenset[str]) -> Conversion | None:
+        nodes, graph = self._specialized.nodes, self._specialized.graph
+        kept: dict[int, list[int]] = {}
+        for node, position in enumerate(self._specialized.positions):
+            kept.setdefault(position, []).append(node)
+        groups = groups_of(self._specialized, apart)
+        growing = GrowingConversion(self._context, nodes, graph.outputs, groups, self._calls)
+        behind = self._behind(kept.keys())
+        if self._reads_what_runs(behind, kept.keys()):
+            return None
+        measured = self._measured(behind, kept.keys()) if self._is_open else frozenset[int]()
+        run = self._hanging_on_runs(measured, kept.keys())
+        behind |= measured - run
+        self._known = ChainMap(self._evaluated(behind), self._specialized.constants)  # type: ignore[arg-type]
+        self._values.update((value.name, value) for value in self._types_known_by_now(behind))
+        self._values.update((value.name, value) for value in self._types_of_what_is_gone(run))
+        try:
+            for index in sorted(kept.keys() | behind | run):
+                for node in kept.get(index, ()):
+                    growing.add(node)
+                    self._size_what_is_left(nodes[node], index)
+                if index in behind:
+                    self._follow(self._prepared.nodes[index], growing)
+                elif index in run:  # nothing reads what it makes, and its sizes are known by then
+                    growing.add_table(self._prepared.nodes[index])
+        except Refusal:
+            return None
+        conversion = growing.finish()
+        is_whole = self._is_open or all(conversion.verdicts)
+        return conversion if is_whole and not self._context.guessed else None
+
+    def _dimensions(self, name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
+        declared = self._prepared.graph.value(name).shape
+        if declared is None or len(declared) != len(shape):
+            declared = (None,) * len(shape)
+        return tuple(
+            size if isinstance(known, int) else self._trace.variable(size)
+            for size, known in zip(shape, declared, strict=True)
+        )
+
+    def _input(self, name: str) -> Value:
+        return replace(self._specialized.graph.value(name), shape=self._shapes[name])
+
+    def _behind(self, kept: Set[int]) -> set[int]:
+        """Positions of nodes that were evaluated for these shapes and whose results are still read."""
+        own, known = self._specialized.model_nodes, self._prepared.constants
+        pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
+        positions: set[int] = set()
+        while pending:
+            name = pending.pop()
+            index = own.producer.get(name)
+            if index is None or index in kept or index in positions or name in known:
+                continue
+            positions.add(index)
+            if not _measures(self._prepared.nodes[index]):  # of what it measures, only the dimensions are asked for
+                pending.extend(own.nodes[index].reads)
+        return positions
+
+    def _reads_what_runs(self, behind: Set[int], kept: Set[int]) -> bool:
+        """Whether a node that was evaluated reads what is left to run, as where another reader could not be."""
+        own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
+        read = (name for index in behind if not _measures(nodes[index]) for name in own.nodes[index].reads)
+        return any(name not in known and own.producer.get(name) in kept for name in read)
+
+    def _measured(self, behind: Set[int], kept: Set[int]) -> Set[int]:
+        """Positions of further nodes, of whose results nothing but sizes is read, and those are not always the same."""
+        own, known = self._specialized.model_nodes, self._prepared.constants
+        pending = [name for index in behind for name in self._sized_by(index)]
+        positions: set[int] = set()
+        while pending:
+            name = pending.pop()
+            index = own.producer.get(name)
+            if index is None or index in kept or index in behind or index in positions or name in known:
+                continue
+            positions.add(index)
+            pending.extend(self._sized_by(index) if _measures(self._prepared.nodes[index]) else own.nodes[index].reads)
+        return positions
+
+    def _sized_by(self, index: int) -> list[str]:
+        """What a node measures, where that does not have the same sizes always."""
+        node = self._prepared.nodes[index]
+        return [name for name in node.inputs if _measures(node) and name not in self._fixed]
+
+    def _hanging_on_runs(self, positions: Set[int], kept: Set[int]) -> Set[int]:
+        """Those of some positions whose nodes read what only a run knows."""
+        own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
+        run = set(kept)
+        for index in sorted(positions):
+            is_known = _measures(nodes[index]) and nodes[index].outputs[0] in known
+            read = [] if is_known else [name for name in own.nodes[index].reads if name not in known]
+            if any(name in self._shapes or own.producer.get(name) in run for name in read):
+                run.add(index)
+        return run - kept
+
+    def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
+        """What preparation did not keep of the results of those nodes, because only they read it."""
+        nodes, constants = self._prepared.nodes, self._specialized.constants
+        missing = {
+            index: names
+            for index in sorted(behind)
+            if (names := [name for name in nodes[index].outputs if name and name not in constants])
+        }
+        wanted = [name for names in missing.values() for name in names]
+        return evaluate_nodes(self._prepared, list(missing), constants, wanted) if missing else {}
+
+    def _types_known_by_now(self, behind: Iterable[int]) -> Iterator[Value]:
+        """What was evaluated, of which the model itself says no sizes, or names of sizes of its own."""
+        names = (name for index in behind for name in self._prepared.nodes[index].outputs if name in self._known)
+        for name in names:
+            value, array = self._values.get(name) or Value(name), self._known[name]
+            if value.static_shape is None:
+                yield replace(value, dtype=array.dtype.name, shape=array.shape)
+
+    def _types_of_what_is_gone(self, run: Iterable[int]) -> Iterator[Value]:
+        """What nodes make that nobody runs at these shapes, since nobody reads it: as inference says node by node."""
+        inference, nodes, known = self._prepared.inference, self._prepared.nodes, self._known
+        values = dict(self._specialized.graph.values)
+        for index in sorted(run):
+            told = {name: info_of(values[name]) for name in nodes[index].inputs if name in values}
+            try:
+                made = inference.types_of_one(index, told, known) | inference.stated_of_one(index, values, known)
+            except InvalidModelError:  # nobody runs it
+                continue
+            fresh = values_of(info for name, info in made.items() if name not in values)
+            values.update(fresh)
+            yield from fresh.values()
+
+    def _size_what_is_left(self, node: OnnxNode, index: int) -> None:
+        """Trace the sizes of what a node makes that was not converted, where a rule says them, or its graphs."""
+        if not self._is_open or all(name in self._context.operand_of for name in node.outputs if name):
+            return
+        if runs_graphs(node) and node.outputs == self._prepared.nodes[index].outputs:
+            sized = self._sized_by_graphs(index)
+        elif resizes(node):
+            sized = self._sized_by_converter(node)
+        else:
+            sized = sizes_left(node, self._sizes_of, self._values)
+        for name, sizes in sized.items():
+            self._values[name] = replace(self._values[name], shape=sizes)
+            self._context.forget_type(name)  # a converter that refused the node has asked
+            self._typed.add(name)
+
+    def _sized_by_converter(self, node: OnnxNode) -> dict[str, Sizes]:
+        """The sizes of what a Resize makes that has no form in adapter IR, as one by cubic interpolation."""
+        (made,) = node.outputs
+        try:
+            sizes = resized(self._context, node)
+        except Refusal:
+            return {}
+        return {made: sizes} if agree(sizes, self._values[made].shape) else {}
+
+    def _sized_by_graphs(self, index: int) -> dict[str, Sizes]:
+        """The sizes of what a node makes that runs graphs; what the model calls by one name is the same where it is.
+
+        That is asked where sizes do not follow without it, as of a state and what is added to it.
+        """
+        prepared = self._prepared
+        made = dict[str, Sizes]()
+        for is_asked in (False, True):
+            if is_asked:
+                self._ask_of_names()
+            made = sizes_by_names(prepared.inference, index, self._sizes_of, self._values, prepared.constants)
+            if made.keys() >= set(filter(None, prepared.nodes[index].outputs)):
+                break
+        return made
+
+    def _ask_of_names(self) -> None:
+        """Decide on whether the sizes of inputs that have one name are the same."""
+        first = dict[str, Any]()
+        for name, sizes in self._shapes.items():
+            for size, called in zip(sizes, self._prepared.graph.value(name).shape or (), strict=False):
+                if isinstance(called, str) and called:
+                    bool(first.setdefault(called, size) == size)
+
+    def _sizes_of(self, name: str) -> tuple[Any, ...] | None:
+        """Dimensions that hold at all shapes; None where those at hand are all that is known."""
+        if name in self._context.operand_of:
+            return self._context.dimensions(name)
+        is_known = name in self._values and (name in self._typed or self._context.is_constant(name))
+        return self._values[name].shape if is_known else None
+
+    def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
+        """Take over what a node made of sizes, traced where there is a rule for it."""
+        known = self._known
+        if _measures(node):
+            self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))
+            return
+        inputs = [self._contents(name) if name else None for name in node.inputs]
+        single = len(node.outputs) == 1 and node.outputs[0] in known
+        whole = all(sizes is not None for name, sizes in zip(node.inputs, inputs, strict=True) if name)
+        made = evaluate(node, inputs, known[node.outputs[0]]) if single and whole else None
+        if made is not None:
+            self._sizes[node.outputs[0]] = made
+        elif not (self._is_open and self._hangs_on_sizes(node) and self._add_table(node, growing)):
+            self._settle(node)
+
+    def _hangs_on_sizes(self, node: OnnxNode) -> bool:
+        sizes = [self._sizes[name] for name in node.inputs if name in self._sizes]
+        return not self._tables.isdisjoint(node.inputs) or any(size.is_traced for size in sizes)
+
+    def _add_table(self, node: OnnxNode, growing: GrowingConversion) -> bool:
+        """Convert a node that makes a table of sizes; whether that was done."""
+        added = growing.add_table(node)
+        if added:
+            self._tables.update(filter(None, node.outputs))
+        return added
+
+    def _settle(self, node: OnnxNode) -> None:
+        """Let results stay what they are: what the node reads is decided on from here on."""
+        for name in filter(None, node.inputs):
+            self._context.constant(name)
+        self._settled.update((name, self._known[name]) for name in node.outputs if name in self._known)
+
+    def _contents(self, name: str) -> SymbolicArray | None:
+        """Sizes, or a small constant; None for a table, of which no rule makes anything."""
+        sizes = self._sizes.get(name)
+        if sizes is not None or name in self._tables:
+            return sizes
+        constant = self._context.constant(name)
+        return SymbolicArray.of(constant) if constant.size <= MOST_ELEMENTS else None
+
+    def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        for name, operand in conversion.operand_of.items():
+            dimensions = conversion.model.operands[operand].type.dimensions
+            if any(isinstance(size, SymbolicNumber) for size in dimensions):
+                yield name, dimensions
+        for name, dimensions in self._shapes.items():
+            if name not in conversion.operand_of:
+                yield name, dimensions
+
+
+def _fixed_values(prepared: Prepared) -> Set[str]:
+    """Values that have the same shape whatever those of inputs are."""
+    return {name for name, value in prepared.values.items() if value.static_shape is not None}
+
+
+def _of_copies(
+    specialized: Specialized, traced: Mapping[str, tuple[Any, ...]]
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Traced dimensions of what repeated nodes make: those of what the model's own node makes."""
+    for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True):
+        for name, own in zip(node.outputs, specialized.model_nodes.nodes[position].outputs, strict=True):
+            if name != own and own in traced:
+                yield name, traced[own]
+
+
+def _measures(node: OnnxNode) -> bool:
+    return node.op_type in ("Shape", "Size") and not plain_domain(node.domain)

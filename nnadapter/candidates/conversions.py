@@ -1,0 +1,293 @@
+"""Prepared models with their cached conversions at each set of input shapes, and seeded random inputs for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnadapter.candidates.atoms import (
+    captured_names,
+    groups_of,
+    with_atoms,
+    with_own_sources,
+    with_per_node_conversions,
+)
+from nnadapter.candidates.conversion_tracing import ConversionTemplate, ConversionTracing, Converted, DynamicConversion
+from nnadapter.candidates.segments import Part, ShapedModel
+from nnadapter.converters.convert import Conversion, contradiction, convert_graph, output_types
+from nnadapter.converters.custom import KernelCalls
+from nnadapter.converters.registry import has_converter
+from nnadapter.errors import InvalidInputError
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array
+from nnadapter.ir.operations.custom import CUSTOM
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.model import NO_RULES, Operators, Rules
+from nnadapter.onnx.preparation import prepare as preparation
+from nnadapter.onnx.preparation.default_sizes import check_known_rank, default_shapes
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
+from nnadapter.process.cache import counts_of
+from nnadapter.process.forking import new_lock
+from partition.graph import Value
+from partition.plan import Step
+
+if TYPE_CHECKING:
+    import onnx
+
+
+OPERATORS = Operators(has_converter, contradiction, output_types)
+"""What converters know; kernels are those of a session's devices."""
+
+
+def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
+    """Return domain and op type of the nodes of some domains whose ops nobody converts."""
+    from nnadapter.onnx.external_converters import external_versions
+    from nnadapter.onnx.schemas import further_schema
+
+    ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
+    return {op for op in ops if further_schema(*op) is None and not external_versions(*op)}
+
+
+def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
+    """Return `model` with what does not depend on input shapes done; see `nnadapter.onnx.preparation.prepare`.
+
+    Args:
+        model: the model.
+        rules: types of the results of ops that onnx knows nothing of.
+
+    Raises:
+        InvalidModelError: the graph contradicts itself, or an equation of Einsum is none.
+    """
+    return preparation.prepare(model, replace(OPERATORS, rules=rules))
+
+
+SEED = 0
+_FEW_BITS = {"int2": (-2, 2), "uint2": (0, 4), "int4": (-8, 8), "uint4": (0, 16)}
+"""Integers that are no indices: the smallest, and one beyond the largest."""
+Maker = Callable[[Value, tuple[int, ...] | None, "np.random.Generator"], Array]
+"""Makes an array for an input of a shape, which is None if it has none."""
+
+
+def random_feed(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = SEED,
+) -> dict[str, Array]:
+    """Return an array for every input that must be fed.
+
+    Floats are uniform in [0, 1), booleans fair; integers are 0 or 1 (they may be indices), of up to 4 bits any number.
+
+    Raises:
+        InvalidInputError: sizes do not fit, or an input is no tensor of numbers.
+    """
+    requested_shapes = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
+    return feed_for(prepare(load_model(model)), requested_shapes, seed)
+
+
+def feed_for(
+    prepared: Prepared,
+    requested_shapes: Mapping[str, tuple[int, ...]],
+    seed: int = SEED,
+    *,
+    make: Maker | None = None,
+    besides: Collection[str] = (),
+) -> dict[str, Array]:
+    """Return an array for every input that must be fed, and for those in `besides`; see `random_feed`.
+
+    Args:
+        prepared: the model.
+        requested_shapes: of inputs whose sizes the model leaves open.
+        seed: of the random numbers.
+        make: makes one; random numbers if none is given.
+        besides: inputs that need not be fed.
+    """
+    make = make or random_array
+    shapes = default_shapes(prepared, requested_shapes)
+    generator = np.random.default_rng(seed)
+    return {
+        name: make(prepared.graph.value(name), shapes.get(name), generator)
+        for name in prepared.graph.inputs
+        if name not in prepared.defaults or name in besides
+    }
+
+
+def random_array(value: Value, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
+    """Return an array for one input."""
+    if value.dtype != "string":
+        check_known_rank(value, shape)
+    if shape is None or value.dtype is None or value.dtype == "string" or "(" in value.dtype:
+        raise InvalidInputError(
+            f"input {value.name!r} is {value.dtype or 'of no type'}, for which no numbers can be made up; feed it, on "
+            f"the command line by --input {value.name}=FILE.npy",
+            name=value.name,
+        )
+    dtype = np.dtype(value.dtype)
+    try:
+        if dtype.kind in "iub":
+            return generator.integers(0, 2, shape).astype(dtype)
+        if value.dtype in _FEW_BITS:
+            return generator.integers(*_FEW_BITS[value.dtype], shape).astype(dtype)
+        return generator.random(shape, np.float32).astype(dtype)
+    except (MemoryError, ValueError) as error:
+        raise InvalidInputError(
+            f"input {value.name!r} of shape {list(shape)} does not fit in memory; give a smaller shape", name=value.name
+        ) from error
+
+
+_TEMPLATES = 8
+"""Templates per model; beyond them the one used longest ago goes."""
+_MOST_IN_VAIN = 8
+"""Tracing is given up for a model after so many attempts in a row that no other shape had any use of."""
+
+
+class Conversions:
+    """Specializes and converts one prepared model; safe to use from many threads.
+
+    Args:
+        prepared: the model.
+        calls: what kernels of the session's devices compute; None where there are none.
+    """
+
+    def __init__(self, prepared: Prepared, calls: KernelCalls | None = None) -> None:
+        self._prepared = prepared
+        self._calls = calls
+        self._templates: tuple[ConversionTemplate, ...] = ()
+        self._in_vain = 0
+        self._counts = counts_of("converted models")
+        self._lock = new_lock()
+        self._apart: frozenset[str] = frozenset()
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """Values that no atom holds inside."""
+        return self._apart
+
+    def keep_apart(self, values: frozenset[str]) -> None:
+        """Let no atom hold any of `values` inside from now on, and others as they come."""
+        if values != self._apart:
+            self._apart = values
+            self.clear()
+
+    def call_kernels(self, nodes: frozenset[str]) -> None:
+        """Let exactly these nodes be calls of kernels, by name, beside those that have no converter."""
+        if self._calls is not None and nodes != self._calls.forced:
+            self._calls = replace(self._calls, forced=nodes)
+            self.clear()
+
+    @property
+    def called(self) -> frozenset[str]:
+        """Names of nodes that are calls of kernels although they have a converter."""
+        return frozenset() if self._calls is None else self._calls.forced
+
+    @property
+    def templates(self) -> tuple[ConversionTemplate, ...]:
+        """What was made so far, the newest first."""
+        return self._templates
+
+    def of(self, shapes: Shapes) -> Converted:
+        """Return the model for these input shapes, converted.
+
+        Raises:
+            InvalidModelError: the model contradicts itself at these shapes.
+        """
+        specialized, conversion = self._of(shapes)
+        return specialized, with_per_node_conversions(specialized, conversion)
+
+    def _of(self, shapes: Shapes) -> Converted:
+        for template in self._templates:
+            filled = template.specialize(shapes)
+            if filled is not None:
+                self._in_vain = 0
+                self._counts.hits += 1
+                self._keep(template)
+                return filled
+        self._counts.misses += 1
+        specialized = with_own_sources(specialize(self._prepared, shapes), self._apart)
+        made = self._template(shapes, specialized)
+        filled = None if made is None else made.specialize(shapes)
+        return filled or with_atoms(specialized, converted(specialized, self._apart, self._calls), self._apart)
+
+    def _template(self, shapes: Shapes, specialized: Specialized) -> ConversionTemplate | None:
+        if self._in_vain >= _MOST_IN_VAIN:
+            self.clear()
+            return None
+        tracing = ConversionTracing(self._prepared, shapes, specialized, self._calls)
+        if not tracing.has_open_dimensions:
+            return None
+        try:
+            template = tracing.template(self._apart)
+        except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
+            template = None
+            self._counts.failures += 1
+        self._in_vain += 1
+        if template is not None:
+            self._keep(template)
+        return template
+
+    def _keep(self, template: ConversionTemplate) -> None:
+        """Let a template be the first that is tried; the one used longest ago goes."""
+        with self._lock:
+            if self._templates[:1] != (template,):
+                others = (other for other in self._templates if other is not template)
+                self._templates = (template, *others)[:_TEMPLATES]
+
+    def clear(self) -> None:
+        """Forget every template."""
+        with self._lock:
+            self._templates = ()
+
+
+def converted(specialized: Specialized, apart: Collection[str] = (), calls: KernelCalls | None = None) -> Conversion:
+    """The model converted for its shapes, nothing traced; no group holds a value of `apart` inside."""
+    graph = specialized.graph
+    return convert_graph(
+        specialized.nodes,
+        graph.values,
+        specialized.constants,
+        graph.outputs,
+        captured_names(graph),
+        groups_of(specialized, apart),
+        calls,
+    )
+
+
+def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
+    """Return the model for all sizes, of the same atoms; None where some are known only for these shapes."""
+    if CUSTOM in model.conversion.model.operation_types:
+        return None  # kernels are bound to types
+    specialized = model.specialized
+    nodes_alone = replace(specialized, graph=replace(specialized.graph, atoms=()))
+    tracing = ConversionTracing(model.prepared, model.shapes, nodes_alone, None, is_open=True)
+    opened = tracing.opened(model.apart)
+    return opened if opened is not None and opened.atoms == model.graph.atoms else None
+
+
+def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
+    """The operations of `step`, and what these read that follows from shapes alone.
+
+    Args:
+        opening: the model for all sizes.
+        step: of a plan of it.
+        with_tables: operations make tables, of sizes that are inputs; else the tables are inputs, too.
+    """
+    conversion = opening.conversion
+    own = [operation for node in step.nodes for operation in conversion.operations[node]]
+    operand_of, model = conversion.operand_of, conversion.model
+    tables = opening.behind(_read(model, own)) if with_tables else ()
+    operations = sorted({*own, *tables})
+    read = _read(model, operations)
+    inputs = [name for name in step.inputs if name in operand_of]
+    inputs += [name for name in opening.given_sizes(read) if name not in inputs]
+    if not with_tables:
+        inputs += {operand: name for name, operand in opening.tables.items() if operand in read}.values()
+    wanted = [operand_of[name] for name in step.outputs]
+    part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
+    return Part(part, tuple(inputs))
+
+
+def _read(model: Model, operations: Iterable[int]) -> set[int]:
+    return {operand for operation in operations for operand in model.operations[operation].inputs}

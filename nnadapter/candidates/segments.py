@@ -1,0 +1,382 @@
+"""Segments as the models that devices take: adapter IR or ONNX, at one set of shapes or with dynamic shapes."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.converters.convert import Conversion
+from nnadapter.drivers.capability import Capability, ModelForm
+from nnadapter.drivers.interface import SegmentModel
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.guarded_shapes import ShapeDerivedValues
+from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operations.custom import CUSTOM, CustomCall
+from nnadapter.ir.schema import Attributes
+from nnadapter.ir.structure import SpecializableModel, SpecializationGroup, SpecializedModel, numbers
+from nnadapter.ir.symbolic_numbers import SymbolicNumber, slot_reader
+from nnadapter.ir.verification import verify
+from nnadapter.kernels.registry import Choice, KernelTable, Request
+from nnadapter.onnx.construction import OnnxIndex, extract, info_of, tensor_of
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.graphs import BROADCASTING_OPSET, operand_type, opsets_of
+from nnadapter.onnx.preparation.node_hashes import NodeHashes
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
+from nnadapter.onnx.references import inlined
+from partition.graph import Graph, Node, Value
+from partition.plan import Step
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A model cut out for one step, and the values that its inputs stand for, in their order."""
+
+    model: SegmentModel
+    inputs: tuple[str, ...]
+
+
+class SpecializablePart:
+    """A segment whose dimensions and attributes are traced, and what it is given of shapes.
+
+    Args:
+        part: the segment; what it is given is among its inputs.
+        given: of it.
+    """
+
+    def __init__(self, part: Part, given: ShapeDerivedValues) -> None:
+        self.part, self.given = part, given
+        self.inputs = tuple(name for name in part.inputs if name not in given.names)
+        """What it reads once it is filled."""
+        with suppress(InvalidModelError):  # who is asked about it at some sizes says so
+            verify(part.model)  # once: what holds for traced numbers holds for all that a replay does not refuse
+        named = zip(part.inputs, part.model.inputs, strict=True)
+        self._given = {index: name for name, index in named if name in given.names}
+        self.model = SpecializableModel(part.model, tuple(self._given))
+        """Of the segment."""
+        own = {value.number for value in numbers(part.model) if isinstance(value, SymbolicNumber)}
+        self._key = slot_reader(sorted(own | given.numbers))
+
+    def key(self, known: Sequence[Any]) -> tuple[Any, ...]:
+        """Equal where the filled segments are."""
+        return self._key(known)
+
+    def specialize(self, known: Sequence[Any]) -> Part:
+        """The segment with the numbers of a replay; what it was given are constants."""
+        contents = {}
+        if self._given:
+            values = self.given.at(known)
+            contents = {index: values[name] for index, name in self._given.items()}
+        return Part(SpecializedModel(self.model, known, contents), self.inputs)
+
+
+def group_specializations(parts: Sequence[SpecializablePart]) -> None:
+    """Say that segments, of one device, are filled by the same replays: what these come to is made once for all."""
+    SpecializationGroup([part.model for part in parts])
+
+
+Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
+"""By node the attributes of the operation CUSTOM that it is, and the types of what it reads."""
+
+
+def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
+    """Return which of some nodes kernels of a device compute."""
+    if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
+        return {}
+    calls = {}
+    for node in nodes:
+        request = _request(graph.nodes[node], node, graph, conversion)
+        if request is not None and isinstance(kernels.choose(request[0]), Choice):
+            calls[node] = request[1:]
+    return calls
+
+
+def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
+    """Why no kernel of a device computes a node whose op they are for; None where they are for none such."""
+    op = graph.nodes[node].domain, graph.nodes[node].op_type
+    if op not in kernels.by_op:
+        return None
+    converted = conversion.verdicts[node]
+    if isinstance(converted, Unsupported):
+        return converted
+    request = _request(graph.nodes[node], node, graph, conversion)
+    choice = kernels.choose(request[0]) if request is not None else None
+    return choice if isinstance(choice, Unsupported) else None
+
+
+def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls: Calls) -> onnx.ModelProto:
+    """Change the nodes of a model that are calls, and have the model say the types of all that its nodes make.
+
+    Args:
+        model: a part of the graph, which nobody else has.
+        nodes: the positions of its nodes in `graph`.
+        graph: what is placed.
+        calls: of some of the nodes.
+    """
+    from nnadapter.kernels.onnx_calls import call_node  # where there are such calls
+
+    if not calls:
+        return model
+    for at, node in enumerate(nodes):
+        if node in calls:
+            model.graph.node[at].CopyFrom(call_node(model.graph.node[at], graph.nodes[node].name, *calls[node]))
+    stated = {info.name for info in (*model.graph.output, *model.graph.input)}
+    made = (name for node in nodes for name in graph.nodes[node].outputs if name and name not in stated)
+    model.graph.value_info.extend(info_of(graph.value(name)) for name in made if graph.value(name).dtype)
+    return model
+
+
+def _request(
+    node: Node, position: int, graph: Graph, conversion: Conversion
+) -> tuple[Request, Attributes, tuple[OperandType, ...]] | None:
+    operations = [conversion.model.operations[index] for index in conversion.operations[position]]
+    if [operation.type for operation in operations] != [CUSTOM]:
+        return None
+    attributes = operations[0].attributes
+    call = CustomCall.of(attributes)
+    types = [operand_type(graph.value(node.inputs[at])) for at in call.present]
+    known = tuple(type_ for type_ in types if type_ is not None)
+    return (Request.of(call, known), attributes, known) if len(known) == len(types) else None
+
+
+Placed = tuple[int, Node]
+"""The position of a node in the model, and the node as it is placed: one that was repeated makes values of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxParts:
+    """Takes ONNX sub-graphs out of a specialized model; they refer to large weights (`nnadapter.onnx.references`)."""
+
+    specialized: Specialized
+    index: OnnxIndex
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is cut."""
+        return self.specialized.graph
+
+    def part(self, step: Step) -> Part:
+        """The nodes of `step` with the constants they read."""
+        nodes = self._placed(step.nodes)
+        return Part(self._extract(nodes, self.graph, step.inputs, step.constants, step.outputs), step.inputs)
+
+    def cpu_part(self, step: Step) -> Part:
+        """What ONNX Runtime gets: the nodes of `step`; or the model as it was, if there is no other step.
+
+        ONNX Runtime loads models whose known shapes contradict each other, as long as it does not see it. What was
+        prepared says more than the model did, so it is handed over only where the model has to be cut.
+        """
+        return self.part(step) if len(step.nodes) < len(self.graph.nodes) else self.as_it_was(step.outputs)
+
+    def as_it_was(self, outputs: Sequence[str]) -> Part:
+        """The model before preparation."""
+        return original_model(self.specialized.model_nodes, self.index, outputs)
+
+    def without_constants(self) -> onnx.ModelProto:
+        """Return the remaining graph without constants, with the types of what some operators read.
+
+        These are operators of other domains, and those of ONNX that do not broadcast as numpy does.
+        """
+        graph = self.graph
+        is_old = opsets_of(self.index.model.opset_import).get("", 1) < BROADCASTING_OPSET
+        whole = self._extract(self._placed(range(len(graph.nodes))), graph, (), (), ())
+        others = (name for node in graph.nodes if is_old or plain_domain(node.domain) for name in node.inputs if name)
+        told = (graph.value(name) for name in dict.fromkeys(others) if name not in graph.constants)
+        whole.graph.value_info.extend(info_of(value) for value in told if value.dtype)
+        return whole
+
+    def remaining_model(self) -> onnx.ModelProto:
+        """Everything that is left to run, with the types of what nodes make that inference may know nothing of."""
+        graph = self.graph
+        read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
+        made = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
+        whole = self._extract(self._placed(range(len(graph.nodes))), graph, graph.inputs, list(read), made)
+        others = (name for node in graph.nodes if plain_domain(node.domain) for name in node.outputs)
+        told = (graph.value(name) for name in others if name and name not in made)
+        whole.graph.value_info.extend(info_of(value) for value in told if value.dtype)
+        return whole
+
+    def _placed(self, nodes: Sequence[int]) -> list[Placed]:
+        return [(self.specialized.positions[node], self.graph.nodes[node]) for node in nodes]
+
+    def _extract(
+        self,
+        nodes: Sequence[Placed],
+        graph: Graph,
+        inputs: Sequence[str],
+        constants: Sequence[str],
+        outputs: Sequence[str],
+    ) -> onnx.ModelProto:
+        known, own = self.specialized.constants, self.specialized.model_nodes
+        folded = {
+            name: tensor_of(name, known[name])
+            for name in constants
+            if name in known and name not in self.index.initializers
+        }
+        part = extract(
+            replace(self.index, initializers=ChainMap(folded, self.index.initializers)),  # type: ignore[arg-type]
+            graph,
+            nodes=[position for position, _ in nodes],
+            inputs=inputs,
+            constants=constants,
+            outputs=outputs,
+        )
+        for proto, (position, node) in zip(part.graph.node, nodes, strict=True):
+            if node is not own.nodes[position]:
+                _rename(proto, node)
+        return part
+
+
+def original_model(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
+    """Return the model of this graph and index before preparation."""
+    needed = chain(*(node.reads for node in own.nodes), outputs)
+    constants = dict.fromkeys(name for name in needed if name in own.constants)
+    nodes = range(len(own.nodes))
+    whole = extract(index, own, nodes=nodes, inputs=own.inputs, constants=list(constants), outputs=outputs)
+    return Part(whole, own.inputs)
+
+
+def _rename(proto: onnx.NodeProto, node: Node) -> None:
+    """Let a node read and make what the graph says: one that was repeated makes values of its own."""
+    if tuple(proto.output) != node.outputs:
+        proto.name, proto.output[:] = node.name, node.outputs
+    if tuple(proto.input) != node.inputs:
+        proto.input[:] = node.inputs
+
+
+def ir_part(conversion: Conversion, step: Step) -> Part:
+    """The operations of `step`; inputs that no operation reads (a ratio of Dropout) are left out."""
+    operands = conversion.operand_of
+    inputs = tuple(name for name in step.inputs if name in operands)
+    operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
+    input_operands, wanted = ([operands[name] for name in names] for names in (inputs, step.outputs))
+    return Part(conversion.part(operations, input_operands, wanted), inputs)
+
+
+def onnx_part(kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
+    """The segment as ONNX, with calls where kernels of its device compute nodes."""
+    part = parts.part(step)
+    calls = calls_among(kernels, step.nodes, parts.graph, conversion)
+    return replace(part, model=with_calls(part.model, step.nodes, parts.graph, calls)) if calls else part
+
+
+def part_of(capability: Capability, kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
+    """The segment in the form that its device takes."""
+    if capability.form is ModelForm.IR:
+        return ir_part(conversion, step)
+    return with_weights(onnx_part(kernels, step, conversion, parts), capability)
+
+
+def with_weights(part: Part, capability: Capability) -> Part:
+    """A segment as ONNX with its weights inside, where its device takes no references to them."""
+    return part if capability.supports_external_initializers else replace(part, model=inlined(part.model))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ShapedModel:
+    """What is offered to devices, and placed."""
+
+    prepared: Prepared
+    """The model whatever its input shapes."""
+    shapes: Shapes
+    """Of the inputs."""
+    specialized: Specialized
+    """The model at these shapes."""
+    conversion: Conversion
+    """The same as adapter IR."""
+    parts: OnnxParts
+    """The same as ONNX, whole or in parts."""
+    apart: frozenset[str] = frozenset()
+    """Values that no atom holds inside."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is cut."""
+        return self.specialized.graph
+
+    @property
+    def structure(self) -> NodeHashes:
+        """Hashes of the model's own nodes, worked out when they are first asked for."""
+        return self.prepared.structure
+
+    def hashes(self) -> Sequence[str]:
+        """What every node of the graph is, but for where it stands."""
+        alone = self.structure.content_hashes
+        return [alone[position] for position in self.specialized.positions]
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicParts(OnnxParts):
+    """Takes ONNX sub-graphs out of a model, for any sizes of its inputs."""
+
+    prepared: Prepared
+
+    @cached_property
+    def open_graph(self) -> Graph:
+        """The graph that is cut, with what is known of its values at all sizes: their ranks at least."""
+        always, now = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
+        return self.graph.revalued({name: _open(always.get(name), now, name) for name in now})
+
+    @property
+    def sized_outputs(self) -> tuple[str, ...]:
+        """Outputs of the model that follow from the shapes of inputs alone: no node of a plan makes them."""
+        known, always = self.specialized.constants, self.prepared.constants
+        return tuple(name for name in self.graph.outputs if name in known and name not in always)
+
+    def part(self, step: Step) -> Part:
+        """The nodes of `step`, those behind the sizes that they read, and the constants that these read."""
+        nodes, inputs, constants = self._needed(step)
+        made = {name for _, node in nodes for name in node.outputs}
+        part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
+        known = {**self.prepared.inferred_ranks, **self.open_graph.values}
+        inner = made.difference(step.outputs).intersection(known)
+        part.graph.value_info.extend(info_of(known[name]) for name in sorted(inner))
+        return Part(part, tuple(inputs))
+
+    def nodes(self, step: Step) -> tuple[Node, ...]:
+        """The nodes of `part`, in its order."""
+        return tuple(node for _, node in self._needed(step)[0])
+
+    def reads(self, step: Step) -> tuple[str, ...]:
+        """What `part` reads."""
+        return tuple(self._needed(step)[1])
+
+    def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
+        """Nodes, in their order, inputs and constants of a part."""
+        own, always, left = self.specialized.model_nodes, self.prepared.constants, frozenset(self.specialized.positions)
+        nodes = self._placed(step.nodes)
+        made = {name for _, node in nodes for name in node.outputs}
+        pending = [*(name for _, node in nodes for name in node.reads), *step.outputs]
+        inputs, constants = dict.fromkeys(step.inputs), dict[str, None]()
+        while pending:
+            name = pending.pop()
+            if name in made:
+                continue
+            position = own.producer.get(name)
+            if name in always:
+                constants[name] = None
+            elif position is None or position in left:
+                inputs[name] = None
+            else:
+                nodes.append((position, own.nodes[position]))
+                made.update(own.nodes[position].outputs)
+                pending.extend(own.nodes[position].reads)
+        # A step that takes adapter IR is given what follows from sizes; here it is made anew.
+        return sorted(nodes, key=itemgetter(0)), [name for name in inputs if name not in made], list(constants)
+
+
+def _open(always: Value | None, now: Mapping[str, Value], name: str) -> Value:
+    """What is known of a value at all sizes; the rank that it has now, where no more is: that may be worked out."""
+    if always is not None and always.shape is not None:
+        return always
+    value = now[name]
+    return value if value.shape is None else replace(value, shape=(None,) * len(value.shape))

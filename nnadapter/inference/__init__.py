@@ -1,1 +1,0 @@
-"""What a person calls: sessions, reports, comparisons, the default device."""

@@ -1,0 +1,605 @@
+"""Construction of a report from an analyzed or compiled model."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from itertools import islice, pairwise
+from math import isfinite
+from operator import eq
+from typing import TYPE_CHECKING
+
+from nnadapter.costs.calibration import driver_version
+from nnadapter.costs.device_costs import Source
+from nnadapter.costs.work import weight_bytes
+from nnadapter.drivers.capability import OptionValue
+from nnadapter.drivers.interface import NO_OPERATION
+from nnadapter.drivers.selection import CPU
+from nnadapter.engine.observed import Observed
+from nnadapter.onnx.preparation.branch_decisions import BranchDecision
+from nnadapter.options import fallback_text
+from nnadapter.planning.alongside import overlap_of
+from nnadapter.planning.border_steps import Boundaries
+from nnadapter.planning.borders import boundaries_of
+from nnadapter.planning.judgment import placed_as
+from nnadapter.planning.placing import place
+from nnadapter.planning.plan_files import UnmatchedEntry
+from nnadapter.planning.pricing import PlanPrice
+from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.process.cache import cache_counts, memoize
+from nnadapter.process.packages import own_version
+from nnadapter.process.processors import model_name
+from nnadapter.process.resources import paused_collection
+from nnadapter.report.facts import (
+    BodyFacts,
+    BranchDecisionFacts,
+    CacheFacts,
+    CandidateFacts,
+    CostFacts,
+    Coverage,
+    NodeFacts,
+    PlanFileFacts,
+    RefusalCost,
+    RefusalFacts,
+    RuleFacts,
+    SegmentFacts,
+    TensorFacts,
+    WeightFacts,
+    incident_facts,
+    transfer_facts,
+)
+from nnadapter.report.report import PartitionReport
+from partition.by_cost.latency import BoundKind, CheapestPlacement
+from partition.by_cost.pricing import Origin, Prices, all_on, price_segments
+from partition.graph import Graph
+from partition.plan import Plan, Step
+from partition.segments import cut
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    from nnadapter.engine.compiled import TimedPlacement
+
+
+def versions_of(devices: Iterable[str]) -> dict[str, str]:
+    """Return the versions of nnadapter, ONNX, ONNX Runtime and the drivers of devices; those that are known."""
+    versions = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
+    return {name: package_version for name, package_version in versions.items() if package_version}
+
+
+@memoize(1)
+def machine() -> str:
+    """Return system, processor and number of cores, as far as they are known."""
+    name = model_name()
+    return f"{platform.system()} {platform.machine()}, {name}{', ' if name else ''}{os.cpu_count()} cores"
+
+
+@memoize(1)
+def _packages() -> dict[str, str]:
+    return {name: version(name) for name in ("onnx", "onnxruntime")}
+
+
+def boundary_facts(partitioning: Partitioning) -> Boundaries:
+    """Return what happens at the borders of a plan, and what is under way at once."""
+    setting, overlap = partitioning.setting, overlap_of(partitioning, {})
+    return replace(
+        boundaries_of(partitioning.plan, setting.costs, setting.host.name),
+        host_waits=overlap.host_waits,
+        enqueued_segments=tuple(sorted(overlap.enqueued_segments)),
+        threaded_segments=tuple(sorted(overlap.threaded_segments)),
+    )
+
+
+_BOUNDS = {
+    BoundKind.ENUMERATION: "all of them were priced",
+    BoundKind.CUT: "a minimum cut, with launches",
+    BoundKind.DECOMPOSITION: "a minimum cut for each device",
+    BoundKind.ONE_DEVICE: "there is one placement",
+}
+_ALL_CPU = all_on(CPU)
+_RUNS = 3
+"""Runs of repeats that a note counts."""
+
+
+def unknown_costs(partitioning: Partitioning) -> str:
+    """Return why nobody knows what a plan costs, in one sentence; empty where it is known."""
+    costs, used = partitioning.setting.costs, dict.fromkeys(step.device for step in partitioning.plan.steps)
+    unknown = [device for device in used if costs[device].source is Source.ASSUMED]
+    if not unknown:
+        return ""
+    why = "".join(f"; {note}" for device in unknown for note in costs[device].missing_cost_notes)
+    return f"not known for {', '.join(unknown)}; `nnadapter calibrate {unknown[0]}` measures it{why}"
+
+
+def cost_facts(partitioning: Partitioning) -> CostFacts:
+    """Return the predicted costs of a plan.
+
+    Args:
+        partitioning: the plan.
+    """
+    price, placement = partitioning.price, partitioning.weighed or partitioning.placement
+    placed = placement.placed
+    bound = None if placed is None else min(placed.bound, price.seconds)
+    predicted = [(candidate.origin, candidate.cost, None) for candidate in placed.candidates] if placed else []
+    sources = {name: str(source) for name, source in price.table.sources.items()}
+    return CostFacts(
+        seconds=price.seconds,
+        predicted_seconds=price.seconds,
+        bound_seconds=bound,
+        bound_of=_bound_of(partitioning),
+        bound_kind=_BOUNDS[placed.bound_kind] if placed is not None and bound is not None else "",
+        gap=max(0.0, price.seconds / bound - 1) if bound else None,
+        sources=sources,
+        prediction_sources=sources,
+        candidates=_candidates(predicted, price.on_cpu),
+        all_cpu_seconds=price.on_cpu,
+        all_cpu_predicted_seconds=price.on_cpu,
+        note=_sentences(
+            (
+                *price.table.notes,
+                placement.note,
+                _uneven(price.table.sources),
+                _repeats(placed),
+                _limited(partitioning),
+            )
+        ),
+    )
+
+
+def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how: str) -> CostFacts:
+    """Return the costs of a plan that was chosen by timing candidates.
+
+    Args:
+        partitioning: the plan.
+        timed: candidates that were compiled and timed, the fastest being the plan.
+        how: where and with what.
+    """
+    price, known = partitioning.price, not unknown_costs(partitioning)
+    candidates = [
+        (timed_placement.origin, seconds, timed_placement.measured)
+        for timed_placement, seconds in zip(timed, _predictions(partitioning, timed), strict=True)
+    ]
+    return CostFacts(
+        seconds=timed[0].measured,
+        predicted_seconds=price.seconds if known else None,
+        sources=dict.fromkeys(partitioning.plan.devices, str(Source.MEASURED)),
+        prediction_sources={name: str(source) for name, source in price.table.sources.items()},
+        candidates=_candidates(candidates, price.on_cpu if known else None),
+        all_cpu_seconds=next(
+            (timed_placement.measured for timed_placement in timed if timed_placement.origin == _ALL_CPU), None
+        ),
+        all_cpu_predicted_seconds=price.on_cpu if known else None,
+        note=_sentences([how]),
+    )
+
+
+def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
+    """What was predicted of each; of choices that were remembered, what is predicted now."""
+    if (
+        all(timed_placement.predicted is not None for timed_placement in timed)
+        or partitioning.judgment.demands.whole is None
+    ):
+        return [timed_placement.predicted for timed_placement in timed]
+    free = place(placed_as(partitioning.judgment, None), partitioning.setting)
+    priced = {candidate.origin: candidate.cost for candidate in free.candidates()}
+    return [
+        priced.get(timed_placement.origin) if timed_placement.predicted is None else timed_placement.predicted
+        for timed_placement in timed
+    ]
+
+
+def _candidates(
+    weighed: Sequence[tuple[Origin, float | None, float | None]], on_cpu: float | None
+) -> tuple[CandidateFacts, ...]:
+    """What was weighed, as predicted and measured; the CPU alone is shown last where a person does not allow it."""
+    candidates = tuple(
+        CandidateFacts(name=str(origin), seconds=predicted, measured_seconds=measured)
+        for origin, predicted, measured in weighed
+    )
+    if not candidates or on_cpu is None or any(origin == _ALL_CPU for origin, _, _ in weighed):
+        return candidates
+    return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=on_cpu, eligible=False))
+
+
+def _bound_of(partitioning: Partitioning) -> str:
+    bound, applied = partitioning.judgment.demands.bound, partitioning.judgment.demands.applied
+    said = {
+        "the plan file": bound is not None and bound.placement,
+        "the rules": applied is not None and any(effect.nodes for effect in applied.effects),
+        "fallback 'forbid'": partitioning.setting.constraints.fallback_at("load") == "forbid",
+    }
+    allowing = [words for words, holds in said.items() if holds]
+    return f"any placement that keeps to {_listed(allowing)}" if allowing else "any placement"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + (" and " if words[:-1] else "") + words[-1]
+
+
+def _uneven(sources: Mapping[str, Source]) -> str:
+    """A hint, where a device that was measured is weighed against a processor that was not."""
+    if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELED:
+        return ""
+    return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
+
+
+def _repeats(placed: CheapestPlacement | None) -> str:
+    runs = placed.repeats if placed is not None else ()
+    if not runs:
+        return ""
+    return f"placement solved a few of {' and of '.join(map(str, runs[:_RUNS]))} repeats that are alike, and priced all"
+
+
+def _limited(partitioning: Partitioning) -> str:
+    if partitioning.weighed is None:
+        return ""
+    return "devices or limits did not admit the cheapest placements as they were; they are listed as if they had"
+
+
+def _sentences(notes: Iterable[str]) -> str:
+    return " ".join(f"{note[:1].upper()}{note[1:]}." for note in notes if note)
+
+
+_MOST = 20
+"""Groups that are tried, the most frequent ones; a trial is a cut, linear in the graph."""
+_Group = tuple[str, str, str]
+"""Device, op type, reason."""
+
+
+def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
+    """Return what refusals of nodes that run behind the refusing device cause, the most frequent ones.
+
+    1. The nodes of a group go to the device that refuses them; all others stay where they are.
+    2. The graph is cut again: so many switches less, and so much less for transfers and launches.
+
+    Args:
+        plan: the plan.
+        price: what it costs; None where that is not known.
+    """
+    groups = _groups(plan)
+    if not groups:
+        return ()
+    parts = price.graph.parts if price is not None else tuple((atom,) for atom in range(len(plan.graph.atoms)))
+    graph, prices = (price.graph.graph, price.table.prices) if price is not None else (plan.graph, None)
+    labels = [plan.placement[part[0]] for part in parts]
+    home = {atom: place for place, part in enumerate(parts) for atom in part}
+    was_so_cut = prices is None and plan.exact  # and not by a beam, or in halves for memory
+    switches, seconds = (plan.switches, 0.0) if was_so_cut else _between(graph, labels, prices)
+    costs = []
+    for (device, op_type, reason), atoms in islice(groups.items(), _MOST):
+        moved = list(labels)
+        for atom in atoms:
+            moved[home[atom]] = device
+        fewer, less = _between(graph, moved, prices)
+        saved = seconds - less
+        costs.append(
+            RefusalCost(
+                device=device,
+                op_type=op_type,
+                reason=reason,
+                switches=switches - fewer,
+                seconds=saved if prices is not None and isfinite(saved) else None,
+            )
+        )
+    return tuple(costs)
+
+
+def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
+    """Atoms of each group, those of most atoms first; of a device that comes before the one that runs them."""
+    before = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
+    atoms_by_group: dict[_Group, set[int]] = {}
+    for atom, home in enumerate(plan.placement):
+        for device in before[home]:
+            verdict = plan.verdicts[device][atom]
+            if isinstance(verdict, Unsupported):
+                for node in plan.graph.atoms[atom]:
+                    key = device, plan.graph.nodes[node].op_type, verdict.reason.value
+                    atoms_by_group.setdefault(key, set()).add(atom)
+    return dict(sorted(atoms_by_group.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tuple[int, float]:
+    """Switches between devices, and seconds of transfers and launches; 0 where they are not known."""
+    segments = cut(graph, labels, host=CPU).segments
+    switches = sum(first.device != second.device for first, second in pairwise(segments))
+    if prices is None:
+        return switches, 0.0
+    priced = price_segments(graph, prices, labels, segments)
+    return switches, sum(segment.transfer_in + segment.transfer_out + segment.launch for segment in priced)
+
+
+_SEARCHED = 3
+"""Devices from which on the fewest segments have to be searched for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodesTold:
+    """What is told of nodes beside what stands at them, found for all at once."""
+
+    runs_as: Mapping[int, str]
+    """By node, as `seconds`."""
+    refusals: Mapping[int, tuple[RefusalFacts, ...]]
+    """By atom."""
+    sizes: Mapping[str, int]
+    """Bytes by value."""
+    seconds: Mapping[int, float]
+
+
+@paused_collection
+def report_of(observed: Observed) -> PartitionReport:
+    """Return the report of a model that was placed and cut, with what was seen of it."""
+    partitioning = observed.partitioning
+    constraints, devices = partitioning.setting.constraints, partitioning.setting.by_name
+    unknown = unknown_costs(partitioning)
+    price = None if unknown else partitioning.price
+    nodes = _node_facts(partitioning, price)
+    tensors = _tensors(partitioning.plan)
+    segments = tuple(
+        _segment_facts(partitioning, step, observed, piece, price, tensors)
+        for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True)
+    )
+    return PartitionReport(
+        devices=partitioning.plan.devices,
+        policy=constraints.policy.name,
+        input_shapes=dict(partitioning.model.shapes),
+        coverage=_coverage([node for node in nodes if node.state == "runs"], partitioning.setting.accelerators),
+        segments=segments,
+        nodes=nodes,
+        switches=partitioning.plan.switches,
+        exact=partitioning.plan.exact,
+        notes=observed.notes,
+        plans=observed.plans,
+        caches=() if observed.plans is None else cache_counts(),
+        weights=_weights(partitioning.plan),
+        cost=_cost(partitioning, observed, unknown),
+        cost_note=unknown if not observed.timed else "",
+        rules=_rules(partitioning),
+        plan_file=_plan_file(partitioning),
+        isolated=tuple(name for name in partitioning.plan.devices if devices[name].is_isolated),
+        search=_search(partitioning.plan, partitioning.halvings),
+        model=observed.model,
+        fallback=fallback_text(constraints.fallback),
+        device_options={
+            name: {option: _option(value) for option, value in devices[name].options.items()}
+            for name in partitioning.judgment.support.devices
+            if devices[name].options
+        },
+        refusal_costs=refusal_costs(partitioning.plan, price),
+        versions=versions_of(partitioning.plan.devices),
+        boundaries=boundary_facts(partitioning),
+        transfers=transfer_facts(observed.transfers),
+        **incident_facts(observed.incidents),
+        branch_decisions=tuple(map(_choice_facts, partitioning.model.prepared.branch_decisions)),
+        machine=machine(),
+    )
+
+
+def _choice_facts(taken: BranchDecision) -> BranchDecisionFacts:
+    return BranchDecisionFacts(condition=taken.condition, value=taken.value, nodes=taken.nodes)
+
+
+def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[NodeFacts, ...]:
+    specialized = partitioning.model.specialized
+    running = {position: node for node, position in reversed([*enumerate(specialized.positions)])}
+    seconds = price.of_nodes(partitioning.plan, partitioning.model.conversion.flops) if price is not None else {}
+    folded = frozenset(specialized.folded)
+    step_of = {node: step for step in partitioning.plan.steps for node in step.nodes}
+    told = _NodesTold(
+        runs_as=_runs_as(partitioning),
+        refusals=_refusals(partitioning.plan),
+        sizes=_sizes(partitioning.plan.graph),
+        seconds=seconds,
+    )
+    return tuple(
+        _running(partitioning, running[position], step_of[running[position]], told)
+        if position in running
+        else NodeFacts(
+            name=node.name,
+            op_type=node.op_type,
+            domain=node.domain,
+            state="folded" if node.name in folded else "unused",
+        )
+        for position, node in enumerate(specialized.model_nodes.nodes)
+    )
+
+
+def _sizes(graph: Graph) -> Mapping[str, int]:
+    """Bytes of every value, 0 where they are not known; few sizes are the sizes of many values."""
+    known: dict[tuple[float, object], int] = {}
+    sizes_by_name: dict[str, int] = defaultdict(int)
+    for name, value in graph.values.items():
+        like = value.itemsize, value.shape
+        if like not in known:
+            known[like] = value.nbytes or 0
+        sizes_by_name[name] = known[like]
+    sizes_by_name[""] = 0  # stands for outputs that nobody asked for
+    return sizes_by_name
+
+
+def _running(partitioning: Partitioning, index: int, step: Step, told: _NodesTold) -> NodeFacts:
+    graph, model = partitioning.plan.graph, partitioning.model
+    node, bodies = graph.nodes[index], model.specialized.nodes[index].bodies
+    return NodeFacts(
+        name=node.name,
+        op_type=node.op_type,
+        domain=node.domain,
+        state="runs",
+        device=step.device,
+        segment=step.segment,
+        runs_as=told.runs_as.get(index, ""),
+        flops=model.conversion.flops[index],
+        nbytes=sum(map(told.sizes.__getitem__, {*node.reads, *node.outputs})),
+        predicted_seconds=told.seconds.get(index),
+        refusals=told.refusals.get(graph.atom_of[index], ()),
+        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in bodies) if bodies else (),
+    )
+
+
+def _refusals(plan: Plan) -> Mapping[int, tuple[RefusalFacts, ...]]:
+    """Why devices refused atoms, in the order of the devices; most atoms nobody refused."""
+    refusals: dict[int, tuple[RefusalFacts, ...]] = {}
+    for name in plan.devices:
+        for atom, verdict in enumerate(plan.verdicts[name]):
+            if isinstance(verdict, Unsupported):
+                refusal = RefusalFacts(device=name, reason=verdict.reason.value, detail=verdict.detail)
+                refusals[atom] = (*refusals.get(atom, ()), refusal)
+    return refusals
+
+
+def _runs_as(partitioning: Partitioning) -> Mapping[int, str]:
+    """What the devices say each node runs as, in the words of the operations it became."""
+    texts_of: dict[int, dict[str, None]] = defaultdict(dict)
+    graph, operations_of = partitioning.plan.graph, partitioning.model.conversion.operations
+    for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
+        if piece is None or not piece.admission.runs_as:
+            continue
+        owners: Iterable[tuple[int, ...]] = ((node,) for node in step.nodes)
+        if piece.is_ir:
+            operations = sorted([(part, node) for node in step.nodes for part in operations_of[node]])
+            owners = [graph.atoms[graph.atom_of[node]] for _, node in operations]
+        for nodes, text in zip(owners, piece.admission.runs_as, strict=False):
+            for node in nodes:
+                texts_of[node][text] = None
+    return {node: ", ".join(_telling(texts)) for node, texts in texts_of.items()}
+
+
+def _telling(texts: Collection[str]) -> Collection[str]:
+    """What says something, if anything does."""
+    return texts if len(texts) == 1 else [text for text in texts if text != NO_OPERATION] or texts
+
+
+def _segment_facts(
+    partitioning: Partitioning,
+    step: Step,
+    observed: Observed,
+    piece: AdmittedSegment | None,
+    price: PlanPrice | None,
+    tensors: Mapping[str, TensorFacts],
+) -> SegmentFacts:
+    graph, flops = partitioning.plan.graph, partitioning.model.conversion.flops
+    facts = SegmentFacts(
+        index=step.segment,
+        device=step.device,
+        nodes=tuple(graph.nodes[node].name for node in step.nodes),
+        inputs=tuple(tensors[name] for name in step.inputs),
+        outputs=tuple(tensors[name] for name in step.outputs),
+        flops=sum(flops[node] or 0 for node in step.nodes),
+        unknown_flops_nodes=sum(flops[node] is None for node in step.nodes),
+        weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
+        facts=_told(piece),
+        seconds=observed.seconds.get(step.segment),
+        failures=observed.failures.get(step.segment, ()),
+        compile_seconds=observed.compile_seconds.get(step.segment),
+        program_of=observed.bound_to.get(step.segment),
+        cache=_cached(observed, step.segment),
+    )
+    return facts if price is None else _with_cost(facts, price)
+
+
+def _cached(observed: Observed, segment: int) -> CacheFacts | None:
+    outcome = observed.cache.get(segment)
+    return None if outcome is None else CacheFacts(outcome.is_hit, outcome.miss_reason)
+
+
+def _with_cost(facts: SegmentFacts, price: PlanPrice) -> SegmentFacts:
+    cost = price.segments[facts.index]
+    return replace(
+        facts,
+        predicted_seconds=cost.total,
+        transfer_seconds=cost.transfer_in + cost.transfer_out,
+        launch_seconds=cost.launch,
+        benefit_seconds=price.benefits[facts.index],
+    )
+
+
+def _cost(partitioning: Partitioning, observed: Observed, unknown: str) -> CostFacts | None:
+    if observed.timed:
+        return timed_facts(partitioning, observed.timed, observed.chosen)
+    return None if unknown else cost_facts(partitioning)
+
+
+def _weights(plan: Plan) -> WeightFacts:
+    held = weight_bytes(plan)
+    return WeightFacts(devices=held.per_device, total=held.total)
+
+
+def _rules(partitioning: Partitioning) -> tuple[RuleFacts, ...]:
+    applied = partitioning.judgment.demands.applied
+    effects = (*(applied.effects if applied is not None else ()), *partitioning.limits)
+    return tuple(
+        RuleFacts(text=effect.rule, source=effect.source, nodes=effect.nodes, note=effect.note) for effect in effects
+    )
+
+
+def _option(value: OptionValue) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _search(plan: Plan, halvings: Sequence[str] = ()) -> str:
+    devices = [step.device for step in plan.steps]
+    few = len(set(devices)) < _SEARCHED
+    if plan.exact:
+        return "exact for two devices" if few else "an exact search"
+    if any(map(eq, devices, devices[1:])):  # two turns of one device are never found one behind the other
+        return (
+            f"a segment was cut in two: {halvings[0]}"
+            if halvings
+            else "a segment was cut in two, as its device does not take it whole"
+        )
+    return "a beam search, bounded in its work"
+
+
+def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
+    bound, source = partitioning.judgment.demands.bound, partitioning.setting.constraints.plan_file
+    if bound is None or source is None:
+        return None
+    plan, graph = partitioning.plan, partitioning.plan.graph
+    taken = [(atom, device) for atom, device in bound.placement.items() if plan.placement[atom] != device]
+    lost = tuple(
+        UnmatchedEntry(name=graph.nodes[node].name, device=device, reason=_why_taken(plan, atom, device))
+        for atom, device in taken
+        for node in graph.atoms[atom]
+    )
+    nodes = sum(len(graph.atoms[atom]) for atom in bound.placement)
+    return PlanFileFacts(
+        path=source.source, matched_nodes=nodes - len(lost), unmatched_entries=(*bound.unmatched_entries, *lost)
+    )
+
+
+def _why_taken(plan: Plan, atom: int, device: str) -> str:
+    """Why a node is not where the plan file had put it: a limit, or a device that did not admit the segment."""
+    verdict = plan.verdicts[device][atom]
+    return f"it is on {plan.placement[atom]!r}" + ("" if verdict else f", as {device!r} does not get it: {verdict}")
+
+
+def _told(piece: AdmittedSegment | None) -> dict[str, int | float | str]:
+    """What the device said of a segment; what is neither number nor text is turned into text."""
+    told = piece.admission.facts if piece is not None else {}
+    return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in told.items()}
+
+
+def _tensors(plan: Plan) -> Mapping[str, TensorFacts]:
+    """What crosses borders, by name: most of it is made in one segment and read in another."""
+    names = dict.fromkeys(name for step in plan.steps for name in (*step.inputs, *step.outputs))
+    values = map(plan.graph.value, names)
+    return {
+        value.name: TensorFacts(name=value.name, dtype=value.dtype, shape=value.shape, nbytes=value.nbytes)
+        for value in values
+    }
+
+
+def _coverage(running: Sequence[NodeFacts], accelerators: Set[str]) -> Coverage:
+    away = [node for node in running if node.device in accelerators]
+    nodes = _share(len(away), len(running), 0.0)
+    return Coverage(
+        nodes=nodes,
+        flops=_share(sum(node.flops or 0 for node in away), sum(node.flops or 0 for node in running), nodes),
+        bytes=_share(sum(node.nbytes for node in away), sum(node.nbytes for node in running), nodes),
+    )
+
+
+def _share(part: int, whole: int, otherwise: float) -> float:
+    return part / whole if whole else otherwise

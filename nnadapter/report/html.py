@@ -1,0 +1,451 @@
+"""Reports as self-contained HTML pages, and graph pictures for Graphviz and Google's Model Explorer."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from importlib import resources
+from typing import Any
+
+from nnadapter.drivers.selection import HOSTS
+from nnadapter.onnx.domains import op_name
+from nnadapter.process.cache import memoize
+from nnadapter.report.difference import DifferenceFacts
+from nnadapter.report.facts import CostFacts, NodeFacts, PlanFileFacts, ReportFacts, SegmentFacts, TensorFacts, plain
+from nnadapter.report.sections import (
+    RefusedGroup,
+    boundary_sentences,
+    count,
+    duration,
+    guess_words,
+    incident_lines,
+    prediction_words,
+    quantity,
+    refused_groups,
+    verdict,
+    work,
+)
+
+_STATES = ("folded", "unused")
+
+
+class _Interned:
+    """Texts or rows in order of first use, and the position of each."""
+
+    def __init__(self) -> None:
+        self._positions: dict[Any, int] = {}
+
+    def position(self, item: Any) -> int:
+        return self._positions.setdefault(item, len(self._positions))
+
+    def items(self) -> list[Any]:
+        return list(self._positions)
+
+
+def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
+    """Return what the page shows, as plain data.
+
+    `nodes` are columns of equal length. `place` counts in `places`: the devices, then `folded` and `unused`; `op`,
+    `runs` and `refused` count in `ops`, `texts` and `refusals`, and tensors in `tensors`.
+    """
+    return {
+        **_plan(report),
+        "title": title,
+        "verdict": plain(verdict(report)),
+        "made": _made(report),
+        "policy": report.policy,
+        "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
+        "choice": report.branch_decisions_text,
+        "coverage": plain(report.coverage),
+        "switches": report.switches,
+        "fewest": report.fewest,
+        "notes": [*report.notes, *incident_lines(report)],
+        "borders": boundary_sentences(report),
+        "weights": plain(report.weights),
+        "cost": None if report.cost is None else _cost(report.cost),
+        "rules": plain(report.rules),
+        "plan_file": None if report.plan_file is None else _plan_file(report.plan_file),
+        **_nodes(report),
+        "groups": [_group(group) for group in refused_groups(report)],
+        "difference": None if difference is None else difference.to_dict(),
+        "before": None if difference is None else _plan(difference.old_report),
+    }
+
+
+def _cost(cost: CostFacts) -> dict[str, Any]:
+    """The facts, with what the page says in the words of the text report."""
+    resting = prediction_words(cost) if cost.is_measured and cost.prediction_sources else ""
+    words = {"word": cost.word, "resting": resting, "guess": guess_words(cost)}
+    return {**plain(cost), **words}
+
+
+def _group(group: RefusedGroup) -> dict[str, Any]:
+    return {**plain(group), "between": group.between, "switching": group.switching}
+
+
+def _made(report: ReportFacts) -> dict[str, Any]:
+    """With what, where and when; options of devices as a person writes them."""
+    options = {
+        name: ", ".join(f"{option}={value or 'nothing'}" for option, value in options.items())
+        for name, options in report.device_options.items()
+    }
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {
+        "options": options, "versions": dict(report.versions), "machine": report.machine, "date": now,
+        "fallback": report.fallback,
+    }  # fmt: skip
+
+
+def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
+    return {
+        "path": plan.path,
+        "bound": plan.matched_nodes,
+        "lost": len(plan.unmatched_entries),
+        "groups": plain(plan.lost_groups()),
+    }
+
+
+def _plan(report: ReportFacts) -> dict[str, Any]:
+    """Devices, segments and what passes between them."""
+    tensors = _Interned()
+    return {
+        "devices": list(report.devices),
+        "hosts": [name in HOSTS for name in report.devices],
+        "guessed": [name in report.guesses for name in report.devices],
+        "segments": [_segment(segment, report.devices.index(segment.device), tensors) for segment in report.segments],
+        "tensors": tensors.items(),
+    }
+
+
+def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str, Any]:
+    def crossing(tensor_facts: Iterable[TensorFacts]) -> list[int]:
+        return [
+            tensors.position((item.name, item.dtype or "", _shape(item.shape), item.nbytes)) for item in tensor_facts
+        ]
+
+    told = {
+        "seconds": segment.seconds,
+        "predicted": segment.predicted_seconds,
+        "transfer": segment.transfer_seconds,
+        "launch": segment.launch_seconds,
+        "benefit": segment.benefit_seconds,
+        "compile": segment.compile_seconds,
+        "bound": segment.program_of,
+        "facts": dict(segment.facts),
+        "failures": list(segment.failures),
+    }
+    return {
+        "device": device,
+        "count": len(segment.nodes),
+        "flops": segment.flops if segment.flops or not segment.unknown_flops_nodes else None,
+        "weights": segment.weight_bytes,
+        "in": crossing(segment.inputs),
+        "out": crossing(segment.outputs),
+        **{key: value for key, value in told.items() if value not in (None, {}, [])},
+    }
+
+
+def _shape(shape: tuple[int | str | None, ...] | None) -> str:
+    return "unknown" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def _nodes(report: ReportFacts) -> dict[str, Any]:
+    places = {name: index for index, name in enumerate((*report.devices, *_STATES))}
+    ops, texts, refusals = _Interned(), _Interned(), _Interned()
+    nodes = report.nodes
+    columns = {
+        "name": [node.name for node in nodes],
+        "op": [ops.position(_op(node)) for node in nodes],
+        "place": [places[node.device or node.state] for node in nodes],
+        "segment": [-1 if node.segment is None else node.segment for node in nodes],
+        "flops": [node.flops for node in nodes],
+        "bytes": [node.nbytes for node in nodes],
+        "seconds": [node.predicted_seconds for node in nodes],
+        "runs": [texts.position(node.runs_as) for node in nodes],
+        "refused": [
+            [refusals.position((item.device, item.reason, item.detail)) for item in node.refusals] for node in nodes
+        ],
+    }
+    return {
+        "places": list(places),
+        "nodes": columns,
+        "bodies": {index: _bodies(node) for index, node in enumerate(nodes) if node.bodies},
+        "ops": ops.items(),
+        "texts": texts.items(),
+        "refusals": refusals.items(),
+    }
+
+
+def _op(node: NodeFacts) -> str:
+    return op_name(node.domain, node.op_type)
+
+
+def _bodies(node: NodeFacts) -> list[str]:
+    return [
+        f"{body.name}: {', '.join(f'{op_type} x{number}' for op_type, number in body.op_types.items())}"
+        for body in node.bodies
+    ]
+
+
+_SCRIPTS = (
+    "dom.js", "data.js", "table.js", "scale.js", "drawing.js", "lanes.js", "details.js", "overview.js", "breakdown.js",
+    "nodes.js", "comparison.js", "start.js",
+)  # fmt: skip
+"""In the order in which they stand in the page; one scope holds them all."""
+
+
+def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
+    """Return the page.
+
+    It makes no request: its policy allows the one style and the one script in it, by their hashes, and nothing else.
+    Texts from the model reach the page as JSON in which no `<` stands, and are shown as text only.
+
+    Args:
+        report: what is shown.
+        title: what the page is about, such as the model's file name.
+        difference: what changed since an older report; the page shows both.
+    """
+    style, script = page_style(), _script()
+    allowed = f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}"
+    parts = {
+        "title": html.escape(title or "model"),
+        "policy": html.escape(f"{allowed}; base-uri 'none'; form-action 'none'"),
+        "style": style,
+        "script": script,
+        "data": _data(report, title, difference),
+    }
+    return filled(_file("page.html"), parts)
+
+
+def filled(template: str, parts: Mapping[str, str]) -> str:
+    """Each `{{name}}` gives way to its part; what a part holds is not looked at again."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def _data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
+    text = json.dumps(
+        plain(page_data(report, title, difference)), ensure_ascii=True, allow_nan=False, separators=(",", ":")
+    )
+    # Neither an end tag nor a comment can begin without one of these; inside JSON they only stand in strings.
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def policy_hash(text: str) -> str:
+    """How a page's policy names the one style or script that it allows."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@memoize(1)
+def page_style() -> str:
+    """The style of all pages."""
+    return _file("page.css")
+
+
+@memoize(1)
+def _script() -> str:
+    return "(() => {\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();"
+
+
+def _file(name: str) -> str:
+    return resources.files("nnadapter.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+_DEVICES = 8
+"""Colors of devices that the style has."""
+_COLORS = "".join(f".at-{number}{{background:var(--device-{number})}}" for number in range(_DEVICES))
+_BARS = (
+    ".at-host{background:var(--host)}.rows{display:grid;grid-template-columns:max-content 1fr max-content;gap:6px 14px}"
+)
+_METER = "meter{width:100%;height:14px}"
+_TOP = "ul.detail{padding-left:20px;margin:8px 0 0}.subtitle{margin-top:4px}"
+
+
+def static_page(kind: str, title: str, subtitle: str, body: str) -> str:
+    """Return a page around `body`, which is markup. It makes no request: its policy allows its own style alone."""
+    style = page_style() + _COLORS + _BARS + _METER + _TOP
+    policy = f"default-src 'none'; style-src {policy_hash(style)}; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)} · {escape(kind.lower())}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f'<header class="top"><div><p class="eyebrow">{escape(kind)}</p><h1>{escape(title)}</h1>'
+        f'<p class="muted subtitle">{escape(subtitle)}</p></div></header>\n<main>{body}</main>\n'
+        '<footer class="muted">This page holds all its data and asks no network for anything.</footer>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
+    """Figures, each with its name before it and what it means behind."""
+    cells = "".join(
+        f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(figure)}'
+        f'<span class="small">{escape(small)}</span></dd></div>'
+        for name, figure, small in figures
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) -> str:
+    """A table; the head says of each column its name and whether it holds numbers. Empty without rows."""
+    if not rows:
+        return ""
+    marks = [' class="number"' if is_number else "" for _, is_number in head]
+    names = "".join(f"<th{mark}>{escape(name)}</th>" for mark, (name, _) in zip(marks, head, strict=True))
+    lines = "".join(
+        "<tr>" + "".join(f"<td{mark}>{escape(str(cell))}</td>" for mark, cell in zip(marks, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="wrapped"><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def bars(parts: Mapping[str, int], whole: int) -> str:
+    """Parts of a whole by device, as bars with their numbers. Empty without parts."""
+    cells = "".join(
+        f'<span class="chip"><i class="{_color(place, name)}"></i>{escape(name)}</span>'
+        f'<meter min="0" max="{max(whole, 1)}" value="{number}"></meter>'
+        f'<span class="number">{number} ({number / max(whole, 1):.1%})</span>'
+        for place, (name, number) in enumerate(parts.items())
+    )
+    return f'<div class="rows">{cells}</div>' if cells else ""
+
+
+def _color(place: int, name: str) -> str:
+    return "at-host" if name in HOSTS else f"at-{place % _DEVICES}"
+
+
+HOST = "#d5d9df"
+"""Devices that accelerate nothing are gray."""
+_PALETTE = ("#9cc7f0", "#f3c27b", "#a9d8a0", "#e3a9cf", "#c4b5ee", "#8fd6d2", "#eeb1a0", "#d8d388")
+"""Told apart in grayscale as far as eight can be; black text on each has a contrast above 7."""
+
+
+def colors(devices: Sequence[str]) -> dict[str, str]:
+    """Return `#rrggbb` per device, the same for the same list; the ninth accelerator has the first color again."""
+    others = [name for name in devices if name not in HOSTS]
+    accelerator_colors = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(others)}
+    return {name: accelerator_colors.get(name, HOST) for name in devices}
+
+
+Ends = tuple[int | None, int | None]
+"""From and to, as segment indices; None is the model's own input or output."""
+
+
+def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
+    """Return the tensors between every two segments that exchange any, in the order in which they are read.
+
+    What a segment makes and no segment reads goes to the model's outputs.
+    """
+    home = {tensor.name: segment.index for segment in report.segments for tensor in segment.outputs}
+    tensors_by_ends: dict[Ends, list[TensorFacts]] = {}
+    read: set[str] = set()
+    for segment in report.segments:
+        for tensor in segment.inputs:
+            tensors_by_ends.setdefault((home.get(tensor.name), segment.index), []).append(tensor)
+            read.add(tensor.name)
+    for segment in report.segments:
+        left = [tensor for tensor in segment.outputs if tensor.name not in read]
+        if left:
+            tensors_by_ends[segment.index, None] = left
+    return {ends: tuple(tensors) for ends, tensors in tensors_by_ends.items()}
+
+
+_SHOWN_NAMES = 3
+_LONGEST_NAME = 60
+_INPUTS, _OUTPUTS = "inputs", "outputs"
+
+
+def to_dot(report: ReportFacts) -> str:
+    """Return a directed graph: a box per segment, an edge per two segments that exchange tensors.
+
+    Boxes say device, nodes, FLOPs and times; edges name tensors and bytes. Names from the model stand in quoted
+    strings.
+
+    Source: the grammar of Graphviz, https://graphviz.org/doc/info/lang.html.
+    """
+    return "\n".join(["digraph plan {", *(f"  {line}" for line in _lines(report)), "}"])
+
+
+def _lines(report: ReportFacts) -> Iterator[str]:
+    yield "rankdir=TB;"
+    yield 'node [shape=box, style=filled, fontname="Helvetica"];'
+    yield 'edge [fontname="Helvetica", fontsize=10];'
+    fill = colors(report.devices)
+    edges = crossings(report)
+    for segment in report.segments:
+        label = _quoted(_label(segment, segment.device in report.guesses))
+        yield f"s{segment.index} [label={label}, fillcolor={_quoted(fill[segment.device])}];"
+    for end, name in ((0, _INPUTS), (1, _OUTPUTS)):
+        if any(ends[end] is None for ends in edges):
+            yield f"{name} [label={_quoted(name)}, shape=ellipse, style=solid];"
+    for (source, target), tensors in edges.items():
+        start = _INPUTS if source is None else f"s{source}"
+        stop = _OUTPUTS if target is None else f"s{target}"
+        yield f"{start} -> {stop} [label={_quoted(_tensors(tensors))}];"
+
+
+def _label(segment: SegmentFacts, guessed: bool) -> list[str]:
+    lines = [
+        f"{segment.index}: {segment.device}",
+        f"{count(len(segment.nodes), 'node')}, {work(segment.flops, segment.unknown_flops_nodes)}",
+    ]
+    if segment.predicted_seconds is not None:
+        lines.append(f"{duration(segment.predicted_seconds)} {'guessed' if guessed else 'predicted'}")
+    if segment.seconds is not None:
+        lines.append(f"{duration(segment.seconds)} measured")
+    return lines
+
+
+def _tensors(tensors: Sequence[TensorFacts]) -> list[str]:
+    lines = [
+        f"{_short(tensor.name)} {'?' if tensor.nbytes is None else quantity(tensor.nbytes, 'B')}"
+        for tensor in tensors[:_SHOWN_NAMES]
+    ]
+    more = tensors[_SHOWN_NAMES:]
+    if more:
+        known = sum(tensor.nbytes or 0 for tensor in more)
+        lines.append(f"and {len(more)} more, {quantity(known, 'B')}")
+    return lines
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"
+
+
+def _quoted(lines: str | Sequence[str]) -> str:
+    """A quoted string, in which a backslash would begin an escape."""
+    parts = [lines] if isinstance(lines, str) else lines
+    plain = ("".join(char if char.isprintable() else " " for char in part) for part in parts)
+    return '"' + "\\n".join(part.replace("\\", "\\\\").replace('"', '\\"') for part in plain) + '"'
+
+
+_NOWHERE = "#ffffff"
+_TEXT = "#000000"
+
+
+def to_model_explorer(report: ReportFacts) -> str:
+    """Return JSON text: per node name the device, or `folded` or `unused`, with a color.
+
+    It is the data of one graph, the model's own. Nodes are found by their names, which are the node ids of Model
+    Explorer's ONNX adapter; a node that the model does not name is not found.
+
+    Source: `GraphNodeData` of `model_explorer.node_data_builder`, `NodeDataProviderGraphData` of its user interface.
+    """
+    fill = colors(report.devices)
+    results = {
+        node.name: {
+            "value": node.device or node.state,
+            "bgColor": fill.get(node.device, _NOWHERE),
+            "textColor": _TEXT,
+        }
+        for node in report.nodes
+    }
+    data = {"name": "device", "results": results, "showExpandedSummaryOnGroupNode": True}
+    return json.dumps(data, indent=2)

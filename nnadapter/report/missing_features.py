@@ -1,0 +1,501 @@
+"""Missing features of a device, and the plan of a model if the device had some of them.
+
+One model on its devices, kept for trials: what a plan costs and holds if the device took more than it does.
+
+A trial places, cuts and prices anew; no driver is asked. What is known of fusion is what the device fuses of all that
+it takes today. What it would take newly is priced alone, by the roofline, but for what devices most often run as one
+(`wholes`): where features bring all atoms of it, it is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property, partial
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnadapter.candidates.atoms import commonly_fused_groups, joined, with_atoms
+from nnadapter.candidates.conversions import converted
+from nnadapter.converters.convert import Conversion
+from nnadapter.costs.cost_model import FusedGraph, Fusion, Groups, cost_table, fuse_atoms
+from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.onnx.domains import op_name
+from nnadapter.onnx.preparation.prepare import Specialized
+from nnadapter.planning.judgment import Judgment, refusals
+from nnadapter.planning.placing import fusions_of
+from nnadapter.planning.setting import SessionDevice
+from nnadapter.planning.settling import Partitioning
+from partition.by_cost.latency import place_by_latency
+from partition.by_cost.pricing import Prices, aligned, price
+from partition.graph import Graph, Value
+from partition.segments import cut, place_by_priority
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+
+class MissingSide(StrEnum):
+    """Where something has to be added."""
+
+    DEVICE = "device"
+    """The device refused an operation that it was offered."""
+    CONVERTER = "converter"
+    """nnadapter has no way to offer it to devices that take its operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Feature:
+    """What must be added for a set of refused nodes."""
+
+    reason: str
+    """A code of `partition.Reason`."""
+    op_type: str
+    """With its domain where that is not ONNX's own; empty where the reason is about whole segments."""
+    qualifier: str = ""
+    """The data type, rank, attribute or version, in words; empty where the op alone says it."""
+    missing_in: MissingSide = MissingSide.DEVICE
+
+    @property
+    def label(self) -> str:
+        """The feature in a few words: `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
+        return _LABELS.get(Reason(self.reason), "{op} {what}").format(op=self.op_type, what=self.qualifier).strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A refused node that needs a feature."""
+
+    node: str
+    detail: str
+    """The refusal in words."""
+
+
+Needs = tuple[frozenset[Feature] | None, ...]
+"""Per atom, what has to be added for the device to take it; empty where it takes it, None where nothing would help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What one device lacks for one graph."""
+
+    needs: Needs
+    examples: Mapping[Feature, Example]
+    """The first node of each."""
+
+
+def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
+    """Return what `target` lacks for the atoms that it refuses.
+
+    1. An atom of several nodes, and a node that became several operations, needs all that was refused of it.
+    2. Of one operation a device names one reason; what hides behind it is not seen.
+    3. What a person's rules forbid, and a node that contradicts itself, needs nothing that a device could learn.
+    """
+    model = judgment.model
+    graph, verdicts = model.graph, judgment.support.verdicts[target.name]
+    refusals_by_node = refusals(target, model)
+    forbidden = _forbidden(judgment, target.name)
+    by_converter = target.capability.form is ModelForm.IR
+    needs: list[frozenset[Feature] | None] = []
+    examples: dict[Feature, Example] = {}
+    for atom, (nodes, verdict) in enumerate(zip(graph.atoms, verdicts, strict=True)):
+        node_refusals = (
+            () if verdict else tuple((node, refusal) for node in nodes for refusal in refusals_by_node[node])
+        )
+        if isinstance(verdict, Unsupported) and all(refusal != verdict for _, refusal in node_refusals):
+            node_refusals = ((nodes[0], verdict),)  # not the device's first word: a segment with this atom failed later
+        if forbidden[atom] or any(refusal.reason in _NO_FEATURE for _, refusal in node_refusals):
+            needs.append(None)
+            continue
+        atom_features = {}
+        for node, refusal in node_refusals:
+            where = by_converter and refusal == model.conversion.verdicts[node]
+            feature = _feature(model.specialized, node, refusal, MissingSide.CONVERTER if where else MissingSide.DEVICE)
+            atom_features[feature] = Example(node=graph.nodes[node].name, detail=refusal.detail)
+        for feature, example in atom_features.items():
+            examples.setdefault(feature, example)
+        needs.append(frozenset(atom_features))
+    return Missing(needs=tuple(needs), examples=examples)
+
+
+def _forbidden(judgment: Judgment, device: str) -> Sequence[bool]:
+    """Per atom, whether rules keep it from the device whatever that says."""
+    atoms, applied = len(judgment.model.graph.atoms), judgment.demands.applied
+    if applied is None:
+        return (False,) * atoms
+    return tuple(not verdict for verdict in applied.restricted(device, (SUPPORTED,) * atoms))
+
+
+def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: MissingSide) -> Feature:
+    if refusal.reason in _OF_SEGMENTS:
+        return Feature(reason=refusal.reason.value, op_type="")
+    node = specialized.graph.nodes[index]
+    describe = _QUALIFIERS.get(refusal.reason)
+    return Feature(
+        reason=refusal.reason.value,
+        op_type=op_name(node.domain, node.op_type),
+        qualifier="" if describe is None else describe(specialized, index, refusal),
+        missing_in=where,
+    )
+
+
+def _dtypes(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return _through(specialized.graph, index, lambda value: value.dtype or "")
+
+
+def _ranks(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return _through(specialized.graph, index, lambda value: "" if value.shape is None else str(len(value.shape)))
+
+
+def _version(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return str(specialized.nodes[index].since_version)
+
+
+def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    """The refusal's own words, without the names of the node and of its values."""
+    node, text = specialized.graph.nodes[index], refusal.detail
+    for name in sorted({node.name, *node.reads, *node.outputs} - {""}, key=len, reverse=True):
+        text = text.replace(f" {name!r}", "")
+    return text
+
+
+def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
+    """What is told of the inputs, each once, and of the outputs where that differs: `int64 -> float64`."""
+    node = graph.nodes[index]
+    inputs, outputs = _texts(graph, node.inputs, tell), _texts(graph, node.outputs, tell)
+    input_text, output_text = ", ".join(inputs), ", ".join(outputs)
+    return (
+        f"{input_text} -> {output_text}"
+        if input_text and output_text and not outputs.keys() <= inputs.keys()
+        else input_text or output_text
+    )
+
+
+def _texts(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> Mapping[str, None]:
+    return dict.fromkeys(filter(None, (tell(graph.value(name)) for name in names if name)))
+
+
+_NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
+"""Nothing that a device could learn."""
+_OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
+"""One thing lifts them for all ops."""
+_QUALIFIERS: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
+    Reason.UNSUPPORTED_DTYPE: _dtypes,
+    Reason.UNSUPPORTED_RANK: _ranks,
+    Reason.UNSUPPORTED_VERSION: _version,
+    Reason.UNSUPPORTED_ATTRIBUTE: _attribute,
+}
+_LABELS: Mapping[Reason, str] = {
+    Reason.UNSUPPORTED_DTYPE: "{op} of {what}",
+    Reason.UNSUPPORTED_RANK: "{op} of rank {what}",
+    Reason.UNSUPPORTED_VERSION: "{op} of schema version {what}",
+    Reason.UNSUPPORTED_ATTRIBUTE: "{op}: {what}",
+    Reason.UNSUPPORTED_TYPE: "{op} on values that are no dense tensors with elements",
+    Reason.NOT_CONSTANT: "{op} with computed inputs",
+    Reason.DYNAMIC_SHAPE: "{op} with a shape that is not known",
+    Reason.DATA_DEPENDENT_SHAPE: "{op} with a shape that is only known while it runs",
+    Reason.CONTROL_FLOW: "{op}, which runs other graphs",
+    Reason.MEMORY_LIMIT: "segments larger than the memory",
+    Reason.SEGMENT_LIMIT: "segments that are refused as a whole",
+    Reason.COMPILE_FAILED: "{op}, which fails to compile",
+    Reason.DRIVER_ERROR: "{op}, on which the driver fails",
+    Reason.WRONG_RESULT: "{op}, which the device computes wrongly",
+}
+"""By reason; the op alone where there is none."""
+
+
+def groups_if_supported(
+    specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], fusion: Fusion
+) -> Groups:
+    """Atoms of the graph that would be one if the device lacked nothing.
+
+    1. What is recognized where nothing is apart.
+    2. Of a device that fuses anything, products with their activations; but not where it does otherwise today: where it
+       takes all of such a group, and does not run it as one, it is taken to do so with no group of the same ops.
+
+    Args:
+        specialized: the graph with its atoms.
+        missing: what the device lacks for it.
+        verdicts: the device's, on every atom.
+        fusion: what it fuses today.
+    """
+    if not missing.examples:
+        return ()
+    graph = specialized.graph
+    plain = replace(specialized, graph=replace(graph, atoms=()))
+    conversion = converted(plain)
+    atoms = with_atoms(plain, conversion)[0].graph.atoms
+    of_atoms = [_atoms_of(graph, nodes) for nodes in atoms if len(nodes) > 1]
+    if fusion.groups:
+        home = {node: number for number, group in enumerate(fusion.groups) for node in group}
+        products = {nodes: _atoms_of(graph, nodes) for nodes in commonly_fused_groups(conversion)}
+        unfused_op_types = {
+            _op_types(graph, nodes)
+            for nodes, product_atoms in products.items()
+            if all(verdicts[atom] for atom in product_atoms) and len({home.get(node, ~node) for node in nodes}) > 1
+        }
+        of_atoms += [
+            product_atoms
+            for nodes, product_atoms in products.items()
+            if _op_types(graph, nodes) not in unfused_op_types
+        ]
+    lacking = (group for group in of_atoms if len(group) > 1 and any(missing.needs[atom] for atom in group))
+    return tuple(dict.fromkeys(lacking))
+
+
+def _atoms_of(graph: Graph, nodes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(graph.atom_of[node] for node in nodes))
+
+
+def _op_types(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
+    return tuple(graph.nodes[node].op_type for node in nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOutcome:
+    """What a plan would be. Outcomes of several models add up."""
+
+    seconds: float = 0.0
+    """Predicted; infinite where a value would have to cross a border that it cannot cross."""
+    segments: int = 0
+    nodes: int = 0
+    """On other devices than the CPU."""
+    flops: int = 0
+    """Of these nodes, as far as known."""
+
+    def __add__(self, other: PlanOutcome) -> PlanOutcome:
+        """Both models."""
+        return PlanOutcome(
+            seconds=self.seconds + other.seconds,
+            segments=self.segments + other.segments,
+            nodes=self.nodes + other.nodes,
+            flops=self.flops + other.flops,
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pricing:
+    """What the atoms of one graph cost, as far as devices run several as one."""
+
+    fused_graph: FusedGraph
+    """What devices fuse, joined."""
+    fused: Prices
+    """Of the atoms of `fused_graph`; the device takes everything."""
+
+    @cached_property
+    def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The atoms of the graph, in the order of what is fused, and where each of those begins."""
+        sizes = [len(part) for part in self.fused_graph.parts]
+        atoms = np.fromiter((atom for part in self.fused_graph.parts for atom in part), np.int64, sum(sizes))
+        return atoms, np.cumsum([0, *sizes])[:-1].astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Situation:
+    """One model, judged, with all that a trial needs. It holds no weights."""
+
+    name: str
+    """Of the model."""
+    graph: Graph
+    device: str
+    """The one that would take more."""
+    host: str
+    accelerators: frozenset[str]
+    """Devices on which nodes count as delegated."""
+    verdicts: Mapping[str, tuple[Verdict, ...]]
+    """As they are."""
+    missing: Missing
+    by_costs: bool
+    """Costs place atoms, not the order of devices."""
+    unfused_prices: Prices
+    """Of every atom by itself, columns as `partition` orders them; the device takes everything."""
+    recognized: Groups
+    """Atoms that would be one if the device took all of them, some of which it refuses."""
+    pricing: Callable[[Groups], Pricing]
+    """What things cost if some of `recognized` are one."""
+    flops: NDArray[np.int64]
+    """Per atom, as far as they are known."""
+    uncounted: int
+    """Nodes whose FLOPs are not known."""
+    sources: Mapping[str, Source]
+    """Where each device's costs come from."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of the model's inputs."""
+    on_cpu: float
+    """Seconds of everything on the CPU, whatever rules say; infinite where it refuses something."""
+    planned: int
+    """Segments of the plan as it is; more than trials see where segments were halved for their device's memory."""
+    _outcomes: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
+    _pricings: dict[Groups, Pricing] = field(default_factory=dict)
+
+    @property
+    def features(self) -> Mapping[Feature, Example]:
+        """Everything that the device lacks here."""
+        return self.missing.examples
+
+    @cached_property
+    def frequency(self) -> Mapping[Feature, int]:
+        """How many nodes are refused for lack of each feature, or of several with this among them."""
+        node_counts = Counter[Feature]()
+        for nodes, needs in zip(self.graph.atoms, self.missing.needs, strict=True):
+            node_counts.update(dict.fromkeys(needs or (), len(nodes)))
+        return node_counts
+
+    @property
+    def is_timed(self) -> bool:
+        """Somebody knows what every device costs."""
+        return Source.ASSUMED not in self.sources.values()
+
+    def regions(self, features: frozenset[Feature]) -> list[frozenset[Feature]]:
+        """Return what every connected region that the device would not get, if it had these features, still needs."""
+        lacking = [needs - features if needs else needs for needs in self.missing.needs]
+        region = list(range(len(lacking)))
+
+        def root(atom: int) -> int:
+            while region[atom] != atom:
+                region[atom] = atom = region[region[atom]]
+            return atom
+
+        for atom, predecessors in enumerate(self.graph.atom_predecessors):
+            for other in predecessors if lacking[atom] else ():
+                if lacking[other]:
+                    region[root(other)] = root(atom)
+        region_needs: dict[int, frozenset[Feature]] = {}
+        for atom, needs in enumerate(lacking):
+            if needs:
+                region_needs[root(atom)] = region_needs.get(root(atom), frozenset()) | needs
+        return list(region_needs.values())
+
+    def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
+        """Return what the plan would be if the device had these features; tried once.
+
+        Where costs place and the search finds nothing better than it did with fewer features, that is the outcome.
+        """
+        relevant_features = self.features.keys() & features
+        key = frozenset(relevant_features)
+        if key not in self._outcomes:
+            new_outcome = self._tried(key)
+            fewer = (
+                [cached_outcome for subset, cached_outcome in self._outcomes.items() if subset < key]
+                if self.by_costs
+                else []
+            )
+            self._outcomes[key] = min((new_outcome, *fewer), key=lambda outcome: outcome.seconds)
+        return self._outcomes[key]
+
+    def _tried(self, features: frozenset[Feature]) -> PlanOutcome:
+        supported_atoms = tuple(needs is not None and needs <= features for needs in self.missing.needs)
+        pricing = self._pricing(supported_atoms)
+        labels = (
+            self._placed_by_costs(pricing, supported_atoms)
+            if self.by_costs
+            else self._placed_by_priority(supported_atoms)
+        )
+        segments = cut(self.graph, labels, host=self.host).segments
+        home = np.empty(len(labels), np.int64)
+        for position, segment in enumerate(segments):
+            home[list(segment.atoms)] = position
+        away = np.array([label in self.accelerators for label in labels], dtype=bool)
+        sizes = np.array([len(nodes) for nodes in self.graph.atoms], dtype=np.int64)
+        return PlanOutcome(
+            seconds=price(self.graph, self.unfused_prices, labels, segments)
+            - self._saved_by_fusion(pricing, labels, home),
+            segments=len(segments),
+            nodes=int(sizes[away].sum()),
+            flops=int(self.flops[away].sum()),
+        )
+
+    def _pricing(self, supported_atoms: Sequence[bool]) -> Pricing:
+        complete = tuple(group for group in self.recognized if all(supported_atoms[atom] for atom in group))
+        if complete not in self._pricings:
+            self._pricings[complete] = self.pricing(complete)
+        return self._pricings[complete]
+
+    def _placed_by_priority(self, supported_atoms: Sequence[bool]) -> Sequence[str]:
+        device_verdicts = self.verdicts[self.device]
+        more = tuple(
+            SUPPORTED if is_supported else verdict
+            for is_supported, verdict in zip(supported_atoms, device_verdicts, strict=True)
+        )
+        verdicts = {**self.verdicts, self.device: more}
+        return place_by_priority(self.graph, tuple(verdicts), verdicts)
+
+    def _placed_by_costs(self, pricing: Pricing, supported_atoms: Sequence[bool]) -> Sequence[str]:
+        fused_graph, prices = pricing.fused_graph, pricing.fused
+        row = prices.devices.index(self.device)
+        run = prices.run.copy()
+        run[row, [not all(supported_atoms[atom] for atom in part) for part in fused_graph.parts]] = np.inf
+        masked = replace(prices, run=run)
+        return fused_graph.spread(place_by_latency(fused_graph.graph, masked).placement)
+
+    def _saved_by_fusion(self, pricing: Pricing, labels: Sequence[str], home: NDArray[np.int64]) -> float:
+        """Seconds less than the atoms one by one: of what is fused, where it lies in one segment."""
+        row = {device: at for at, device in enumerate(self.unfused_prices.devices)}
+        rows = np.fromiter((row[label] for label in labels), np.int64, len(labels))
+        atom_seconds = self.unfused_prices.run[rows, np.arange(len(labels))]
+        saved = 0.0
+        atoms, starts = pricing.parts
+        if len(starts):
+            first = atoms[starts]
+            together = np.minimum.reduceat(home[atoms], starts) == np.maximum.reduceat(home[atoms], starts)
+            separate_seconds = np.add.reduceat(atom_seconds[atoms], starts)
+            as_one = pricing.fused.run[rows[first], np.arange(len(starts))]
+            is_priced = together & np.isfinite(as_one) & np.isfinite(separate_seconds)
+            saved = float((separate_seconds[is_priced] - as_one[is_priced]).sum())
+        return saved
+
+
+def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -> Situation:
+    """Return a partitioned model as a situation in which `target` may learn more."""
+    judgment, setting, model = partitioning.judgment, partitioning.setting, partitioning.model
+    graph, conversion, costs, verdicts = model.graph, model.conversion, setting.costs, judgment.support.verdicts
+    fusions = fusions_of(judgment, setting)
+    everything = {**verdicts, target.name: (SUPPORTED,) * len(graph.atoms)}
+    single = FusedGraph(graph, graph, tuple((atom,) for atom in range(len(graph.atoms))))
+    atom_costs = cost_table(single, conversion, everything, costs)
+    missing = missing_features(judgment, target)
+    is_ir = target.capability.form is ModelForm.IR
+    fusion = fusions.get(target.name, Fusion())
+    recognized = groups_if_supported(model.specialized, missing, verdicts[target.name], fusion) if is_ir else ()
+    flops = np.array([sum(conversion.flops[node] or 0 for node in nodes) for nodes in graph.atoms], dtype=np.int64)
+    return Situation(
+        name=name,
+        graph=graph,
+        device=target.name,
+        host=setting.host.name,
+        accelerators=setting.accelerators,
+        verdicts=verdicts,
+        missing=missing,
+        by_costs=setting.constraints.policy.weighs and Source.ASSUMED not in atom_costs.sources.values(),
+        unfused_prices=aligned(graph, atom_costs.prices),
+        recognized=recognized,
+        pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),
+        flops=flops,
+        uncounted=sum(node_flops is None for node_flops in conversion.flops),
+        sources=atom_costs.sources,
+        shapes=dict(model.shapes),
+        on_cpu=inf if partitioning.price.on_cpu is None else partitioning.price.on_cpu,
+        planned=len(partitioning.plan.steps),
+    )
+
+
+def _priced(
+    graph: Graph,
+    conversion: Conversion,
+    verdicts: Mapping[str, Sequence[Verdict]],
+    costs: Mapping[str, DeviceCosts],
+    fusions: Mapping[str, Fusion],
+    device: str,
+    groups: Groups,
+) -> Pricing:
+    """What things cost if `device` runs these groups of atoms as one, beside what is fused today."""
+    fusion = fusions.get(device, Fusion())
+    nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in groups]
+    together = joined(len(graph.nodes), [*fusion.groups, *nodes])
+    fusions = {**fusions, device: replace(fusion, groups=tuple(group for group in together if len(group) > 1))}
+    fused_graph = fuse_atoms(graph, fusions.values())
+    table = cost_table(fused_graph, conversion, fused_graph.verdicts(verdicts), costs, fusions)
+    return Pricing(fused_graph=fused_graph, fused=aligned(fused_graph.graph, table.prices))

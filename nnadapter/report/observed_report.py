@@ -1,0 +1,56 @@
+"""Report of an observed engine: built on request, or read from a stored plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nnadapter.engine.observed import PLAN_KEPT, KeptReport, Observed
+from nnadapter.process.cache import cache_counts
+from nnadapter.report.facts import CacheFacts, SegmentFacts, incident_facts, transfer_facts
+from nnadapter.report.report import PartitionReport, report_from
+
+
+def build_report(observed: Observed | KeptReport) -> PartitionReport:
+    """Return the report of what was observed."""
+    if isinstance(observed, KeptReport):
+        return _kept(observed)
+    from nnadapter.report.builder import report_of
+
+    return report_of(observed)
+
+
+_COMPILED = CacheFacts(hit=False, miss_reason="it was compiled from what was kept: its driver writes no program of it")
+
+
+def _kept(observed: KeptReport) -> PartitionReport:
+    report = report_from(json.loads(observed.contents))
+    segments = tuple(
+        replace(
+            segment,
+            seconds=observed.seconds.get(segment.index),
+            failures=observed.failures.get(segment.index, ()),
+            cache=_cache(segment, observed.cached or {}),
+            # What it took an earlier session to compile what this one found is nothing that happened here.
+            compile_seconds=segment.compile_seconds if observed.cached is None else None,
+        )
+        for segment in report.segments
+    )
+    return replace(
+        report,
+        segments=segments,
+        notes=(*((PLAN_KEPT,) if observed.cached is not None else ()), *report.notes, *observed.notes),
+        plans=observed.plans,
+        caches=() if observed.plans is None else cache_counts(),
+        isolated=report.isolated if observed.isolated is None else observed.isolated,
+        transfers=transfer_facts(observed.transfers),
+        **incident_facts(observed.incidents),
+    )
+
+
+def _cache(segment: SegmentFacts, cached: Mapping[int, bool]) -> CacheFacts | None:
+    """What the session's cache did for a segment of a plan that was kept in it; else what the report says."""
+    if segment.cache is None or segment.index not in cached:
+        return segment.cache
+    return CacheFacts(hit=True, miss_reason="") if cached[segment.index] else _COMPILED

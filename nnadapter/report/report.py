@@ -1,0 +1,358 @@
+"""PartitionReport: formats and strict JSON reader of the facts of a plan, comparison of reports, and limits for CI."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any
+
+from nnadapter.errors import InvalidOptionError, ReportFileError
+from nnadapter.files.documents import FileKind
+from nnadapter.report.difference import (
+    DifferenceFacts,
+    Figure,
+    MovedNode,
+    Place,
+    RefusalChange,
+    conditions,
+    difference_markdown,
+    difference_text,
+    is_other_model,
+)
+from nnadapter.report.facts import SCHEMA_VERSION, NodeFacts, ReportFacts, to_lines
+from nnadapter.report.html import to_dot, to_html, to_model_explorer
+from nnadapter.report.sections import duration
+from nnadapter.report.text import to_markdown, to_text
+
+Renderer = Callable[[ReportFacts, str, DifferenceFacts | None], str]
+"""A report, its title, what changed -> text."""
+
+
+def _text(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
+    return to_text(report) + ("" if difference is None else f"\n\n{difference_text(difference)}")
+
+
+def _json(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
+    return to_lines(report.to_dict() | ({} if difference is None else {"difference": difference.to_dict()}))
+
+
+def _markdown(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
+    return ("" if difference is None else f"{difference_markdown(difference)}\n") + to_markdown(report)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How a report is written down."""
+
+    render: Renderer
+    endings: tuple[str, ...]
+    """Of files that are written so."""
+    help: str = ""
+    """What it is, for the command line; empty where the name says it."""
+    shows_difference: bool = True
+    """It has a place for a comparison."""
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "text": Format(render=_text, endings=(".txt",)),
+        "json": Format(render=_json, endings=(".json",)),
+        "md": Format(render=_markdown, endings=(".md", ".markdown")),
+        "html": Format(render=to_html, endings=(".html", ".htm"), help="one page that needs nothing else"),
+        "dot": Format(
+            render=lambda report, title, difference: to_dot(report),
+            endings=(".dot", ".gv"),
+            help="for Graphviz",
+            shows_difference=False,
+        ),
+        "model-explorer": Format(
+            render=lambda report, title, difference: to_model_explorer(report),
+            endings=(".json",),
+            help="custom node data for Google's Model Explorer",
+            shows_difference=False,
+        ),
+    }
+)
+"""By name. A new one is a file beside this one and a row here."""
+
+
+def formats_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the formats that go into files of such a name, the first being the one that it stands for."""
+    ending = PurePath(path).suffix.lower()
+    return tuple(name for name, form in FORMATS.items() if ending in form.endings)
+
+
+class PartitionReport(ReportFacts):
+    """What runs where and why."""
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text."""
+        return FORMATS["json"].render(self, "", None)
+
+    def to_markdown(self) -> str:
+        """The report as Markdown fit for a comment: a short summary, details folded."""
+        return FORMATS["md"].render(self, "", None)
+
+    def to_html(self, title: str = "", difference: DifferenceFacts | None = None) -> str:
+        """The report as one HTML page that needs no network and no other file.
+
+        Args:
+            title: what the page is about, such as the model's file name.
+            difference: what `compare_reports` found against an older report; the page shows both.
+        """
+        return FORMATS["html"].render(self, title, difference)
+
+    def to_dot(self) -> str:
+        """The segments and the tensors between them as a graph for Graphviz."""
+        return FORMATS["dot"].render(self, "", None)
+
+    def to_model_explorer(self) -> str:
+        """The devices of nodes as JSON text: custom node data for Google's Model Explorer."""
+        return FORMATS["model-explorer"].render(self, "", None)
+
+    def __str__(self) -> str:
+        """The report as text."""
+        return FORMATS["text"].render(self, "", None)
+
+
+_KEYS_OF_VERSION_1: Mapping[str, Mapping[str, str]] = {
+    "": {"borders": "boundaries", "choice": "branch_decisions"},
+    "borders": {
+        "alongside": "threaded_segments",
+        "enqueued": "enqueued_segments",
+        "stay": "device_resident",
+        "steps": "operations",
+        "waits": "host_waits",
+    },
+    "borders.waits": {"before": "waiting_segment"},
+    "choice": {"holds": "value"},
+    "cost.candidates": {"weighed": "eligible"},
+    "incidents": {"instead": "fallback_action"},
+    "plan_file": {"bound": "matched_nodes", "lost": "unmatched_entries"},
+    "plan_file.lost": {"why": "reason"},
+    "plans": {
+        "dropped": "evicted",
+        "kept": "in_cache",
+        "made": "compiled",
+        "sizes": "served_shapes_text",
+        "used_again": "reused",
+    },
+    "segments": {"bound_to": "program_of", "uncounted": "unknown_flops_nodes"},
+    "segments.cache": {"why": "miss_reason"},
+    "transfers": {
+        "bytes_into": "bytes_to_device",
+        "bytes_out": "bytes_to_host",
+        "into": "to_device",
+        "out": "to_host",
+        "returned": "round_trips",
+    },
+}
+"""Old and new names of the keys that schema version 2 renamed, by the path of their object in version 1."""
+_PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (key, key.partition(".")[0]))
+
+
+def _upgrade(document: object) -> object:
+    """Convert a report of schema version 1 to the keys of version 2; return anything else unchanged."""
+    version = document.get("schema_version") if isinstance(document, Mapping) else None
+    if not isinstance(document, Mapping) or type(version) is not int or version != 1:
+        return document
+    return {**_with_new_keys(document, ""), "schema_version": SCHEMA_VERSION}
+
+
+def _with_new_keys(value: Any, path: str) -> Any:
+    """Rename the keys of the object at a path, or of the objects in the list there, and of those inside them."""
+    if isinstance(value, list):
+        return [_with_new_keys(item, path) if isinstance(item, Mapping) else item for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    keys = _KEYS_OF_VERSION_1.get(path, {})
+    paths = {key: f"{path}.{key}".removeprefix(".") for key in value}
+    return {
+        keys.get(key, key): _with_new_keys(item, paths[key]) if paths[key] in _PATHS_OF_VERSION_1 else item
+        for key, item in value.items()
+    }
+
+
+_FILE = FileKind(
+    name="report",
+    contents=PartitionReport,
+    error=ReportFileError,
+    advice="write it again with `nnadapter report --format json`",
+    header={"schema_version": SCHEMA_VERSION},
+    upgrade=_upgrade,
+)
+
+
+def read_report(path: str | os.PathLike[str]) -> PartitionReport:
+    """Return the report that `nnadapter report --format json` wrote.
+
+    Keys that are not known are left out; keys that came later have their defaults.
+
+    Raises:
+        ReportFileError: the file cannot be read, is no whole JSON, is no report, or has another schema version.
+    """
+    return _checked(_FILE.read(path), os.fsdecode(path))
+
+
+def report_from(data: object) -> PartitionReport:
+    """Return the report whose `to_dict` is `data`.
+
+    Raises:
+        ReportFileError: something is missing, of another type, or of another schema version.
+    """
+    return _checked(_FILE.converted(data), "")
+
+
+def _checked(report: PartitionReport, file: str) -> PartitionReport:
+    """The report, unless its segments are out of order or it names devices and segments that it does not have."""
+
+    def refuse(problem: str, *place: Any) -> None:
+        _FILE.refuse(f"{problem}; {_FILE.advice}", file, place)
+
+    devices, segments = {*report.devices, ""}, range(len(report.segments))
+    if [segment.index for segment in report.segments] != [*segments]:
+        refuse("they are not numbered from 0 on", "segments")
+    for at, node in enumerate(report.nodes):
+        if node.device not in devices or (node.segment is not None and node.segment not in segments):
+            refuse(f"node {node.name!r} is on a device or in a segment that the report does not have", "nodes", at)
+    for at, segment in enumerate(report.segments):
+        if segment.device not in report.devices:
+            refuse(f"segment {at} is on {segment.device!r}, which is no device of the report", "segments", at)
+    return report
+
+
+class Difference(DifferenceFacts):
+    """Two reports, and what differs."""
+
+    def to_markdown(self) -> str:
+        """As Markdown fit for a comment."""
+        return difference_markdown(self)
+
+    def __str__(self) -> str:
+        """As text."""
+        return difference_text(self)
+
+
+def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionReport | Mapping[str, Any]) -> Difference:
+    """Return what changed from `old` to `new`, each a report or its `to_dict`.
+
+    Nodes are the same if they have the same name; the second node of a name is the second one of that name.
+
+    Raises:
+        InvalidOptionError: a mapping is no report of this schema version.
+    """
+    before, after = (item if isinstance(item, PartitionReport) else report_from(item) for item in (old, new))
+    was, now = _by_name(before.nodes), _by_name(after.nodes)
+    return Difference(
+        old_report=before,
+        new_report=after,
+        conditions=conditions(before, after),
+        figures=_compared_figures(before, after),
+        moved_nodes=tuple(
+            MovedNode(name=node.name, op_type=node.op_type, old_place=_place(was[key]), new_place=_place(node))
+            for key, node in now.items()
+            if key in was and _place(was[key]) != _place(node)
+        ),
+        added_nodes=tuple(node.name for key, node in now.items() if key not in was),
+        removed_nodes=tuple(node.name for key, node in was.items() if key not in now),
+        refusals=_refusals_of_nodes(before, after),
+    )
+
+
+def _by_name(nodes: Iterable[NodeFacts]) -> dict[tuple[str, int], NodeFacts]:
+    seen: Counter[str] = Counter()
+    nodes_by_name = {}
+    for node in nodes:
+        nodes_by_name[node.name, seen[node.name]] = node
+        seen[node.name] += 1
+    return nodes_by_name
+
+
+def _place(node: NodeFacts) -> Place:
+    return node.device or node.state
+
+
+def _refusals_of_nodes(before: ReportFacts, after: ReportFacts) -> tuple[RefusalChange, ...]:
+    was, now = before.refusals(), after.refusals()
+    changes = [
+        RefusalChange(device=device, op_type=op_type, reason=reason, old_count=old, new_count=new)
+        for device, op_type, reason in dict.fromkeys([*now, *was])
+        if (old := len(was.get((device, op_type, reason), ()))) != (new := len(now.get((device, op_type, reason), ())))
+    ]
+    return tuple(sorted(changes, key=lambda change: -abs(change.new_count - change.old_count)))
+
+
+def _compared_figures(before: ReportFacts, after: ReportFacts) -> tuple[Figure, ...]:
+    def seconds(report: ReportFacts) -> float | None:
+        return report.cost.seconds if report.cost is not None else None
+
+    rows: tuple[tuple[str, float | None, float | None, str, int], ...] = (
+        ("nodes off the CPU", before.coverage.nodes, after.coverage.nodes, "share", 1),
+        ("FLOPs off the CPU", before.coverage.flops, after.coverage.flops, "share", 1),
+        ("bytes off the CPU", before.coverage.bytes, after.coverage.bytes, "share", 1),
+        ("nodes", len(before.nodes), len(after.nodes), "", 0),
+        ("segments", len(before.segments), len(after.segments), "", -1),
+        ("switches", before.switches, after.switches, "", -1),
+        ("weights", before.weights.total, after.weights.total, "B", 0),
+        (_cost_name(before, after), seconds(before), seconds(after), "s", -1 if _same_costs(before, after) else 0),
+    )
+    alike = before.input_shapes == after.input_shapes and not is_other_model(before, after)
+    return tuple(
+        Figure(name=name, old_value=old, new_value=new, unit=unit, better=better if alike else 0)
+        for name, old, new, unit, better in rows
+    )
+
+
+def _cost_name(before: ReportFacts, after: ReportFacts) -> str:
+    words = {report.cost.word for report in (before, after) if report.cost is not None} or {"predicted"}
+    return f"{words.pop()} cost" if len(words) == 1 else "cost"
+
+
+def _same_costs(before: ReportFacts, after: ReportFacts) -> bool:
+    if before.cost is None or after.cost is None:
+        return False
+    return before.policy == after.policy and before.cost.sources == after.cost.sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What a plan must keep; None asks for nothing."""
+
+    min_coverage: float | None = None
+    """Share of the running nodes on other devices than `cpu` and `reference`, from 0 to 1."""
+    max_segments: int | None = None
+    """Of the whole plan, the CPU's own counted."""
+    max_latency_seconds: float | None = None
+    """Of the cost, measured where the plan was chosen by timing, else predicted."""
+
+
+def broken_gates(report: ReportFacts, gates: Gates) -> tuple[str, ...]:
+    """Return a sentence per limit that the plan does not keep; none where it keeps them all.
+
+    Raises:
+        InvalidOptionError: latency is limited, and the report knows no costs.
+    """
+    return tuple(_broken(report, gates))
+
+
+def _broken(report: ReportFacts, gates: Gates) -> Iterator[str]:
+    share = report.coverage.nodes
+    if gates.min_coverage is not None and share < gates.min_coverage:
+        yield f"coverage is {share:.2%} of nodes, at least {gates.min_coverage:.2%} is asked for"
+    if gates.max_segments is not None and len(report.segments) > gates.max_segments:
+        yield f"the plan has {len(report.segments)} segments, at most {gates.max_segments} are allowed"
+    if gates.max_latency_seconds is None:
+        return
+    if report.cost is None:
+        raise InvalidOptionError(
+            f"latency cannot be judged: its cost is {report.cost_note or 'not known'}; or leave out the limit"
+        )
+    if report.cost.seconds > gates.max_latency_seconds:
+        yield (
+            f"the {report.cost.word} cost is {duration(report.cost.seconds)}, "
+            f"at most {duration(gates.max_latency_seconds)} is allowed"
+        )

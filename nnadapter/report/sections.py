@@ -1,0 +1,518 @@
+"""Report sections in words, shared by all formats, and the formatting of numbers, lines and table cells."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from nnadapter.drivers.selection import CPU, HOSTS
+from nnadapter.planning.border_steps import BoundaryOperation
+from nnadapter.report.facts import (
+    CandidateFacts,
+    CostFacts,
+    NodeFacts,
+    RefusalCost,
+    ReportFacts,
+    RuleFacts,
+    SegmentFacts,
+    TensorFacts,
+)
+
+GUESS = "~"
+"""Stands before a number that rests on costs that nobody measured."""
+_BINARY: tuple[float, tuple[str, ...]] = (1024.0, ("", "Ki", "Mi", "Gi", "Ti"))
+_DECIMAL: tuple[float, tuple[str, ...]] = (1000.0, ("", "k", "M", "G", "T", "P"))
+
+
+def quantity(number: float, unit: str) -> str:
+    """A number with a unit and a prefix that keeps it short: `12.3 MFLOP`, `4.0 KiB`."""
+    base, prefixes = _BINARY if unit == "B" else _DECIMAL
+    index = 0
+    while abs(number) >= base and index < len(prefixes) - 1:
+        number /= base
+        index += 1
+    return f"{number:.0f} {unit}" if index == 0 else f"{number:.1f} {prefixes[index]}{unit}"
+
+
+def work(flops: int, uncounted: int) -> str:
+    """FLOPs of nodes, some of which are not counted: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
+    if not uncounted:
+        return quantity(flops, "FLOP")
+    return f"≥{quantity(flops, 'FLOP')}" if flops else "?"
+
+
+def duration(seconds: float) -> str:
+    """A time with the unit that suits it: `820 ns`, `45.0 µs`, `3.20 ms`, `1.50 s`."""
+    size = abs(seconds)
+    if size >= 1:
+        return f"{seconds:.2f} s"
+    if size >= 1e-3:
+        return f"{seconds * 1e3:.2f} ms"
+    return f"{seconds * 1e6:.1f} µs" if size >= 1e-6 or not size else f"{seconds * 1e9:.0f} ns"
+
+
+def foretold(seconds: float, guessed: bool) -> str:
+    """A predicted time, marked where it is a guess: `~3.20 ms`."""
+    return f"{GUESS if guessed else ''}{duration(seconds)}"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """A number of things: `1 node`, `2 nodes`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+WIDTH = 100
+
+
+def wrapped(text: str, head: str) -> list[str]:
+    """`text` behind `head`, on as many lines as it takes; names are never cut."""
+    indent = " " * len(head)
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+_LONGEST = 160
+
+
+def code(text: str) -> str:
+    """A code span with `text` on one line, cut where it is very long: inside, no mark-up, link or mention counts."""
+    plain = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    if len(plain) > _LONGEST:
+        plain = f"{plain[: _LONGEST - 3]}..."
+    if not plain:
+        return ""
+    longest = max((len(run) for run in re.findall("`+", plain)), default=0)
+    fence = "`" * (longest + 1)
+    edge = " " if plain[0] == "`" or plain[-1] == "`" else ""
+    # A table splits cells before it looks for code.
+    return fence + edge + plain.replace("|", "\\|") + edge + fence
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
+    """A table; below it how many rows are left out, where `whole` is more than there are."""
+    lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
+    if whole is not None and whole > len(rows):
+        lines += ["", f"... and {whole - len(rows)} more; the JSON form has them all"]
+    return "\n".join(lines)
+
+
+def folded(summary: str, body: str) -> str:
+    """Details that open on a click. `summary` is our own text, not the model's."""
+    return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def flops_off_the_cpu(report: ReportFacts) -> str:
+    """`97.1% of FLOPs`, `97.1% of known FLOPs`, or that none are known: what is shared out then are nodes."""
+    if not report.unknown_flops_nodes:
+        return f"{report.coverage.flops:.1%} of FLOPs"
+    known = any(node.flops for node in report.nodes)
+    return f"{report.coverage.flops:.1%} of known FLOPs" if known else "FLOPs not known"
+
+
+def incident_lines(report: ReportFacts) -> Iterator[str]:
+    """Yield a line for each device and kind of error: how often it happened, and the last time in words."""
+    last = {(incident_facts.device, incident_facts.kind): incident_facts for incident_facts in report.incidents}
+    for device, kinds in report.incident_counts.items():
+        for kind, number in kinds.items():
+            incident = last.get((device, kind))
+            said = "" if incident is None else f": {incident.message}; {incident.fallback_action}"
+            yield f"{device}: {kind} x{number}{said}"
+
+
+_INDENT = " " * 11
+_FAR = 2.0
+"""Times that differ by a larger factor are said to differ."""
+_NAMES = 42
+"""Characters of the column of names, at least."""
+
+
+def cost_lines(report: ReportFacts) -> Iterator[str]:
+    """What the plan costs, how far that is from the bound, what it rests on, and what else was weighed."""
+    cost = report.cost
+    if cost is None:
+        if report.cost_note:
+            yield from wrapped(report.cost_note, "cost       ")
+        return
+    yield from wrapped(cost_sentence(cost), "cost       ")
+    if cost.sources:
+        yield from wrapped(f"costs of {sources_words(cost)}", _INDENT)
+    if cost.is_measured and cost.prediction_sources:
+        yield from wrapped(prediction_words(cost), _INDENT)
+    own = cpu_words(report, cost) or _all_cpu_words(cost)
+    for words in (guess_words(cost), own, run_words(report), cost.note):
+        yield from wrapped(words, _INDENT)
+    if cost.candidates:
+        yield ""
+        width = max(_NAMES, *(len(candidate.name) + 1 for candidate in cost.candidates))
+        yield f"{'weighed':<{width}}{'predicted':>12}{'measured':>12}"
+        yield from (_candidate(candidate, width, bool(cost.guesses)) for candidate in cost.candidates)
+
+
+def cost_sentence(cost: CostFacts) -> str:
+    """Cost, bound and gap in one sentence."""
+    text = f"{duration(cost.seconds)} {cost.word}"
+    if cost.bound_seconds is not None:
+        kind = f" ({cost.bound_kind})" if cost.bound_kind else ""
+        text += f", at least {duration(cost.bound_seconds)} for {cost.bound_of}{kind}"
+    return text + (f", gap {cost.gap:.1%}" if cost.gap is not None else "")
+
+
+def sources_words(cost: CostFacts) -> str:
+    """Each device with where its costs come from."""
+    return ", ".join(f"{device}: {source}" for device, source in cost.sources.items())
+
+
+def prediction_words(cost: CostFacts) -> str:
+    """What predictions rest on, beside what was measured."""
+    told = ", ".join(f"{device}: {source}" for device, source in cost.prediction_sources.items())
+    return f"what is called predicted rests on other costs, of {told}"
+
+
+def guess_words(cost: CostFacts) -> str:
+    """What the mark of guesses means; empty where there are none."""
+    names = ", ".join(name for name in cost.prediction_sources or cost.sources if name in cost.guesses)
+    return f"{GUESS} marks a guess: nobody measured what {names} costs" if names else ""
+
+
+def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
+    """How far a run was from what had been predicted; empty within a factor of two, or where not known.
+
+    Args:
+        report: of the plan, with what its last run took.
+        best_seconds: of its steps in the best of several runs, which counts instead: what is predicted is a run that
+            nothing disturbs.
+    """
+    pairs = [(segment.seconds, segment.predicted_seconds) for segment in report.segments]
+    known = [(took, said) for took, said in pairs if took is not None and said is not None]
+    last, said = (sum(times) for times in zip(*known, strict=True)) if known else (0.0, 0.0)
+    which, took = ("last", last) if best_seconds is None else ("best", best_seconds)
+    if len(known) < len(pairs) or not took or not said or 1 / _FAR <= took / said <= _FAR:
+        return ""
+    word = report.cost.predicted_word if report.cost is not None else "predicted"
+    run = f"the {which} run took {duration(took)}"
+    if took > said:
+        return f"{run}, {took / said:.1f} times the {duration(said)} {word}"
+    return f"{run}, less than the {duration(said)} {word} by a factor of {said / took:.1f}"
+
+
+def _all_cpu_words(cost: CostFacts) -> str:
+    """What the CPU alone costs, where no table of candidates says so."""
+    if cost.all_cpu_seconds is None or cost.candidates:
+        return ""
+    return f"all on the CPU: {duration(cost.all_cpu_seconds)} {cost.word}"
+
+
+def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
+    """That the CPU alone is better, be it the plan or not; empty where it is not."""
+    if len(cost.candidates) > 1 and all(segment.device == CPU for segment in report.segments):
+        return "the CPU alone is better than every plan that was weighed"
+    return _cpu_sentence(cost)
+
+
+def _cpu_sentence(cost: CostFacts) -> str:
+    """That the CPU alone is better, and by how much; empty where it is not."""
+    if cost.against_cpu is None or not cost.cpu_is_better:
+        return ""
+    own, alone, word = cost.against_cpu
+    of_this = "" if word == cost.word else f" than the {duration(own)} that are {word} of this plan"
+    return f"the CPU alone is better: {duration(alone)} {word}, {duration(own - alone)} less{of_this}"
+
+
+def _candidate(candidate: CandidateFacts, width: int, guessed: bool) -> str:
+    predicted = "-" if candidate.seconds is None else foretold(candidate.seconds, guessed)
+    measured = "-" if candidate.measured_seconds is None else duration(candidate.measured_seconds)
+    return f"{candidate.name:<{width}}{predicted:>12}{measured:>12}"
+
+
+_SHOWN_STEPS = 8
+_KINDS = {
+    "transfer": ("transfer", "transfers"),
+    "cast": ("cast", "casts"),
+    "layout": ("change of layout", "changes of layout"),
+}
+
+
+def boundary_sentences(report: ReportFacts) -> list[str]:
+    """Return what happens to values between segments, what stays, and what the last run copied; empty if nothing does.
+
+    1. How many steps of each kind with bytes and predicted time, and the largest transfers.
+    2. What stays on its device.
+    3. What is under way at once, and where the host waits for it.
+    4. The copies of the last run.
+    """
+    return [*_planned(report), *_staying(report), *_waiting(report), *_ran(report)]
+
+
+def _planned(report: ReportFacts) -> Iterator[str]:
+    steps = report.boundaries.operations
+    if not steps:
+        return
+    kinds = Counter(step.kind for step in steps)
+    held = {kind: sum(step.nbytes or 0 for step in steps if step.kind == kind) for kind in kinds}
+    parts = [f"{count(number, *_KINDS[kind])} of {quantity(held[kind], 'B')}" for kind, number in kinds.items()]
+    seconds = [step.seconds for step in steps if step.seconds is not None]
+    priced = f", predicted {duration(sum(seconds))}" if len(seconds) == len(steps) else ""
+    yield f"{', '.join(parts)}{priced}"
+    largest = sorted((step for step in steps if step.kind == "transfer"), key=lambda step: -(step.nbytes or 0))[
+        :_SHOWN_STEPS
+    ]
+    more = f" and {kinds['transfer'] - _SHOWN_STEPS} more" if kinds["transfer"] > _SHOWN_STEPS else ""
+    yield f"transferred: {', '.join(map(_transfer, largest))}{more}"
+
+
+def _transfer(step: BoundaryOperation) -> str:
+    size = "size not known" if step.nbytes is None else quantity(step.nbytes, "B")
+    return f"{step.value} to {step.target.target}:{step.target.device_id} ({size})"
+
+
+def _staying(report: ReportFacts) -> Iterator[str]:
+    stay = report.boundaries.device_resident
+    if stay:
+        shown = ", ".join(
+            f"{resident_value.value} on {resident_value.device}" for resident_value in stay[:_SHOWN_STEPS]
+        )
+        more = f" and {len(stay) - _SHOWN_STEPS} more" if len(stay) > _SHOWN_STEPS else ""
+        held = quantity(sum(resident_value.nbytes or 0 for resident_value in stay), "B")
+        yield f"{count(len(stay), 'value stays', 'values stay')} ({held}): {shown}{more}"
+
+
+def _waiting(report: ReportFacts) -> Iterator[str]:
+    borders = report.boundaries
+    for segments, how in (
+        (borders.enqueued_segments, "enqueued one behind the other"),
+        (borders.threaded_segments, "run beside others"),
+    ):
+        if segments:
+            yield f"{count(len(segments), 'segment is', 'segments are')} {how}: {_numbers(segments)}"
+    if borders.host_waits:
+        shown = ", ".join(
+            f"for {wait.segment} {'at the end' if wait.waiting_segment is None else f'before {wait.waiting_segment}'}"
+            for wait in borders.host_waits[:_SHOWN_STEPS]
+        )
+        more = f" and {len(borders.host_waits) - _SHOWN_STEPS} more" if len(borders.host_waits) > _SHOWN_STEPS else ""
+        yield f"a run waits {count(len(borders.host_waits), 'time', 'times')} for them: {shown}{more}"
+
+
+def _numbers(segments: Sequence[int]) -> str:
+    more = f" and {len(segments) - _SHOWN_STEPS} more" if len(segments) > _SHOWN_STEPS else ""
+    return ", ".join(map(str, segments[:_SHOWN_STEPS])) + more
+
+
+def _ran(report: ReportFacts) -> Iterator[str]:
+    ran = report.transfers
+    if ran is not None:
+        yield (
+            f"the last run copied {count(ran.to_device, 'tensor')} to devices ({quantity(ran.bytes_to_device, 'B')}) "
+            f"and {ran.to_host} from them ({quantity(ran.bytes_to_host, 'B')}) in {duration(ran.seconds)}; "
+            f"{ran.round_trips} went back to where they were made"
+        )
+
+
+_SHOWN_LOST = 20
+
+
+def rule_lines(report: ReportFacts) -> Iterator[str]:
+    """Every rule with what it binds."""
+    if not report.rules:
+        return
+    yield ""
+    yield "rules"
+    for rule in report.rules:
+        yield from wrapped(f"{rule.text}: {rule_words(rule)}", "  ")
+
+
+def rule_words(rule: RuleFacts) -> str:
+    """What a rule binds, where it stands, and what is to be said of it."""
+    binds = f"binds {count(rule.nodes, 'node')}" if rule.nodes else "binds nothing"
+    where = f" ({rule.source})" if rule.source else ""
+    return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
+
+
+def plan_file_lines(report: ReportFacts) -> Iterator[str]:
+    """The plan file with how many nodes it placed, and the entries that are lost, in one line where they share why."""
+    plan = report.plan_file
+    if plan is None:
+        return
+    yield ""
+    lost = (
+        f", {count(len(plan.unmatched_entries), 'entry', 'entries')} lost" if plan.unmatched_entries else ", none lost"
+    )
+    yield from wrapped(f"{plan.path}: {count(plan.matched_nodes, 'node')} placed{lost}", "plan file  ")
+    groups = plan.lost_groups()
+    for names, device, why in groups[:_SHOWN_LOST]:
+        yield from wrapped(f"{names} on {device}: {why}", "  ")
+    if len(groups) > _SHOWN_LOST:
+        yield f"  ... and {len(groups) - _SHOWN_LOST} reasons more; the JSON form has every entry"
+
+
+HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
+"""Of all columns but the last one, which is what was measured."""
+
+
+def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:
+    """Return what stands under `HEADS`, and what was measured; `unknown` for a time that is not known."""
+    predicted = segment.predicted_seconds
+    return (
+        str(segment.index),
+        segment.device,
+        str(len(segment.nodes)),
+        work(segment.flops, segment.unknown_flops_nodes),
+        quantity(segment.weight_bytes, "B"),
+        _bytes(segment.inputs),
+        _bytes(segment.outputs),
+        unknown if predicted is None else foretold(predicted, guessed),
+        unknown if segment.seconds is None else duration(segment.seconds),
+    )
+
+
+def _bytes(tensors: Sequence[TensorFacts]) -> str:
+    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
+    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedGroup:
+    """Nodes of one op type that a device refused for one reason."""
+
+    device: str
+    op_type: str
+    reason: str
+    """A code of `partition.Reason`."""
+    nodes: int
+    example: str
+    """The first node's name."""
+    detail: str
+    """The reason in words, of the first node."""
+    seconds: float | None
+    """Predicted, of these nodes where they run; None unless it is known of each of them."""
+    flops: int
+    """As far as they are known."""
+    guessed: bool = False
+    """Seconds rest on costs that nobody measured."""
+    caused: RefusalCost | None = None
+    """What the refusals cause between devices, where that was tried."""
+
+    @property
+    def cost(self) -> str:
+        """What they cost where they run, in words: seconds where known, else FLOPs; empty where neither is."""
+        if self.seconds is not None:
+            return foretold(self.seconds, self.guessed)
+        return quantity(self.flops, "FLOP") if self.flops else ""
+
+    @property
+    def switching(self) -> float:
+        """Predicted seconds of what they cause between devices; 0 where it is not known."""
+        return max(0.0, self.caused.seconds or 0.0) if self.caused is not None else 0.0
+
+    @property
+    def between(self) -> str:
+        """What they cause between devices, in words: `12 switches, 1.20 ms together`; empty if nothing."""
+        if self.caused is None or self.caused.switches <= 0:
+            return ""
+        times = f", {foretold(self.switching, self.guessed)} together" if self.switching else ""
+        return count(self.caused.switches, "switch", "switches") + times
+
+
+def refused_groups(report: ReportFacts) -> tuple[RefusedGroup, ...]:
+    """Return what was refused by device, op type and reason, most frequent first."""
+    guesses = report.guesses
+    caused = {
+        (refusal_cost.device, refusal_cost.op_type, refusal_cost.reason): refusal_cost
+        for refusal_cost in report.refusal_costs
+    }
+    return tuple(
+        replace(
+            _group(*key, nodes),
+            caused=caused.get(key),
+            guessed=any(node.device in guesses for node in nodes),
+        )
+        for key, nodes in report.refusals().items()
+    )
+
+
+def _group(device: str, op_type: str, reason: str, nodes: Sequence[NodeFacts]) -> RefusedGroup:
+    detail = next(
+        refusal.detail for refusal in nodes[0].refusals if (refusal.device, refusal.reason) == (device, reason)
+    )
+    times = [node.predicted_seconds for node in nodes if node.predicted_seconds is not None]
+    return RefusedGroup(
+        device=device,
+        op_type=op_type,
+        reason=reason,
+        nodes=len(nodes),
+        example=nodes[0].name,
+        detail=detail,
+        seconds=sum(times) if len(times) == len(nodes) else None,
+        flops=sum(node.flops or 0 for node in nodes),
+    )
+
+
+_ALIKE = 1.05
+"""Times that differ by less are as good as equal."""
+_SHOWN_OBSTACLES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a person wants to know first."""
+
+    kind: str
+    """`good` where the plan is faster than the CPU alone, `bad` where it is slower, else `open`."""
+    headline: str
+    """The plan against the CPU alone."""
+    more: tuple[str, ...]
+    """Sentences below it."""
+
+
+def verdict(report: ReportFacts) -> Verdict:
+    """Return the verdict on a plan: by time where it is known, and why it is not known where it is not."""
+    kind, headline = _against_the_cpu(report)
+    return Verdict(kind=kind, headline=headline, more=tuple(_more(report)))
+
+
+def _against_the_cpu(report: ReportFacts) -> tuple[str, str]:
+    devices = [name for name in report.devices if any(segment.device == name for segment in report.segments)]
+    away = " and ".join(name for name in devices if name not in HOSTS)
+    if not away:
+        why = cpu_words(report, report.cost) if report.cost is not None else ""
+        return "bad", f"Nothing runs off the CPU{f': {why}' if why else ''}."
+    if report.cost is None or report.cost.against_cpu is None:
+        why = report.cost_note if report.cost is None else "what the CPU alone takes is not known"
+        return "open", f"Whether {away} is faster than the CPU alone is not known: costs are {why or 'not known'}."
+    own, alone, word = report.cost.against_cpu
+    times = f"{duration(own)} against {duration(alone)}, {word}"
+    if alone >= _ALIKE * own:
+        return "good", f"With {away} the model runs {alone / own:.1f} times as fast as on the CPU alone: {times}."
+    if own >= _ALIKE * alone:
+        return "bad", f"With {away} the model takes {own / alone:.1f} times as long as on the CPU alone: {times}."
+    return "open", f"With {away} the model is as fast as on the CPU alone: {times}."
+
+
+def _more(report: ReportFacts) -> Iterator[str]:
+    groups = sorted(refused_groups(report), key=_weight, reverse=True)
+    way = "; ".join(_obstacle(group) for group in groups[:_SHOWN_OBSTACLES])
+    left = f", and {len(groups) - _SHOWN_OBSTACLES} more" if len(groups) > _SHOWN_OBSTACLES else ""
+    refused = f"In the way: {way}{left}." if groups else "Nothing was refused."
+    yield f"Off the CPU: {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}. {refused}"
+    if report.cost is not None and (words := guess_words(report.cost)):
+        yield f"{words}; `nnadapter calibrate` measures it."
+    if words := run_words(report):
+        yield f"{words[:1].upper()}{words[1:]}."
+
+
+def _weight(group: RefusedGroup) -> tuple[float, int, int]:
+    """What counts of an obstacle: predicted time with that of switches, then FLOPs, then nodes."""
+    return (group.seconds or 0.0) + group.switching, group.flops, group.nodes
+
+
+def _obstacle(group: RefusedGroup) -> str:
+    told = [count(group.nodes, "node"), *filter(None, (group.cost, group.between))]
+    return f"{group.op_type} ({group.reason}; {', '.join(told)})"

@@ -1,0 +1,428 @@
+"""Reports for a terminal, most frequent questions first, and as Markdown for a comment on a change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from nnadapter.drivers.interface import KERNEL, NO_OPERATION
+from nnadapter.drivers.selection import HOSTS
+from nnadapter.onnx.domains import op_name
+from nnadapter.report.facts import CostFacts, ReportFacts, SegmentFacts
+from nnadapter.report.sections import (
+    HEADS,
+    RefusedGroup,
+    boundary_sentences,
+    code,
+    cost_lines,
+    cost_sentence,
+    count,
+    cpu_words,
+    duration,
+    flops_off_the_cpu,
+    folded,
+    guess_words,
+    incident_lines,
+    plan_file_lines,
+    prediction_words,
+    quantity,
+    refused_groups,
+    rule_lines,
+    rule_words,
+    run_words,
+    segment_cells,
+    sources_words,
+    table,
+    wrapped,
+)
+
+_SHOWN = 25
+_COLUMN = 9
+_ENDS = ("folded", "unused")
+
+
+@dataclass(slots=True)
+class _OpTypeRow:
+    where: Counter[str] = field(default_factory=Counter)
+    """Nodes by device, or by how they end."""
+    flops: Counter[str] = field(default_factory=Counter)
+    """By device."""
+
+
+def op_type_lines(report: ReportFacts) -> Iterator[str]:
+    """Return a table: per op type, nodes in all, on each device, folded and unused, and the share of FLOPs.
+
+    The op types with most FLOPs come first, then those with most nodes. The last rows are sums: of nodes, and of the
+    devices' shares of FLOPs.
+    """
+    rows = _rows(report)
+    ordered = sorted(rows.items(), key=lambda item: (-item[1].flops.total(), -item[1].where.total(), item[0]))
+    sums = _OpTypeRow()
+    for row in rows.values():
+        sums.where.update(row.where)
+        sums.flops.update(row.flops)
+    columns = [*report.devices, *(end for end in _ENDS if sums.where[end])]
+    width = max(len("op type"), *(len(name) for name, _ in ordered[:_SHOWN])) + 1 if ordered else 8
+    yield _line("op type", ["nodes", *columns, "FLOPs"], width)
+    for name, row in ordered[:_SHOWN]:
+        yield _line(name, [*_counts(row, columns), _share(row.flops.total(), sums)], width)
+    if len(ordered) > _SHOWN:
+        yield f"... and {len(ordered) - _SHOWN} more; the JSON form has every node"
+    yield _line("all", _counts(sums, columns), width)
+    if sums.flops.total():
+        shares = [_share(sums.flops[name], sums) if name in report.devices else "" for name in columns]
+        yield _line("FLOPs", ["", *shares], width).rstrip()
+
+
+def _rows(report: ReportFacts) -> dict[str, _OpTypeRow]:
+    kinds: dict[tuple[str, str, str, str], list[int]] = {}
+    for node in report.nodes:
+        kinds.setdefault((node.domain, node.op_type, node.device, node.state), []).append(node.flops or 0)
+    rows: dict[str, _OpTypeRow] = {}
+    for (domain, op_type, device, state), flops in kinds.items():
+        row = rows.setdefault(op_name(domain, op_type), _OpTypeRow())
+        row.where[device or state] += len(flops)
+        row.flops[device] += sum(flops)
+    return rows
+
+
+def _counts(row: _OpTypeRow, columns: Sequence[str]) -> list[str]:
+    return [str(row.where.total()), *(str(row.where[name] or "-") for name in columns)]
+
+
+def _share(flops: int, sums: _OpTypeRow) -> str:
+    return f"{flops / sums.flops.total():.1%}" if flops else "-"
+
+
+def _line(name: str, cells: Sequence[str], width: int) -> str:
+    return f"{name:<{width}}" + "".join(f"{cell:>{max(_COLUMN, len(cell) + 2)}}" for cell in cells)
+
+
+_SHOWN_KERNELS = 8
+_SHOWN_SEGMENTS = 20
+_SHOWN_REFUSALS = 20
+_KEPT = "\u00a0"
+"""A space at which no line is broken."""
+
+
+def to_text(report: ReportFacts) -> str:
+    """Return the report as lines of text.
+
+    1. Summary: devices, inputs, how the nodes end, coverage, segments.
+    2. Cost, where costs are known, with what it rests on and what else was weighed.
+    3. Segments, with what they compute, hold and exchange, predicted time beside measured.
+    4. Borders: transfers, casts and changes of layout, what stays on its device, what the last run copied.
+    5. What was refused, by device, op type and reason, each with an example and what those nodes cost elsewhere.
+    6. Op types, with where their nodes run.
+    7. Rules with what they bind, and the plan file with what of it does not bind any more.
+    8. Notes: what did not go as promised; incidents of the session: what devices failed to do, and how often.
+    """
+    return "\n".join(line for part in _PARTS for line in part(report))
+
+
+def _summary(report: ReportFacts) -> Iterator[str]:
+    states = [node.state for node in report.nodes]
+    running, folded, unused = (states.count(state) for state in ("runs", "folded", "unused"))
+    shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
+    names = [f"{name} (isolated)" if name in report.isolated else name for name in report.devices]
+    yield f"devices    {', '.join(names)} (policy {report.policy})"
+    yield from wrapped(shapes or "none", "inputs     ")
+    if report.branch_decisions:
+        yield from wrapped(
+            f"where {report.branch_decisions_text}; other inputs choose other branches, with other plans", "chosen     "
+        )
+    yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
+    yield from _groups(report)
+    yield (
+        f"coverage   {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}, "
+        f"{report.coverage.bytes:.1%} of bytes off the CPU"
+    )
+    if report.unknown_flops_nodes:
+        words = "are not known: their op has no formula, or the run alone tells their sizes"
+        yield from wrapped(f"FLOPs of {count(report.unknown_flops_nodes, 'node')} {words}", " " * 11)
+    accelerated = sum(segment.device not in HOSTS for segment in report.segments)
+    fewest = "the fewest possible" if report.exact else "not proved the fewest"
+    yield (
+        f"segments   {len(report.segments)} ({accelerated} off the CPU, {fewest}), "
+        f"{count(report.switches, 'switch', 'switches')} between devices"
+    )
+    if report.search:
+        yield f"           {report.search}"
+    if report.weights.total:
+        held = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in report.weights.devices.items() if size)
+        yield from wrapped(f"{quantity(report.weights.total, 'B')} ({held}; shared ones once)", "weights    ")
+    if report.plans is not None:
+        held = quantity(report.plans.memory_bytes, "B")
+        yield (
+            f"plans      {report.plans.in_cache} kept ({held}), {report.plans.compiled} made, "
+            f"{report.plans.reused} times used again, {report.plans.evicted} dropped"
+        )
+        if report.plans.served_shapes_text:
+            yield from wrapped(report.plans.served_shapes_text, "           ")
+    if report.caches:
+        hits, misses = (sum(getattr(cache, what) for cache in report.caches) for what in ("hits", "misses"))
+        failures = sum(cache.failures for cache in report.caches)
+        yield f"remembered {hits} times, worked out {misses} times in this process; {count(failures, 'failure')}"
+
+
+def _groups(report: ReportFacts) -> Iterator[str]:
+    """Per device that says what nodes run as: how many groups they are fused into, and the largest."""
+    for device in report.devices:
+        said = [node for node in report.nodes if node.device == device and node.runs_as]
+        groups = Counter([(node.segment, node.runs_as) for node in said if node.runs_as != NO_OPERATION])
+        if groups:
+            (((_, largest), members),) = groups.most_common(1)
+            fused = f"fused into {count(len(groups), 'group')}, the largest ({count(members, 'node')}): {largest}"
+            text = fused if members > 1 else "none fused"
+            yield from wrapped(f"{device}: {count(len(said), 'node')}, {text}", " " * 11)
+        by_kernel = [f"{node.runs_as} ({node.name})" for node in said if node.runs_as.startswith(KERNEL)]
+        if by_kernel:
+            more = f" and {len(by_kernel) - _SHOWN_KERNELS} more" if len(by_kernel) > _SHOWN_KERNELS else ""
+            yield from wrapped(f"{device}: {', '.join(by_kernel[:_SHOWN_KERNELS])}{more}", " " * 11)
+
+
+def _segments(report: ReportFacts) -> Iterator[str]:
+    if not report.segments:
+        return
+    yield ""
+    priced = any(segment.predicted_seconds is not None for segment in report.segments)
+    yield _row((*HEADS, "last run"), priced)
+    for segment in report.segments[:_SHOWN_SEGMENTS]:
+        yield from _segment(segment, priced, segment.device in report.guesses)
+    if len(report.segments) > _SHOWN_SEGMENTS:
+        yield f"... and {len(report.segments) - _SHOWN_SEGMENTS} more; the JSON form has them all"
+
+
+def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str]:
+    yield _row(segment_cells(segment, "-", guessed), priced)
+    told = [_fact(name, value) for name, value in segment.facts.items()]
+    if segment.program_of is not None:
+        told.append(f"bound to the program of segment {segment.program_of}")
+    if told:
+        facts = ", ".join(fact.replace(" ", _KEPT) for fact in told)
+        yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
+    if segment.cache is not None:
+        yield from wrapped("cache: hit" if segment.cache.hit else f"cache: miss, {segment.cache.miss_reason}", " " * 8)
+
+
+def _row(cells: Sequence[str], priced: bool) -> str:
+    """A line of the table; without the column of predictions where nothing is priced."""
+    index, device, nodes, flops, *others = cells if priced else (*cells[:-2], cells[-1])
+    return f"{index:<8}{device:<14}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in others)
+
+
+def _fact(name: str, value: float | str | None) -> str:
+    words = name.replace("_", " ")
+    if name.endswith("_bytes") and isinstance(value, (int, float)):
+        return f"{words.removesuffix(' bytes')} {quantity(value, 'B')}"
+    if name.endswith("_percent") and isinstance(value, (int, float)):
+        return f"{words.removesuffix(' percent')} {value:.1f}%"
+    return f"{words} {'not finite' if value is None else value}"
+
+
+def _boundaries(report: ReportFacts) -> Iterator[str]:
+    words = boundary_sentences(report)
+    if words:
+        yield ""
+        yield "borders"
+        for line in words:
+            yield from wrapped(line, "  ")
+
+
+def _refusals(report: ReportFacts) -> Iterator[str]:
+    groups = refused_groups(report)
+    if not groups:
+        return
+    yield ""
+    yield "refused"
+    for group in groups[:_SHOWN_REFUSALS]:
+        cost = f"  {group.cost} where they run" if group.seconds is not None else ""
+        cost += f"  {group.between}" if group.between else ""
+        yield f"  {group.device}: {group.op_type} x{group.nodes}  {group.reason}{cost}"
+        yield from wrapped(f"{'as ' if group.nodes > 1 else ''}{group.example}: {group.detail}", " " * 6)
+    if len(groups) > _SHOWN_REFUSALS:
+        yield f"  ... and {len(groups) - _SHOWN_REFUSALS} more; the JSON form has them all"
+
+
+def _op_types(report: ReportFacts) -> Iterator[str]:
+    yield ""
+    yield from op_type_lines(report)
+
+
+def _notes(report: ReportFacts) -> Iterator[str]:
+    if report.notes:
+        yield ""
+        yield "notes"
+        for note in report.notes:
+            yield from wrapped(note, "  ")
+
+
+def _incidents(report: ReportFacts) -> Iterator[str]:
+    lines = list(incident_lines(report))
+    if lines:
+        yield ""
+        yield "incidents"
+        for line in lines:
+            yield from wrapped(line, "  ")
+
+
+_PARTS = (
+    _summary,
+    cost_lines,
+    _segments,
+    _boundaries,
+    _refusals,
+    _op_types,
+    rule_lines,
+    plan_file_lines,
+    _notes,
+    _incidents,
+)
+
+
+_SHOWN_IN_MARKDOWN = 30
+"""Rows of a table; a comment holds some 60,000 characters."""
+_SHOWN_REASONS = 5
+
+
+def to_markdown(report: ReportFacts) -> str:
+    """Return a heading, a table of key figures, the reasons most often given, and details that are folded.
+
+    What comes from the model or a driver stands in code spans, where it means nothing.
+    """
+    parts = (
+        _markdown_summary,
+        _reasons,
+        _markdown_segments,
+        _markdown_boundaries,
+        _refused,
+        _markdown_op_types,
+        _rules,
+        _plan_file,
+        _markdown_notes,
+        _markdown_incidents,
+    )
+    return "\n\n".join(block for part in parts for block in part(report)) + "\n"
+
+
+def _markdown_summary(report: ReportFacts) -> Iterator[str]:
+    cover = report.coverage
+    yield f"### {cover.nodes:.1%} of nodes off the CPU, {count(len(report.segments), 'segment')}"
+    states = Counter(node.state for node in report.nodes)
+    away = sum(segment.device not in HOSTS for segment in report.segments)
+    rows = [
+        ("devices", f"{', '.join(code(name) for name in report.devices)}, policy {report.policy}"),
+        ("inputs", ", ".join(code(f"{name}{list(shape)}") for name, shape in report.input_shapes.items()) or "none"),
+        *([("chosen", f"where {code(report.branch_decisions_text)}")] if report.branch_decisions else []),
+        ("nodes", f"{states.total()}: {states['runs']} run, {states['folded']} folded, {states['unused']} unused"),
+        ("coverage", f"{cover.nodes:.1%} of nodes, {flops_off_the_cpu(report)}, {cover.bytes:.1%} of bytes"),
+        (
+            "segments",
+            f"{len(report.segments)} ({report.fewest}), {away} off the CPU, "
+            f"{count(report.switches, 'switch', 'switches')}",
+        ),
+        ("weights", quantity(report.weights.total, "B")),
+    ]
+    bound = sum(segment.program_of is not None for segment in report.segments)
+    if bound:
+        rows.append(("programs", f"{count(bound, 'segment')} bound to another one's program, with other weights"))
+    if report.cost is not None:
+        rows.extend(_costs(report.cost))
+    yield table(("", ""), rows)
+    if report.cost is not None:
+        said = (cpu_words(report, report.cost), run_words(report), guess_words(report.cost))
+        yield from (f"**{words}**" for words in said if words)
+
+
+def _costs(cost: CostFacts) -> Iterator[tuple[str, str]]:
+    yield "cost", f"{cost_sentence(cost)} ({sources_words(cost)})"
+    if cost.is_measured and cost.prediction_sources:
+        yield "predictions", prediction_words(cost)
+    if cost.against_cpu is not None:
+        _, alone, word = cost.against_cpu
+        yield "all on the CPU", f"{duration(alone)} {word}"
+
+
+def _reasons(report: ReportFacts) -> Iterator[str]:
+    groups = refused_groups(report)
+    if groups:
+        rows = [_reason(group) for group in groups[:_SHOWN_REASONS]]
+        yield table(("refused", "by", "nodes", "reason", "cost elsewhere"), rows)
+
+
+def _reason(group: RefusedGroup) -> tuple[str, ...]:
+    return code(group.op_type), code(group.device), str(group.nodes), code(group.reason), _elsewhere(group)
+
+
+def _elsewhere(group: RefusedGroup) -> str:
+    return ", ".join(filter(None, (group.cost, group.between))) or "–"
+
+
+def _markdown_segments(report: ReportFacts) -> Iterator[str]:
+    if report.segments:
+        cells = [
+            segment_cells(segment, "–", segment.device in report.guesses)
+            for segment in report.segments[:_SHOWN_IN_MARKDOWN]
+        ]
+        rows = [(index, code(device), *others) for index, device, *others in cells]
+        yield folded(count(len(report.segments), "segment"), table((*HEADS, "measured"), rows, len(report.segments)))
+
+
+def _refused(report: ReportFacts) -> Iterator[str]:
+    groups = refused_groups(report)
+    if groups:
+        rows = [(*_reason(group), code(group.example), code(group.detail)) for group in groups[:_SHOWN_IN_MARKDOWN]]
+        heads = ("op type", "by", "nodes", "reason", "cost elsewhere", "such as", "detail")
+        yield folded("what was refused, and why", table(heads, rows, len(groups)))
+
+
+def _markdown_op_types(report: ReportFacts) -> Iterator[str]:
+    where: dict[str, Counter[str]] = {}
+    for node in report.nodes:
+        where.setdefault(op_name(node.domain, node.op_type), Counter())[node.device or node.state] += 1
+    ordered = sorted(where.items(), key=lambda item: (-item[1].total(), item[0]))
+    columns = [*report.devices, *(end for end in ("folded", "unused") if any(row[end] for row in where.values()))]
+    rows = [
+        (code(name), str(row.total()), *(str(row[column] or "–") for column in columns))
+        for name, row in ordered[:_SHOWN_IN_MARKDOWN]
+    ]
+    heads = ("op type", "nodes", *(code(column) for column in columns))
+    yield folded(count(len(where), "op type"), table(heads, rows, len(where)))
+
+
+def _markdown_boundaries(report: ReportFacts) -> Iterator[str]:
+    words = boundary_sentences(report)
+    if words:
+        yield folded("between host and devices", "\n".join(f"- {code(line)}" for line in words))
+
+
+def _rules(report: ReportFacts) -> Iterator[str]:
+    if report.rules:
+        rows = [(code(rule.text), code(rule_words(rule))) for rule in report.rules[:_SHOWN_IN_MARKDOWN]]
+        idle = sum(not rule.nodes for rule in report.rules)
+        said = f", {idle} of them binding nothing" if idle else ""
+        yield folded(f"{count(len(report.rules), 'rule')}{said}", table(("rule", ""), rows, len(report.rules)))
+
+
+def _plan_file(report: ReportFacts) -> Iterator[str]:
+    plan = report.plan_file
+    if plan is None:
+        return
+    placed, lost = count(plan.matched_nodes, "node"), len(plan.unmatched_entries)
+    yield f"Plan file {code(plan.path)}: {placed} placed, {lost} entries lost."
+    if plan.unmatched_entries:
+        groups = plan.lost_groups()
+        rows = [tuple(code(text) for text in group) for group in groups[:_SHOWN_IN_MARKDOWN]]
+        yield folded("entries lost", table(("node", "device", "why"), rows, len(groups)))
+
+
+def _markdown_incidents(report: ReportFacts) -> Iterator[str]:
+    lines = list(incident_lines(report))
+    if lines:
+        yield "Incidents:\n\n" + "\n".join(f"- {code(line)}" for line in lines[:_SHOWN_IN_MARKDOWN])
+
+
+def _markdown_notes(report: ReportFacts) -> Iterator[str]:
+    if report.notes:
+        yield "\n".join(f"- {code(note)}" for note in report.notes[:_SHOWN_IN_MARKDOWN])

@@ -1,0 +1,503 @@
+"""Ranking of missing device features by their gain over some models: `nnadapter.what_if`."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations, islice
+from math import inf, isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.costs.device_costs import Source
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.engine.branches import chosen_by
+from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOptionError, ModelFileError, NNAdapterError
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.preparation.default_sizes import default_shapes
+from nnadapter.optional_parts import optional_part
+from nnadapter.options import Options, default_devices, options_from
+from nnadapter.planning.planner import Planner, prepare_for
+from nnadapter.planning.setting import SessionDevice, Setting, open_setting
+from nnadapter.policies import POLICIES
+from nnadapter.report.missing_features import Feature, PlanOutcome, Situation, situation_of
+from nnadapter.report.what_if_facts import FailedModel, FeatureFacts, ModelFacts, PlanTotals, RoadStep, WhatIf
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def model_sources(models: Any) -> list[tuple[str, Any]]:
+    """Return the name and the source of every model, each file once; a folder stands for every `*.onnx` below it.
+
+    Files are named from the last folder that holds all of them.
+
+    Raises:
+        ModelFileError: there is no model, or a folder holds none.
+    """
+    sources = [models] if isinstance(models, (str, bytes, os.PathLike)) or not isinstance(models, Sequence) else models
+    if not sources:
+        raise ModelFileError("what-if got no model; give the path of one, or of a folder with models")
+    named_sources: dict[object, tuple[str, Any]] = {}
+    for position, source in enumerate(sources):
+        if isinstance(source, (str, os.PathLike)):
+            named_sources.update((_place(path), (str(path), path)) for path in _files(Path(source)))
+        else:
+            named_sources[position] = (
+                getattr(getattr(source, "graph", None), "name", "") or f"model {position + 1}",
+                source,
+            )
+    files = [path for path in named_sources if isinstance(path, Path)]
+    shared = Path(os.path.commonpath([path.parent for path in files])) if files else Path()
+    return [
+        (str(at.relative_to(shared)) if isinstance(at, Path) else name, source)
+        for at, (name, source) in named_sources.items()
+    ]
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.rglob("*.onnx") if file.is_file() or _leads_nowhere(file))
+    if not files:
+        raise ModelFileError(f"folder {str(path)!r} holds no *.onnx file; give a folder with models")
+    return files
+
+
+def _place(path: Path) -> Path:
+    """By which a file is the same one under another name; a broken link is itself."""
+    return path.absolute() if _leads_nowhere(path) else path.resolve()
+
+
+def _leads_nowhere(path: Path) -> bool:
+    """Whether a link is broken: a model is missing there, which is to be told."""
+    return path.is_symlink() and not path.exists()
+
+
+MOST_FEATURES = 50
+"""Tried at most, the most frequent ones."""
+_MOST_STEPS = 8
+"""Of a road map."""
+_PAIRED = 8
+"""Of so many features pairs are tried, where none by itself is worth anything."""
+_TOGETHER = 8
+"""Features that a region may need to count as one step."""
+_NOISE = 1e-12
+"""Seconds below which a difference is rounding."""
+
+Features = frozenset[Feature]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What features save."""
+
+    seconds: float
+    """Minus infinity where a plan could not run."""
+    segments: int
+    flops: int
+    """That move off the CPU."""
+    features: int = 1
+    """How many have to be added for it."""
+
+
+Order = Callable[[Gain], tuple[float, ...]]
+"""What makes a gain larger than another one; zeros, or less, are worth nothing."""
+
+
+def by_time(gain: Gain) -> tuple[float, ...]:
+    """What counts where costs are known, first things first."""
+    return _rounded(gain.seconds), gain.segments, gain.flops
+
+
+def by_flops(total_flops: int) -> Order:
+    """What counts where no costs are known, for each feature that has to be added: percents of FLOPs, then segments."""
+
+    def order(gain: Gain) -> tuple[float, ...]:
+        share = 100 * gain.flops / total_flops if total_flops else 0.0
+        return round(share / gain.features), gain.segments / gain.features, share / gain.features
+
+    return order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureValue:
+    """What features would be worth."""
+
+    features: Features
+    gain: Gain
+    outcome: PlanOutcome
+    """With them, over all models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Features of some models, ranked."""
+
+    current_totals: PlanOutcome
+    features: tuple[FeatureValue, ...]
+    """One feature each, best first."""
+    road_map: tuple[FeatureValue, ...]
+    """Each step given those before it; its outcome is that of all up to it."""
+    untried_features: int
+    """Features that were not tried."""
+
+
+def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False) -> Ranking:
+    """Return what missing features are worth.
+
+    1. The `MOST_FEATURES` most frequent ones are tried, each by itself.
+    2. The road map begins with the best, goes on with the best given that one, and ends where nothing is worth anything
+       any more, or after `_MOST_STEPS`. Features that some atom needs together may be one step, and with `regions`
+       those that a region needs together; where no step is worth anything, so may every two of the most frequent ones.
+
+    Every trial is linear in the model by order of devices; see `Situation`.
+
+    Args:
+        situations: one per model.
+        order: what makes one gain better than another.
+        regions: ask what regions need, which takes longer.
+    """
+    baseline = _total(situations, frozenset())
+    frequency = Counter[Feature]()
+    for situation in situations:
+        frequency.update(situation.frequency)
+    frequent = [feature for feature, _ in sorted(frequency.items(), key=lambda item: (-item[1], item[0]))]
+    tried = frequent[:MOST_FEATURES]
+    singles = sorted(
+        (_evaluate(situations, frozenset(), frozenset((feature,))) for feature in tried),
+        key=lambda feature_value: order(feature_value.gain),
+        reverse=True,
+    )
+    return Ranking(
+        current_totals=baseline,
+        features=tuple(singles),
+        road_map=tuple(islice(_road(situations, tried, order, regions), _MOST_STEPS)),
+        untried_features=len(frequent) - len(tried),
+    )
+
+
+def _total(situations: Iterable[Situation], features: Features) -> PlanOutcome:
+    """Return the outcome over all models, if the device had these features."""
+    return sum((situation.with_features(features) for situation in situations), start=PlanOutcome())
+
+
+def _road(
+    situations: Sequence[Situation], tried: Sequence[Feature], order: Order, regions: bool
+) -> Iterator[FeatureValue]:
+    bundles = _bundles(situations, frozenset(tried))
+    adopted_features: Features = frozenset()
+    while True:
+        remaining_features = [feature for feature in tried if feature not in adopted_features]
+        singles = [frozenset((feature,)) for feature in remaining_features]
+        together = _of_regions(situations, adopted_features, frozenset(remaining_features)) if regions else ()
+        step = _best(
+            situations,
+            adopted_features,
+            [*singles, *(bundle - adopted_features for bundle in bundles), *together],
+            order,
+        )
+        if step is None:
+            pairs = (frozenset(pair) for pair in combinations(remaining_features[:_PAIRED], 2))
+            step = _best(situations, adopted_features, pairs, order)
+        if step is None:
+            return
+        adopted_features |= step.features
+        yield step
+
+
+def _best(
+    situations: Sequence[Situation], adopted_features: Features, candidates: Iterable[Features], order: Order
+) -> FeatureValue | None:
+    """The best of the candidates, the first of several; None if none is worth anything."""
+    distinct = dict.fromkeys(filter(None, candidates))
+    tried = map(partial(_evaluate, situations, adopted_features), distinct)
+    best = max(tried, key=lambda feature_value: order(feature_value.gain), default=None)
+    return best if best is not None and order(best.gain) > (0, 0, 0) else None
+
+
+def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Features]:
+    """What atoms need together, the most frequent first."""
+    counts = Counter[Features]()
+    for situation in situations:
+        counts.update(needs for needs in situation.missing.needs if needs and len(needs) > 1 and needs <= tried)
+    return [needs for needs, _ in counts.most_common(MOST_FEATURES)]
+
+
+def _of_regions(
+    situations: Sequence[Situation], adopted_features: Features, remaining_features: Features
+) -> Sequence[Features]:
+    """What regions that the device would not get need together, the most frequent first."""
+    counts = Counter[Features]()
+    for situation in situations:
+        counts.update(
+            needs
+            for needs in situation.regions(adopted_features)
+            if 1 < len(needs) <= _TOGETHER and needs <= remaining_features
+        )
+    return [needs for needs, _ in counts.most_common(MOST_FEATURES)]
+
+
+def _evaluate(situations: Sequence[Situation], adopted_features: Features, more: Features) -> FeatureValue:
+    both = adopted_features | more
+    seconds, segments, flops = 0.0, 0, 0
+    for situation in situations:
+        baseline, improved = situation.with_features(adopted_features), situation.with_features(both)
+        seconds += _difference(baseline.seconds, improved.seconds)
+        segments += baseline.segments - improved.segments
+        flops += improved.flops - baseline.flops
+    gain = Gain(seconds=seconds, segments=segments, flops=flops, features=len(more))
+    return FeatureValue(features=more, gain=gain, outcome=_total(situations, both))
+
+
+def _difference(baseline: float, improved: float) -> float:
+    if isfinite(baseline):
+        return baseline - improved
+    return 0.0 if not isfinite(improved) else inf
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds / _NOISE) * _NOISE if isfinite(seconds) else seconds
+
+
+_BY_TIME = ("seconds_saved", "segments_saved", "flops")
+_BY_FLOPS = ("flops", "segments_saved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Workload:
+    """All that runs, of which shares are told."""
+
+    nodes: int
+    flops: int
+    uncounted: int
+    """Nodes whose FLOPs are not known."""
+    timed: bool
+    """Somebody knows what every device costs."""
+
+    @classmethod
+    def of(cls, situations: Sequence[Situation]) -> _Workload:
+        return cls(
+            timed=all(situation.is_timed for situation in situations),
+            nodes=sum(len(situation.graph.nodes) for situation in situations),
+            flops=sum(int(situation.flops.sum()) for situation in situations),
+            uncounted=sum(situation.uncounted for situation in situations),
+        )
+
+    def totals(self, outcome: PlanOutcome) -> PlanTotals:
+        nodes = outcome.nodes / self.nodes if self.nodes else 0.0
+        return PlanTotals(
+            seconds=self.seconds(outcome.seconds),
+            segments=outcome.segments,
+            nodes=nodes,
+            flops=outcome.flops / self.flops if self.flops else nodes,
+            unknown_flops_nodes=self.uncounted,
+        )
+
+    def seconds(self, predicted_seconds: float) -> float | None:
+        """Seconds that are told: finite ones, and none where a device's costs are assumed."""
+        return predicted_seconds if self.timed and isfinite(predicted_seconds) else None
+
+
+def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: Sequence[FailedModel]) -> WhatIf:
+    """Return what-if over some models.
+
+    Features are ranked by predicted time, then by segments and FLOPs; where nobody knows the costs of a device, by
+    FLOPs, then by segments, and no times are told.
+
+    Args:
+        situations: at least one, all of the same devices.
+        device: the one that would learn.
+        policy: by which nodes are placed.
+        failed: models that are left out.
+    """
+    sources = {name: str(source) for situation in situations for name, source in situation.sources.items()}
+    assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
+    workload = _Workload.of(situations)
+    ranking = rank(situations, by_time if workload.timed else by_flops(workload.flops), regions=not workload.timed)
+    return WhatIf(
+        device=device,
+        devices=tuple(dict.fromkeys(name for situation in situations for name in situation.verdicts)),
+        policy=policy,
+        sources=sources,
+        ranked_by=_BY_TIME if workload.timed else _BY_FLOPS,
+        current_totals=workload.totals(ranking.current_totals),
+        features=tuple(_feature(situations, feature_value, workload) for feature_value in ranking.features),
+        road_map=tuple(_step(feature_value, workload) for feature_value in ranking.road_map),
+        models=tuple(_model(situation) for situation in situations),
+        failed=tuple(failed),
+        untried_features=ranking.untried_features,
+        all_cpu_seconds=workload.seconds(sum(situation.on_cpu for situation in situations)),
+        notes=tuple(_notes(situations, device, policy, assumed, ranking.untried_features)),
+    )
+
+
+def _feature(situations: Sequence[Situation], feature_value: FeatureValue, workload: _Workload) -> FeatureFacts:
+    (feature,) = feature_value.features
+    having = [situation for situation in situations if feature in situation.features]
+    example = having[0].features[feature]
+    return FeatureFacts(
+        label=feature.label,
+        reason=feature.reason,
+        op_type=feature.op_type,
+        qualifier=feature.qualifier,
+        missing_in=feature.missing_in.value,
+        nodes=sum(situation.frequency[feature] for situation in having),
+        models=len(having),
+        segments_saved=feature_value.gain.segments,
+        seconds_saved=workload.seconds(feature_value.gain.seconds),
+        resulting_totals=workload.totals(feature_value.outcome),
+        example_model=having[0].name,
+        example_node=example.node,
+        example_detail=example.detail,
+    )
+
+
+def _step(feature_value: FeatureValue, workload: _Workload) -> RoadStep:
+    return RoadStep(
+        labels=tuple(sorted(feature.label for feature in feature_value.features)),
+        segments_saved=feature_value.gain.segments,
+        seconds_saved=workload.seconds(feature_value.gain.seconds),
+        resulting_totals=workload.totals(feature_value.outcome),
+    )
+
+
+def _model(situation: Situation) -> ModelFacts:
+    baseline = _Workload.of([situation]).totals(situation.with_features())
+    return ModelFacts(name=situation.name, input_shapes=situation.shapes, current_totals=baseline)
+
+
+def _notes(
+    situations: Sequence[Situation], device: str, policy: str, assumed: Sequence[str], left_out: int
+) -> Iterator[str]:
+    if assumed:
+        yield (
+            f"costs of {', '.join(assumed)} are not known, so features are ranked by FLOPs and segments, and no times "
+            f"are told; `nnadapter calibrate {assumed[0]}` measures them"
+        )
+    if POLICIES[policy].times:
+        yield f"nothing was timed: by policy {policy!r} it is what costs predict"
+    beyond = sum(
+        len(nodes)
+        for situation in situations
+        for nodes, needs in zip(situation.graph.atoms, situation.missing.needs, strict=True)
+        if needs is None
+    )
+    if beyond:
+        yield f"no feature brings {beyond} nodes to {device}: rules keep them away, or they contradict themselves"
+    planned, counted = (
+        sum(situation.planned for situation in situations),
+        sum(situation.with_features().segments for situation in situations),
+    )
+    if planned != counted:
+        yield (
+            f"plans have {planned} segments, some of them halved to fit a device; what-if counts {counted}, none halved"
+        )
+    if left_out:
+        yield f"{left_out} less frequent features were not tried"
+    yield (
+        f"what {device} would take newly is priced as one where devices most often run it as one, else alone; a "
+        "refusal that hides behind another one is not seen"
+    )
+
+
+ProgressCallback = Callable[[str, NNAdapterError | None], None]
+"""Told of every model when it was looked at: its name, and the error if it failed."""
+
+
+def what_if(
+    models: str | os.PathLike[str] | bytes | onnx.ModelProto | Sequence[Any],
+    devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    *,
+    device: str | None = None,
+    on_model: ProgressCallback | None = None,
+) -> WhatIf:
+    """Return what a device lacks for some models: which feature is worth how much, and which to add first.
+
+    Each feature is tried by placing, cutting and pricing the models as if the device had it; nothing is compiled. What
+    a device might fuse with a feature counts as far as `wholes` knows. A model that fails is left out and named
+    in `failed`.
+
+    Args:
+        models: a path, a folder (every `*.onnx` below it), contents, `onnx.ModelProto`, or a list of these.
+        devices: as for `InferenceSession`.
+        input_shapes: shapes of inputs by name; of several models, each takes those of its own inputs.
+        options: how to decide. By policy `measured` it is what costs predict.
+        device: the device that would learn; the first one that is not the CPU if not given.
+        on_model: called after each model, with its name and its error or None.
+
+    Raises:
+        ModelFileError, InvalidModelError: no model can be read, or there is none.
+        InvalidInputError: `input_shapes` does not fit the one model.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`; no device is named
+            that could learn; there is a plan file, which would say where nodes go whatever a device learns.
+    """
+    chosen = options_from(options)
+    if chosen.plan is not None:
+        raise InvalidOptionError(
+            f"plan {os.fspath(chosen.plan)!r} says where nodes go, whatever a device learns; ask what if without a plan"
+        )
+    sources = model_sources(models)
+    setting = open_setting(default_devices() if devices is None else devices, chosen)
+    try:
+        target = _learner(setting, device)
+        situations: list[Situation] = []
+        failed: list[FailedModel] = []
+        for name, source in sources:
+            error: NNAdapterError | None = None
+            try:
+                situations.append(
+                    _situation(name, source, input_shapes or {}, setting, target, is_single=len(sources) == 1)
+                )
+            except NNAdapterError as caught:
+                error = caught
+                failed.append(FailedModel(name=name, error=str(error)))
+            if on_model is not None:
+                on_model(name, error)
+            if error is not None and len(sources) == 1:
+                raise error
+    finally:
+        setting.close()
+    if not situations:
+        raise InvalidModelError(f"none of the {len(sources)} models could be read, the first being: {failed[0].error}")
+    return facts_of(situations, target.name, chosen.policy, failed)
+
+
+def _learner(setting: Setting, name: str | None) -> SessionDevice:
+    """The device that would learn."""
+    able = [device for device in setting.devices if device.accelerates]
+    if not able:
+        raise InvalidOptionError("what-if asks what a device lacks, and none but the CPU is named; add -d DEVICE")
+    for device in able:
+        if name in (None, device.name):
+            return device
+    raise DeviceNotFoundError(
+        f"device {name!r} is not among those named, {', '.join(device.name for device in able)}; name one of them"
+    )
+
+
+def _situation(
+    name: str,
+    source: Any,
+    shapes: Mapping[str, Sequence[int]],
+    setting: Setting,
+    target: SessionDevice,
+    *,
+    is_single: bool,
+) -> Situation:
+    prepared = prepare_for(load_model(optional_part("paddle_model_as_onnx")(source)), setting)
+    input_shapes = {
+        input_name: tuple(int(size) for size in shape)
+        for input_name, shape in shapes.items()
+        if is_single or input_name in prepared.graph.inputs
+    }
+    usual = default_shapes(prepared, input_shapes)
+    chosen, _ = chosen_by(prepared, usual, {})
+    planner = Planner(chosen, setting)
+    shapes = usual if chosen is prepared else default_shapes(chosen, input_shapes)
+    return situation_of(name, planner.settle(planner.judge(shapes)), target)

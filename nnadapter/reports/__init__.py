@@ -1,1 +1,0 @@
-"""What a plan does, as facts, and the facts as text."""

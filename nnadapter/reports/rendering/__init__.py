@@ -1,1 +1,0 @@
-"""The facts of a report in every format; `reports/report.py` is the table of them."""

@@ -1,0 +1,372 @@
+"""Planning without a session: `nnadapter.partition_report`, segments as ONNX files, and `nnadapter.compile`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.accuracy.checks import with_checks
+from nnadapter.candidates.conversions import random_feed
+from nnadapter.costs.calibration import driver_version
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.engine.branches import of_choice, plan_of_file
+from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine.engine import PlanEngine
+from nnadapter.engine.fallback import Cause, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.engine.file_texts import plans_held, served
+from nnadapter.engine.measuring import EARLIER, PastChoices
+from nnadapter.engine.model_source import ModelPlanSource, loaded
+from nnadapter.engine.observed import KeptReport, Observed, looked_up
+from nnadapter.engine.saving import save
+from nnadapter.errors import (
+    CompilationError,
+    InvalidInputError,
+    InvalidModelError,
+    InvalidOptionError,
+    ModelFileError,
+    NNAdapterError,
+)
+from nnadapter.exporting import export_model
+from nnadapter.files.atomic_files import check_writable, is_special
+from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.ir.model import Model
+from nnadapter.onnx.files import load_model, save_model
+from nnadapter.onnx.preparation.default_sizes import assumed_inputs, check_known_rank, default_shapes, further_shapes
+from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.signature import Shapes, read_shapes
+from nnadapter.optional_parts import optional_part
+from nnadapter.options import Options, default_devices, options_from
+from nnadapter.planning.plan_binding import plan_entries
+from nnadapter.planning.plan_files import PlanFile, write_plan
+from nnadapter.planning.planner import Planner, prepare_for
+from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.process.resources import paused_collection
+from nnadapter.report.builder import report_of
+from nnadapter.report.observed_report import build_report
+from nnadapter.report.report import PartitionReport
+from partition.plan import Step
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+    from nnadapter.engine.branches import Chosen
+
+
+@paused_collection
+def partition_report(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    *,
+    input_values: Mapping[str, Any] | None = None,
+    save_plan: str | os.PathLike[str] | None = None,
+    save_segments: str | os.PathLike[str] | None = None,
+) -> PartitionReport:
+    """Return what would run where and why; nothing is compiled.
+
+    By policy `measured` it is what was measured earlier for this model, these devices and shapes; if nothing was, the
+    placement that costs predict to be best, which a note of the report says.
+
+    Args:
+        model: path, contents, or `onnx.ModelProto`. Of a compiled model, the report is the one that is in it: what
+            would ask for another is refused.
+        devices: as for `InferenceSession`.
+        input_shapes: shapes of inputs whose sizes the model leaves open; usual sizes are tried where none is given.
+        options: how to decide.
+        input_values: contents of inputs that choose branches of the model, one number standing for all elements;
+            where they are not given, the branch is taken that a condition which holds takes.
+        save_plan: a file to write where every node goes to; `Options.plan` takes it.
+        save_segments: a folder to write every segment to, as an ONNX file that runs alone.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
+        InvalidInputError: `input_shapes` does not fit, or no usual size does.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`.
+    """
+    if kind_of(model) is SourceKind.COMPILED:
+        assert isinstance(model, (str, os.PathLike, bytes)), "nothing else is"
+        if save_segments is not None:
+            raise InvalidOptionError(
+                "segments are written of a model, not of a compiled one, whose report is kept in it; give the model"
+            )
+        _refuse_asking(options_from(options), devices=devices, input_shapes=input_shapes, save_plan=save_plan)
+        file = CompiledFile(model)
+        note = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
+        record = plan_of_file(file, input_values or {})
+        return build_report(KeptReport(file.report(record), notes=(note,) if note else ()))
+    chosen = options_from(options)
+    contents = optional_part("paddle_model_as_onnx")(model, chosen)
+    setting = open_setting(default_devices() if devices is None else devices, chosen)
+    try:
+        proto = load_model(contents)
+        observed = _observed(setting, proto, _name(model, proto), input_shapes or {}, input_values or {})
+        partitioning = observed.partitioning
+        reported_causes: set[Cause] = set()
+        warn_of_idle(partitioning, reported_causes)
+        refuse_fallback(partitioning)
+        warn_of_last_resort(partitioning, reported_causes)
+        if save_plan is not None:
+            write_plan(save_plan, _plan_file(partitioning, observed.model))
+        if save_segments is not None:
+            write_segments(save_segments, partitioning)
+        return report_of(observed)
+    finally:
+        setting.close()
+
+
+def _refuse_asking(options: Options, **arguments: Any) -> None:
+    """Refuse what asks for another report than the one that is kept in a compiled model."""
+    usual = Options()
+    placing = {name: getattr(options, name) != getattr(usual, name) for name in ("policy", "rules", "plan")}
+    named = [name for name, value in (arguments | placing).items() if value]
+    if named:
+        raise InvalidOptionError(
+            "the report of a compiled model is kept in it, and says what was decided when it was compiled; leave "
+            f"{', '.join(named)} out, or give the model that it was made of"
+        )
+
+
+def _observed(
+    setting: Setting,
+    model: onnx.ModelProto,
+    name: str,
+    input_shapes: Mapping[str, Sequence[int]],
+    input_values: Mapping[str, Any],
+) -> Observed:
+    """The model placed and cut; by policy `measured`, as it was timed earlier, or with a note that it was not."""
+    prepared = prepare_for(model, setting)
+    shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
+    observations = list[Observed]()
+
+    def plan(chosen: Prepared) -> Partitioning:
+        observations.append(_planned(setting, chosen, shapes_by_name))
+        return observations[-1].partitioning
+
+    usual = partial(default_shapes, prepared, shapes_by_name)
+    if setting.accelerators:
+        partitioning, notes = of_choice(prepared, usual, input_values, plan)
+    else:  # ONNX Runtime runs the model as it was given
+        partitioning, notes = plan(prepared), ()
+    observed = next(observation for observation in observations if observation.partitioning is partitioning)
+    return replace(
+        observed, notes=(*observed.notes, *_assumed(assumed_inputs(prepared.graph, shapes_by_name)), *notes), model=name
+    )
+
+
+def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
+    """The model placed and cut, see `_observed`."""
+    planner = Planner(prepared, setting)
+    judgment = planner.judge(default_shapes(prepared, shapes))
+    if not setting.constraints.policy.times:
+        partitioning = planner.settle(judgment)
+        return Observed(partitioning=partitioning, cache=dict(looked_up(partitioning)))
+    past_choice, reason = PastChoices(setting).recall(judgment)
+    if past_choice is None:
+        note = f"not measured yet: a run of the model measures it{f'; {reason}' if reason else ''}"
+        return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note,))
+    return Observed(partitioning=planner.settle(past_choice.judgment), timed=past_choice.timed, chosen=EARLIER)
+
+
+def _assumed(names: Sequence[str]) -> tuple[str, ...]:
+    """What is said of inputs whose sizes nobody gave."""
+    if not names:
+        return ()
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (f"the model leaves sizes of input {names[0]!r}{more} open: usual ones are assumed; --shape gives others",)
+
+
+def _plan_file(partitioning: Partitioning, name: str) -> PlanFile:
+    model, plan = partitioning.model, partitioning.plan
+    return PlanFile(
+        model=name,
+        devices={device: driver_version(device) for device in plan.devices},
+        policy=partitioning.setting.constraints.policy.name,
+        input_shapes=dict(model.shapes),
+        entries=plan_entries(model.specialized, model.structure, plan.placement),
+    )
+
+
+def _name(source: object, model: onnx.ModelProto) -> str:
+    return PurePath(source).name if isinstance(source, (str, os.PathLike)) else model.graph.name
+
+
+def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -> tuple[Path, ...]:
+    """Write every segment to `folder`, as `segment_0_fake_npu.onnx`, and return the paths.
+
+    Inputs and outputs are called as in the model. A segment is what its device is given: adapter IR as what it says,
+    ONNX as it is. Where ONNX cannot say an operation, as one from outside, the segment is the nodes of the model.
+
+    Raises:
+        ModelFileError: a file cannot be written.
+    """
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelFileError(f"{str(place)!r} is no folder: {error.strerror or error}; give another path") from error
+    paths = []
+    for number, (step, piece) in enumerate(zip(partitioning.plan.steps, partitioning.pieces, strict=True)):
+        device = re.sub(r"[^\w.-]", "_", step.device)  # a device's id is any text: `:`, or a path out of the folder
+        paths.append(place / f"segment_{number}_{device}.onnx")
+        save_model(_segment(step, piece, partitioning), paths[-1])
+    return tuple(paths)
+
+
+def _segment(step: Step, piece: AdmittedSegment | None, partitioning: Partitioning) -> onnx.ModelProto:
+    parts = partitioning.model.parts
+    model = None if piece is None else piece.part.model
+    if not isinstance(model, Model):
+        part_model: onnx.ModelProto = (parts.cpu_part(step) if model is None else parts.part(step)).model
+        return part_model  # nodes that kernels compute are what they were
+    exported = export_model(model)
+    if exported.refusals:
+        original: onnx.ModelProto = parts.part(step).model
+        return original
+    return exported.model
+
+
+_TRIES = 1
+"""Shapes that are tried beside usual ones where sizes cannot be left open at these."""
+_MOST_PLANS = 64
+
+
+def compile(  # noqa: A001  as people call it: nnadapter.compile
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    out: str | os.PathLike[str],
+    *,
+    devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    sess_options: onnxruntime.SessionOptions | None = None,
+    keep_model: bool = False,
+    dynamic_shapes: bool | None = None,
+) -> PartitionReport:
+    """Compile a model for devices, and write all that running it needs as one file, for `InferenceSession(out)`.
+
+    Args:
+        model: path of an ONNX file or a Paddle model, contents, or an `onnx.ModelProto`.
+        out: path of the file, which takes the place of one that is there when it is complete.
+        devices: as `InferenceSession` takes them. With fallback forbidden, the file holds nothing for the CPU in the
+            place of a device.
+        input_shapes: one set of input shapes, or several; usual ones if None, where the model leaves them open.
+        dynamic_shapes: plans serve all shapes of the class that theirs are of, where the devices can: those of
+            `input_shapes`, and of shapes at which a model is likely to be run if these are None. Without, there is one
+            plan for each set of shapes. None: where no shapes are given and the model leaves them open.
+        options: how nodes are placed; see `Options`. With `verify`, programs are checked on seeded numbers.
+        sess_options: ONNX Runtime's own, for what is compiled for the CPU.
+        keep_model: the model goes in too, and the CPU runs it at shapes that the file has no plan for.
+
+    Returns:
+        What runs where, of the last set of shapes.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
+        CompiledModelError: the file cannot be written, or something has no form in files.
+        InvalidOptionError: an option or a path does not fit.
+        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    """
+    chosen, target = options_from(options), Path(out)
+    if is_special(target):
+        raise InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a file, which can be mapped")
+    check_writable(target)
+    _check_apart(model, target)
+    if kind_of(model) is SourceKind.COMPILED:
+        raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
+    model = optional_part("paddle_model_as_onnx")(model, chosen)
+    shape_sets = [] if input_shapes is None else list(read_shapes(input_shapes))
+    most = max(chosen.max_plans, len(shape_sets), _MOST_PLANS)
+    engine_options = replace(chosen, max_plans=most, max_plan_bytes=sys.maxsize, background=False)
+    setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
+    plans = _plan_source(model, setting, engine_options, sess_options)
+    engine = PlanEngine(plans, engine_options.deadline_s, sess_options)
+    try:
+        for shapes in shape_sets or [{}]:
+            for name in plans.input_names:
+                if name not in plans.defaults:
+                    check_known_rank(plans.prepared.graph.value(name), shapes.get(name))
+        if chosen.verify is not None:
+            checked_shapes: Sequence[Shapes] = shape_sets or [default_shapes(plans.prepared)]
+            for checked in checked_shapes:
+                engine.run(None, random_feed(model, checked))
+            plans.forget_plans()  # what a device computes wrongly was taken from it
+        leaves_open = input_shapes is None if dynamic_shapes is None else dynamic_shapes
+        leaves_open = leaves_open and not plans.is_fixed
+        _plan_each(plans, partial(_compile_dynamic if leaves_open else _prepare, plans, shape_sets))
+        report = build_report(engine.observed())  # makes a plan for usual shapes if there is none
+        save(target, plans, report_of, keeps_model=keep_model)
+        return report
+    finally:
+        engine.close()
+        setting.trace.finish()
+
+
+def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target: Path) -> None:
+    """Refuse to put the file in the place of the model that it is made of."""
+    if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
+        raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be lost; give another path")
+
+
+def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -> None:
+    """Make the plans of each choice; what no input may choose contradicts itself perhaps, as long as others do not."""
+    errors = list[NNAdapterError]()
+    for chosen in source.ahead:
+        try:
+            plan(chosen)
+        except (InvalidInputError, InvalidModelError, CompilationError) as error:
+            errors.append(error)
+    if errors and not source.plans_kept:
+        raise errors[0]
+
+
+def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+    """Make plans of a choice at shapes that are wanted, or else at usual ones."""
+    if shape_sets or chosen is not None or not source.plans_kept:
+        for shapes in shape_sets or [default_shapes(_prepared(source, chosen))]:
+            source.prepare_choice(shapes, chosen)
+
+
+def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
+    """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
+    prepared, initial_count = _prepared(source, chosen), _count_open(source)
+    usual = default_shapes(prepared)
+    for shapes in shape_sets or [usual]:
+        complete = default_shapes(prepared, shapes)
+        if not source.open_for(complete, chosen):
+            source.prepare_choice(complete, chosen)
+    for count, shapes in enumerate(() if shape_sets else further_shapes(prepared, usual)):
+        with suppress(NNAdapterError):  # nobody asked for these
+            source.open_for(shapes, chosen)
+        if count == _TRIES and _count_open(source) == initial_count:
+            return
+
+
+def _count_open(source: ModelPlanSource) -> int:
+    return sum(plan.has_dynamic_shapes for plan in source.plans_kept)
+
+
+def _prepared(source: ModelPlanSource, chosen: Chosen | None) -> Prepared:
+    return source.prepared if chosen is None else chosen.prepared
+
+
+def _plan_source(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    setting: Setting,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
+) -> ModelPlanSource:
+    try:
+        make = ModelPlanSource if options.verify is None else with_checks(ModelPlanSource, options)
+        return make(loaded(model, session_options), setting, options, session_options, may_leave_open=False)
+    except BaseException:
+        setting.close()
+        raise

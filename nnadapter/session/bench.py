@@ -1,0 +1,359 @@
+"""Benchmark of a session against other engines, in interleaved runs: `nnadapter.bench`.
+
+A session's time beside that of engines by themselves, taken so that others can rely on it.
+
+1. All are loaded, each alone, and run once: both are timed, and the outputs compared.
+2. They take turns (`costs/timing.py`), in an order by chance that is another one each round and the same in every
+   call: who comes after whom decides what caches hold.
+3. What counts is the median of the turns, and of a comparison the median of the rounds' own ratios, with the quarters
+   below and above: where these lie on both sides of 1 the rounds cannot tell the two apart, and the report says so.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from numbers import Integral
+from statistics import median, quantiles
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.accuracy.deviation import Tolerance, deviation
+from nnadapter.candidates.conversions import random_feed
+from nnadapter.costs.timing import Stopwatch
+from nnadapter.drivers.onnxruntime import baseline
+from nnadapter.drivers.onnxruntime.values import declared
+from nnadapter.drivers.selection import HOSTS, DeviceRequest
+from nnadapter.errors import DriverError, InvalidOptionError, near_names
+from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.files import contents_of
+from nnadapter.optional_parts import optional_part
+from nnadapter.options import Options, options_from
+from nnadapter.process.packages import own_version
+from nnadapter.report.report import PartitionReport
+from nnadapter.report.sections import duration
+from nnadapter.session.comparison import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, failures_of, nodes_run
+from nnadapter.session.session import InferenceSession
+
+if TYPE_CHECKING:
+    import onnx
+
+
+PEERS = ("ort", "openvino")
+"""Names of engines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An engine."""
+
+    name: str
+    version: str
+    opened: Callable[[str | os.PathLike[str] | bytes], Callable[[Mapping[str, Any]], Sequence[Any]]]
+    """Model -> what runs a feed and gives all outputs, in the model's order."""
+
+
+def peer_of(name: str) -> Peer:
+    """Return an engine, which is imported now.
+
+    Raises:
+        InvalidOptionError: there is none of this name.
+        MissingExtraError: its package is not installed.
+    """
+    if name not in PEERS:
+        near = near_names(name, PEERS, "; ")
+        raise InvalidOptionError(f"a model is not timed beside {name!r}, expected {', '.join(PEERS)}{near}")
+    if name == "openvino":
+        return Peer(name, optional_part("openvino_version")(), optional_part("openvino_baseline"))
+    return Peer(name, baseline.version(), baseline.opened)
+
+
+SESSION = "session"
+"""What the session is called in tables."""
+_FEW = 5
+"""Rounds that are too few to tell two apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A middle, and the quarters below and above it."""
+
+    low: float
+    middle: float
+    high: float
+
+    def to_dict(self) -> dict[str, float]:
+        """As plain data."""
+        return {"low": self.low, "middle": self.middle, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTiming:
+    """A session or an engine."""
+
+    name: str
+    version: str
+    load_seconds: float | None = None
+    """Reading and compiling, imports of an engine left out."""
+    first_seconds: float | None = None
+    """The first run, with compiling where it was not done before."""
+    round_seconds: tuple[float, ...] = ()
+    """Seconds of a run, round by round."""
+    differing_outputs: Mapping[str, float] = field(default_factory=dict)
+    """Outputs that are not what the session gave -> the largest difference."""
+    failure: str = ""
+    """Why an engine does not run the model."""
+
+    @property
+    def spread(self) -> Spread | None:
+        """Of the turns."""
+        return _spread(self.round_seconds) if self.round_seconds else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "load_seconds": self.load_seconds,
+            "first_seconds": self.first_seconds,
+            "seconds": None if self.spread is None else self.spread.to_dict(),
+            "round_seconds": list(self.round_seconds),
+            "differing_outputs": dict(self.differing_outputs),
+            "failure": self.failure,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport:
+    """A session beside engines by themselves."""
+
+    devices: tuple[str, ...]
+    nodes: Mapping[str, int]
+    """Device -> how many nodes ran there in the last run."""
+    failures: tuple[str, ...]
+    """What fell back from a device that had taken it."""
+    session: EngineTiming
+    baselines: tuple[EngineTiming, ...]
+    report: PartitionReport
+    """Of the session."""
+
+    @property
+    def ran_on_devices(self) -> bool:
+        """Nodes ran on the devices in question, and nothing fell back, so that the times are theirs."""
+        target_devices = [device for device in self.devices if device not in HOSTS] or self.devices
+        return any(self.nodes.get(device, 0) for device in target_devices) and not self.failures
+
+    def ratio_to(self, peer: EngineTiming) -> Spread | None:
+        """The session's time over an engine's, of the ratios of all rounds; None where it does not run the model."""
+        if not peer.round_seconds:
+            return None
+        return _spread(
+            [
+                session_turn / other
+                for session_turn, other in zip(self.session.round_seconds, peer.round_seconds, strict=True)
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data: `ratio_to` of each peer is the session's time over its own."""
+        return {
+            "devices": list(self.devices),
+            "nodes": dict(self.nodes),
+            "failures": list(self.failures),
+            "ran_on_devices": self.ran_on_devices,
+            "session": self.session.to_dict(),
+            "baselines": [
+                {**peer.to_dict(), "over": None if (over := self.ratio_to(peer)) is None else over.to_dict()}
+                for peer in self.baselines
+            ],
+        }
+
+    def __str__(self) -> str:
+        """What it comes to, a table, and what to know."""
+        return "\n".join([*self._words(), *self._table(), *self._notes()])
+
+    def _words(self) -> Iterator[str]:
+        for peer in self.baselines:
+            over = self.ratio_to(peer)
+            yield (
+                peer.failure
+                if over is None
+                else f"{SESSION} over {peer.name}: {verdict(over, len(peer.round_seconds))}"
+            )
+        counts = ", ".join(f"{count} on {device}" for device, count in self.nodes.items() if count)
+        yield f"devices {', '.join(self.devices)}; nodes: {counts or 'none, as all results were known before the run'}"
+
+    def _table(self) -> Iterator[str]:
+        rows = [("", "load", "first run", "run", "half of the rounds", "version"), *map(_row, self._all)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        yield from (
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+    def _notes(self) -> Iterator[str]:
+        yield from (f"fell back: {failure}" for failure in self.failures)
+        for peer in self.baselines:
+            for output, off in peer.differing_outputs.items():
+                yield f"{peer.name} gives another {output!r}, off by {off:.3g} at most"
+
+    @property
+    def _all(self) -> tuple[EngineTiming, ...]:
+        return self.session, *self.baselines
+
+
+def verdict(over: Spread, rounds: int) -> str:
+    """In words, what ratios of so many rounds say."""
+    low, middle, high = map(_ratio, (over.low, over.middle, over.high))
+    if rounds < _FEW:
+        return f"{middle} times its time, by {rounds} of the {_FEW} rounds that it takes to tell"
+    if over.low <= 1 <= over.high:
+        return f"{middle} times its time, {low} to {high}: not told apart by these rounds"
+    return f"{middle} times its time, {low} to {high} in half of the rounds"
+
+
+def _ratio(number: float) -> str:
+    return f"{number:.2f}" if number >= 0.1 else f"{number:.2g}"
+
+
+def _row(timed: EngineTiming) -> tuple[str, ...]:
+    spread = timed.spread
+    half = "" if spread is None else f"{duration(spread.low)} to {duration(spread.high)}"
+    starts = ("" if seconds is None else duration(seconds) for seconds in (timed.load_seconds, timed.first_seconds))
+    return (timed.name, *starts, "" if spread is None else duration(spread.middle), half, timed.version)
+
+
+def _spread(numbers: Sequence[float]) -> Spread:
+    if len(numbers) == 1:
+        return Spread(*numbers, *numbers, *numbers)
+    low, _, high = quantiles(numbers, n=4, method="inclusive")
+    return Spread(low, median(numbers), high)
+
+
+ROUNDS = 15
+_TOLERANCE = Tolerance(relative=RELATIVE_TOLERANCE, absolute=ABSOLUTE_TOLERANCE, steps=1)
+
+
+def bench(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    devices: DeviceRequest | Sequence[DeviceRequest] | None,
+    feed: Mapping[str, Array] | None = None,
+    *,
+    against: str | Sequence[str] = ("ort",),
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    rounds: int = ROUNDS,
+    stopwatch: Stopwatch | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> BenchReport:
+    """Time a session on `devices` beside engines by themselves, in turn.
+
+    Args:
+        model: as for `InferenceSession`, but a PyTorch module; a file made by `compile` is one that no engine runs.
+        devices: as for `InferenceSession`.
+        feed: input name -> array; seeded random numbers if None, which a compiled model does not get.
+        against: an engine or several, of `PEERS`.
+        input_shapes: for a random feed, shapes of inputs whose sizes the model leaves open.
+        options: how the session decides.
+        rounds: in which each takes a turn, at least one.
+        stopwatch: times; by the host's clock if None.
+        advance: called after each round.
+
+    Raises:
+        NNAdapterError: the model cannot be loaded, a device or engine not be used, or the feed does not fit. An engine
+            that does not run this model is no error, but a line of the report.
+    """
+    names = (against,) if isinstance(against, str) else tuple(dict.fromkeys(against))
+    _check(model, feed, names, rounds)
+    chosen = replace(options_from(options), background=False)  # it is the device that is timed
+    peers = [peer_of(name) for name in names]
+    model = optional_part("paddle_model_as_onnx")(model, chosen)
+    feed = random_feed(model, input_shapes) if feed is None else feed
+    source = model if isinstance(model, (str, os.PathLike, bytes)) or not peers else contents_of(model)
+    watch = stopwatch or Stopwatch()
+    watch.wait_until_process_idle()
+    started = time.perf_counter()
+    with InferenceSession(model, devices=devices, options=chosen) as session:
+        loaded = time.perf_counter()
+        results = session.run(None, feed)
+        first = time.perf_counter() - loaded
+        outputs = [(output.name, output.type) for output in session.get_outputs()]
+        runs: dict[str, Callable[[], object]] = {SESSION: partial(session.run, None, feed)}
+        timed = {SESSION: EngineTiming(SESSION, own_version(), load_seconds=loaded - started, first_seconds=first)}
+        for peer in peers:
+            timed[peer.name], run = _opened(peer, source, feed, dict(zip(outputs, results, strict=True)), watch)
+            if run is not None:
+                runs[peer.name] = run
+        for name, turns in _in_turn(runs, rounds, watch, advance).items():
+            timed[name] = replace(timed[name], round_seconds=turns)
+        report = session.report()
+        return BenchReport(
+            devices=session.devices,
+            nodes=nodes_run(report, session.provenance),
+            failures=tuple(failures_of(report)),
+            session=timed.pop(SESSION),
+            baselines=tuple(timed.values()),
+            report=report,
+        )
+
+
+def _check(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: object, against: Sequence[str], rounds: int
+) -> None:
+    if isinstance(rounds, bool) or not isinstance(rounds, Integral) or rounds < 1:
+        raise InvalidOptionError(f"rounds is {rounds!r}, expected a whole number of at least 1")
+    is_compiled = kind_of(model) is SourceKind.COMPILED
+    if is_compiled and against:
+        raise InvalidOptionError(
+            f"a compiled model is not timed beside {', '.join(against)}, which cannot run it; "
+            "give the model that it was made of, or against=()"
+        )
+    if is_compiled and feed is None:
+        raise InvalidOptionError("a compiled model is timed with a feed of its own; pass feed={input: array}")
+
+
+def _opened(
+    peer: Peer, model: str | os.PathLike[str] | bytes, feed: Mapping[str, Any], expected: Mapping[tuple[str, str], Any],
+    watch: Stopwatch,
+) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
+    """Load an engine, run it once, and compare what comes out; what runs it again, if it runs this model."""
+    watch.wait_until_process_idle()
+    started = time.perf_counter()
+    try:
+        run = peer.opened(model)
+        loaded = time.perf_counter()
+        results = run(feed)
+        first = time.perf_counter() - loaded
+    except DriverError as error:
+        return EngineTiming(peer.name, peer.version, failure=str(error)), None
+    compared = (
+        deviation(name, declared(got, type_), expected_value, _TOLERANCE)
+        for ((name, type_), expected_value), got in zip(expected.items(), results, strict=True)
+    )
+    timed = EngineTiming(
+        peer.name,
+        peer.version,
+        load_seconds=loaded - started,
+        first_seconds=first,
+        differing_outputs={
+            difference.value: difference.largest_absolute for difference in compared if difference.tolerances > 1
+        },
+    )
+    return timed, partial(run, feed)
+
+
+def _in_turn(
+    runs: Mapping[str, Callable[[], object]], rounds: int, watch: Stopwatch, advance: Callable[[], None]
+) -> Mapping[str, tuple[float, ...]]:
+    """Name -> the seconds of its turns, round by round."""
+    turns: dict[str, list[float]] = {name: [] for name in runs}
+    order, chance = [*runs.items()], random.Random(0)
+    for _ in range(rounds):
+        chance.shuffle(order)
+        for name, run in order:
+            turns[name].append(watch.turn(run))
+        advance()
+    return {name: tuple(seconds) for name, seconds in turns.items()}

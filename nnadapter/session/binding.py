@@ -1,0 +1,231 @@
+"""IOBinding of a session, and answers about ONNX Runtime's providers and their options."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.drivers.onnxruntime.sessions import check_session_options, session_entry, whole_model_entries
+from nnadapter.drivers.providers import provider_of_device
+from nnadapter.drivers.selection import CPU
+from nnadapter.engine.bindings import Binding, array_at
+from nnadapter.engine.device_value import DeviceValue, device_named
+from nnadapter.engine.provenance import Provenance
+from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
+from nnadapter.ir.operand import Array
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from nnadapter.engine.engine import Engine
+    from nnadapter.options import Options
+
+
+class IOBinding:
+    """Inputs and outputs of one session, bound by name.
+
+    An output that is bound to a device by its name, `bind_output("present", "fake_npu")`, stays there; what
+    `get_outputs` gives for it is fed back by `bind_ortvalue_input` without a copy, whatever size it has.
+    """
+
+    def __init__(self, session: Any) -> None:
+        engine: Engine = session._engine
+        self._bound: Binding = engine.binding()
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
+        """Bind an array; it is not copied."""
+        self._bound.bind_input(name, arr_on_cpu)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
+        """Bind a value that lies on a device, or in the host's memory."""
+        self._bound.bind_input(name, ortvalue)
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Bind memory of the host by its address."""
+        self._bound.bind_input(name, array_at(name, device_type, element_type, shape, buffer_ptr))
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = CPU,
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Ask for an output, which stays on that device; given an address of the host's memory, it is written there."""
+        if buffer_ptr is None or shape is None:
+            self._bound.bind_output(name, device_named(device_type, device_id))
+        else:
+            self._bound.bind_output(name, array_at(name, device_type, element_type, shape, buffer_ptr))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
+        """Ask for an output to be held by a value: an OrtValue is written into, a DeviceValue gets it as it is."""
+        self._bound.bind_output(name, ortvalue)
+
+    def synchronize_inputs(self) -> None:
+        """Nothing to wait for: what was bound is there."""
+
+    def synchronize_outputs(self) -> None:
+        """Nothing to wait for: a run waits for its devices."""
+
+    def clear_binding_inputs(self) -> None:
+        """Forget the inputs."""
+        self._bound.clear_inputs()
+
+    def clear_binding_outputs(self) -> None:
+        """Forget the outputs."""
+        self._bound.clear_outputs()
+
+    def run(self, run_options: Any = None) -> Provenance:
+        """Run the session on what is bound. `InferenceSession.run_with_iobinding` is the way to call it."""
+        return self._bound.run(run_options)
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The results as arrays of the caller's own."""
+        return self._bound.arrays()
+
+    def get_outputs(self) -> list[Any]:
+        """The results where they lie: `nnadapter.DeviceValue`, or ONNX Runtime's OrtValue where it made them."""
+        return [_as_value(result) for result in self._bound.results]
+
+    def get_outputs_as_ortvaluevector(self) -> Any:
+        """Return the results as ONNX Runtime's vector of OrtValues, which lie in the host's memory."""
+        from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
+
+        from nnadapter.drivers.onnxruntime.values import ort_value_of
+
+        vector = OrtValueVector()
+        for result in self._bound.results:
+            value = ort_value_of(result.numpy() if isinstance(result, DeviceValue) else result)
+            vector.push_back(value._get_c_value())
+        return vector
+
+
+def _as_value(result: Any) -> Any:
+    if not hasattr(result, "dense_shape"):
+        return result
+    from nnadapter.drivers.onnxruntime.values import ort_value_of  # few models make sparse tensors
+
+    return ort_value_of(result)
+
+
+_FORBIDS_CPU = "session.disable_cpu_ep_fallback"
+_RECORDS = "session.record_ep_graph_assignment_info"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedNode:
+    """One node of the model. Source: onnxruntime.OrtEpAssignedNode."""
+
+    name: str
+    op_type: str
+    domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedSubgraph:
+    """The nodes that one provider runs together. Source: onnxruntime.OrtEpAssignedSubgraph."""
+
+    ep_name: str
+    nodes: tuple[AssignedNode, ...]
+
+    def get_nodes(self) -> list[AssignedNode]:
+        """Return the nodes."""
+        return list(self.nodes)
+
+
+def with_session_options(options: Options, session_options: onnxruntime.SessionOptions) -> Options:
+    """Return the options of a session over devices with what its session options forbid; warn of what is ignored.
+
+    Raises:
+        InvalidOptionError: ONNX Runtime opens no session with the session options, so no CPU segment.
+        CancelledError: their load cancellation flag is set.
+    """
+    _warn_of_ignored(session_options)
+    if session_entry(session_options, _FORBIDS_CPU) == "1":
+        return replace(options, fallback="forbid")
+    check_session_options(session_options)
+    return options
+
+
+def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
+    """Warn about each of the session options that has no effect in a session over devices."""
+    ignored: list[tuple[str, str]] = []
+    if options.optimized_model_filepath:
+        path = f"an optimized model (optimized_model_filepath {options.optimized_model_filepath!r})"
+        ignored.append((path, "nothing is written there; write a compiled model with nnadapter.compile"))
+    if options.has_providers():
+        ignored.append(("providers or a selection policy for them", "name the devices in devices= or providers="))
+    if options.use_deterministic_compute:
+        ignored.append(("deterministic computation (use_deterministic_compute)", "open the session on 'cpu' alone"))
+    for key, value in whole_model_entries(options).items():
+        ignored.append((f"{key!r} = {value!r}", "leave the entry out, or open the session on 'cpu' alone"))
+    for feature, advice in ignored:
+        text = f"the session options ask for {feature}, which a session over devices ignores; {advice}"
+        warnings.warn(text, DriverWarning, stacklevel=3)
+
+
+def assignment_of(engine: Engine) -> Sequence[Any]:
+    """Return the segments of a session's plan; of the CPU alone, ONNX Runtime's own sub-graphs.
+
+    Raises:
+        InvalidOptionError: the session options do not ask for it.
+    """
+    if session_entry(engine.session_options(), _RECORDS) != "1":
+        raise InvalidOptionError(
+            f'session configuration entry {_RECORDS!r} must be set to "1" to retrieve EP graph assignment '
+            "information; add it to the session options"
+        )
+    session = getattr(engine, "session", None)
+    if session is not None:
+        return list(session.get_provider_graph_assignment_info())
+    from nnadapter.report.observed_report import build_report
+
+    report = build_report(engine.observed())
+    nodes = {node.name: AssignedNode(node.name, node.op_type, node.domain) for node in report.nodes}
+    return [
+        AssignedSubgraph(
+            provider_of_device(segment.device), tuple(nodes[name] for name in segment.nodes if name in nodes)
+        )
+        for segment in report.segments
+    ]
+
+
+def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool) -> None:
+    """Refuse results of tuned kernels, or warn of them.
+
+    Raises:
+        InvalidOptionError: there are some, and invalid ones are an error.
+    """
+    if not results:
+        return
+    providers = ", ".join(str(result.get("ep", result)) for result in results)
+    text = f"no device of the session tunes kernels, got tuning results of {providers}; leave them out"
+    if error_on_invalid:
+        raise InvalidOptionError(text)
+    warnings.warn(text, FallbackWarning, stacklevel=3)
+
+
+def set_dynamic_options(engine: Engine, options: Mapping[str, str]) -> None:
+    """Set options of ONNX Runtime's providers, on the CPU alone; warn of them elsewhere.
+
+    Raises:
+        InvalidOptionError: there are no options.
+    """
+    if not options:
+        raise InvalidOptionError("dynamic options of providers are empty; name at least one")
+    session = getattr(engine, "session", None)
+    if session is not None:
+        session.set_ep_dynamic_options(dict(options))
+        return
+    warnings.warn(
+        f"dynamic options of providers do not reach devices and have no effect: {', '.join(options)}; "
+        "give options of a device when the session is opened",
+        FallbackWarning,
+        stacklevel=3,
+    )

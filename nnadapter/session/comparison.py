@@ -1,0 +1,734 @@
+"""Comparison of devices with the CPU, output by output and layer by layer: `nnadapter.compare`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnadapter.accuracy.deviation import Deviation, Tolerance, deviation
+from nnadapter.accuracy.excerpts import Cutting, HostValues, Trials, Values, cut
+from nnadapter.accuracy.localization import SavedFindings, Search, Stretch, first_true, save_stretch
+from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
+from nnadapter.candidates.conversions import prepare, random_feed
+from nnadapter.drivers.onnxruntime.failures import FEWER_OPTIMIZATIONS, unoptimized
+from nnadapter.drivers.onnxruntime.values import declared
+from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, requests_of
+from nnadapter.engine.file_loading import NO_STORED_PROGRAM
+from nnadapter.engine.observed import KEEPING_NOTES
+from nnadapter.engine.provenance import Provenance
+from nnadapter.errors import InvalidOptionError, NNAdapterError
+from nnadapter.files.atomic_files import check_writable
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.preparation.default_sizes import default_shapes
+from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.optional_parts import optional_part
+from nnadapter.options import Options, options_from
+from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.report.report import PartitionReport
+from nnadapter.rules.reading import read_rules
+from nnadapter.rules.values import Pin, Rules
+from nnadapter.session.session import InferenceSession
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComparedRun:
+    """What was run, and where."""
+
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto
+    requests: Sequence[DeviceRequest]
+    """The devices."""
+    options: Options
+    tolerances: Tolerances
+    feed: Values
+    expected: Values
+    """The CPU's outputs."""
+    agrees: bool
+    """The outputs of the devices were within the tolerance."""
+    report: PartitionReport
+    """Where the nodes ran."""
+
+
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Nodes that follow each other on devices, and their largest difference from the CPU."""
+
+    nodes: tuple[str, ...]
+    """Names of the model's own nodes; several where they stand for one thing, or were run together."""
+    op_types: tuple[str, ...]
+    devices: tuple[str, ...]
+    deviation: Deviation
+
+    def __str__(self) -> str:
+        """The nodes with what is off."""
+        off, count = self.deviation, len(self.nodes)
+        kinds, places = (", ".join(dict.fromkeys(names)) for names in (self.op_types, self.devices))
+        ends = ", ".join(map(repr, self.nodes)) if count < 4 else f"{self.nodes[0]!r} to {self.nodes[-1]!r}"
+        kinds = kinds if count < 4 else f"{count} nodes"
+        times = "infinitely many" if off.tolerances == inf else f"{off.tolerances:.3g}"
+        return f"{ends} ({kinds}) on {places}: {off.value!r} is off by {off.largest_absolute:.3g}, {times} tolerances"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOut:
+    """Pins that make the outputs agree."""
+
+    path: str
+    pins: tuple[str, ...]
+    """Names of the nodes that are pinned to the CPU."""
+    agrees: bool
+    """The outputs agree with them; False where they do not even with every node on the CPU."""
+    compilations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerReport:
+    """Where a device's values leave the CPU's."""
+
+    atoms: int
+    """How many groups of nodes that stand for one thing run on devices."""
+    outputs_agree: bool
+    local_errors: tuple[Finding, ...]
+    """Beyond the tolerance on the CPU's values (local error), in topological order."""
+    first_accumulated_error: Finding | None
+    """The first nodes behind which the device's own values are beyond the tolerance, found by bisecting."""
+    shortest_deviating_stretch: Finding | None
+    """What is beyond the tolerance on the CPU's values although no node in it is by itself."""
+    fused: bool
+    """`shortest_deviating_stretch` is beyond it only where the device may run its nodes as one."""
+    largest: Finding | None
+    """The largest local error, within the tolerance or not."""
+    unchecked: tuple[str, ...]
+    """Nodes that the device did not run by themselves."""
+    compilations: int
+    """Models that were compiled for the devices, but for what was saved and ruled out."""
+    saved: SavedFindings | None = None
+    ruled_out: RuledOut | None = None
+    unwritten: str = ""
+    """Why a file was not written."""
+
+    @property
+    def first(self) -> Finding | None:
+        """What is to blame."""
+        return next(iter(self.local_errors), None) or self.shortest_deviating_stretch
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        first = self.first
+        return {**asdict(self), "first": None if first is None else asdict(first)}
+
+    def __str__(self) -> str:
+        """A line for each thing that is known."""
+        return "\n".join(f"  {line}" for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if not self.atoms:
+            yield "layers: no node ran on a device other than cpu and reference, so none was looked at"
+            return
+        yield f"layers: {self.atoms} on devices, {_counted(self.compilations, 'compilation')}"
+        yield from self._culprits()
+        if self.local_errors and self.outputs_agree:
+            yield "the outputs agree although a node inside differs"
+        if self.first_accumulated_error is not None:
+            yield f"the device's own values differ first behind {self.first_accumulated_error}"
+        if self.unchecked:
+            more = len(self.unchecked) - _LISTED
+            suffix = f" and {more} more" if more > 0 else ""
+            yield f"not run by itself by its device: {', '.join(map(repr, self.unchecked[:_LISTED]))}{suffix}"
+        if self.saved is not None:
+            yield f"saved in {self.saved.folder}; to see it again: {self.saved.command}"
+        if self.ruled_out is not None:
+            yield _ruled_out(self.ruled_out)
+        if self.unwritten:
+            yield f"a file was not written: {self.unwritten}"
+
+    def _culprits(self) -> Iterator[str]:
+        if self.local_errors:
+            yield f"wrong by itself: {self.local_errors[0]}"
+            yield from (f"wrong by itself as well: {finding}" for finding in self.local_errors[1:_LISTED])
+            if len(self.local_errors) > _LISTED:
+                yield f"and {len(self.local_errors) - _LISTED} more"
+        if self.shortest_deviating_stretch is not None:
+            yield f"{self._how()}: {self.shortest_deviating_stretch}"
+        if not self.local_errors and self.largest is not None:
+            which = "no node that could be checked" if self.unchecked else "no node"
+            off = self.largest.deviation.largest_absolute
+            nearest = f"the largest: {self.largest}" if off else "what they compute is exactly the CPU's"
+            yield f"{which} is beyond the tolerance by itself; {nearest}"
+
+    def _how(self) -> str:
+        """What is known of `shortest_deviating_stretch`."""
+        if self.shortest_deviating_stretch is not None and not {*self.shortest_deviating_stretch.nodes}.isdisjoint(
+            self.unchecked
+        ):
+            return "wrong, with nodes in it that could not be checked by themselves"
+        return "wrong only where the device runs them together" if self.fused else "error grows over"
+
+
+def _ruled_out(ruled_out: RuledOut) -> str:
+    count = _counted(len(ruled_out.pins), "pin")
+    end = "make" if len(ruled_out.pins) != 1 else "makes"
+    outcome = (
+        f"{end} the outputs agree" if ruled_out.agrees else "do not make the outputs agree, though nothing is left"
+    )
+    return f"{ruled_out.path}: {count} to the CPU {outcome}; {_counted(ruled_out.compilations, 'compilation')}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+_MOST_REMOVALS = 64
+"""Sets that are tried to leave pins out."""
+
+Group = Sequence[str]
+"""Nodes that are pinned together."""
+
+
+def rule_out(path: Path, compared: ComparedRun, suspects: Sequence[Group]) -> RuledOut:
+    """Write a file of rules with the fewest pins to the CPU found that make the outputs agree; the file is tried.
+
+    1. None, where they agree already. Else the fewest of the first of `suspects`: twice as many each time, then
+       bisecting between the last two.
+    2. Then pins are left out, half of them at once, a quarter, and so on to single ones, as long as outputs agree.
+
+    Args:
+        path: the file.
+        compared: what was run.
+        suspects: groups of nodes to pin, the most likely first; all that run on devices.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    trying = _Trying(compared)
+    chosen: list[Group] = [] if compared.agrees else without_surplus(_fewest(suspects, trying.agrees), trying.agrees)
+    names = tuple(dict.fromkeys(name for group in chosen for name in group))
+    path.write_text(_text(names), encoding="utf-8")
+    return RuledOut(
+        path=str(path), pins=names, agrees=trying.agrees_by(read_rules(path)), compilations=trying.compilations
+    )
+
+
+def without_surplus(pins: list[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
+    """Leave out what is not needed. Source: A. Zeller, R. Hildebrandt, Simplifying failure-inducing input, 2002."""
+    size, budget = len(pins) // 2, _MOST_REMOVALS
+    while size and budget > 0:
+        start = 0
+        while start < len(pins) and budget > 0:
+            fewer = pins[:start] + pins[start + size :]
+            budget -= 1
+            if fewer and agrees(fewer):
+                pins = fewer
+            else:
+                start += size
+        size //= 2
+    return pins
+
+
+def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
+    """The first of `suspects`, as many as it takes; all of them where nothing helps."""
+    low, high = 0, 1
+    while high < len(suspects) and not agrees(suspects[:high]):
+        low, high = high, 2 * high
+    high = min(high, len(suspects))
+    return list(suspects[: first_true(low, high, lambda count: agrees(suspects[:count]))])
+
+
+class _Trying:
+    def __init__(self, compared: ComparedRun) -> None:
+        self._compared = compared
+        self._rules = Rules() if compared.options.rules is None else read_rules(compared.options.rules)
+        self.compilations = 0
+
+    def agrees(self, groups: Sequence[Group]) -> bool:
+        """Whether the outputs do with these nodes on the CPU."""
+        return self.agrees_by(Rules(pins=tuple(Pin(device=CPU, name=name) for group in groups for name in group)))
+
+    def agrees_by(self, rules: Rules) -> bool:
+        """Whether the outputs do with these rules beside the person's own."""
+        self.compilations += 1
+        compared, user_rules = self._compared, self._rules
+        options = replace(
+            compared.options, rules=replace(user_rules, pins=(*user_rules.pins, *rules.pins)), fallback="allow"
+        )
+        with InferenceSession(compared.model, devices=compared.requests, options=options) as session:
+            got = session.run(list(compared.expected), compared.feed)
+        pairs = zip(compared.expected.items(), got, strict=True)
+        allowed = compared.tolerances.of
+        return not any(deviation(name, actual, expected, allowed(name)).beyond for (name, expected), actual in pairs)
+
+
+def _text(names: Sequence[str]) -> str:
+    head = "# With these nodes on the CPU the outputs agree; found by `nnadapter compare --layers --rules-out`.\n"
+    quoted = (json.dumps(name, ensure_ascii=False) for name in names)
+    return head + "".join(f'\n[[pin]]\ndevice = "{CPU}"\nname = {name}\n' for name in quoted)
+
+
+_MOST_VERIFIED = 4
+"""Atoms that are tried in a model of their own until one is wrong there too."""
+
+
+def search_layers(
+    compared: ComparedRun, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
+) -> LayerReport:
+    """Return which nodes are wrong.
+
+    Args:
+        compared: what was run.
+        save: a folder for the tensors and a small model of what is found first.
+        rules_out: a file for the smallest set of pins found that makes the outputs agree.
+    """
+    with closing(open_setting(compared.requests, compared.options)) as setting:
+        return _look(compared, _search(compared, setting), save, rules_out)
+
+
+def _look(
+    compared: ComparedRun,
+    search: Search,
+    save: str | os.PathLike[str] | None,
+    rules_out: str | os.PathLike[str] | None,
+) -> LayerReport:
+    cutting = search.cutting
+    errors, unchecked = search.local_errors()
+    wrong, shown = _verified(search, [atom for atom, error in sorted(errors.items()) if error.beyond])
+    stretch = search.accumulated() if errors and not compared.agrees else None
+    explained = stretch is None or any(atom < stretch.end for atom in wrong)
+    joint = None if stretch is None or explained else search.shortest_deviating_stretch(stretch)
+    fused = joint is not None and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
+    members = [] if joint is None else [atom for atom in cutting.accelerated if joint.start <= atom < joint.end]
+    ranked = sorted(errors, key=lambda atom: errors[atom].tolerances, reverse=True)
+    report = LayerReport(
+        atoms=len(cutting.accelerated),
+        outputs_agree=compared.agrees,
+        local_errors=tuple(_finding(cutting, [atom], errors[atom]) for atom in wrong),
+        first_accumulated_error=None if stretch is None else _finding(cutting, [stretch.end - 1], stretch.deviation),
+        shortest_deviating_stretch=None if joint is None else _finding(cutting, members, joint.deviation),
+        fused=fused,
+        largest=_finding(cutting, ranked[:1], errors[ranked[0]]) if errors else None,
+        unchecked=cutting.model_node_names(unchecked),
+        compilations=search.trials.compilations,
+    )
+    shown, tolerances = shown or joint, compared.tolerances
+    suspects = dict.fromkeys([*wrong, *members, *ranked, *cutting.accelerated])
+    try:
+        if save is not None and shown is not None:
+            report = replace(
+                report,
+                saved=save_stretch(Path(save), shown, compared.requests, tolerances.relative, tolerances.absolute),
+            )
+        if rules_out is not None:
+            report = replace(report, ruled_out=rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])))
+    except (OSError, ValueError) as error:  # a sequence of different shapes is no array
+        return replace(report, unwritten=str(error))
+    return report
+
+
+def _search(compared: ComparedRun, setting: Setting) -> Search:
+    homes = {node.name: node.device for node in compared.report.nodes if node.device not in ("", *HOSTS)}
+    cutting, defaults = cut(load_model(compared.model), shapes_of(compared.feed), homes)
+    base_tolerances = compared.tolerances
+    tolerances = replace(
+        base_tolerances, quantized=base_tolerances.quantized | quantized_values(cutting.graph) - base_tolerances.outputs
+    )
+    trials = Trials(setting)
+    return Search(cutting, tolerances, trials, HostValues(cutting, trials, {**defaults, **compared.feed}))
+
+
+def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stretch | None]:
+    """The atoms without those at the beginning that are not wrong in a model of their own, and the first one's run."""
+    for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
+        stretch = search.stretch(atom, atom + 1)
+        if stretch.deviation.beyond:
+            return atoms[number:], stretch
+    return atoms[_MOST_VERIFIED:], None
+
+
+def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Finding:
+    return Finding(
+        nodes=cutting.model_node_names(atoms),
+        op_types=tuple(node.op_type for node in cutting.nodes(atoms)),
+        devices=tuple(dict.fromkeys(cutting.devices[atom] for atom in atoms)),
+        deviation=error,
+    )
+
+
+def _pins(cutting: Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
+    """Per atom, the names to pin; where it shares all of its nodes, those."""
+    return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]
+
+
+RELATIVE_TOLERANCE = 1e-3
+ABSOLUTE_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDifference:
+    """One output of one feed, from the devices and from the CPU."""
+
+    feed: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    largest_absolute: float
+    """Largest absolute difference; infinite where one side alone is finite, or shapes, types or strings differ."""
+    largest_relative: float
+    """Largest difference over the CPU's value, where that is not zero."""
+    beyond: int
+    """Number of elements beyond the tolerance."""
+    agrees: bool
+    steps: int = 0
+    """How far each integer may be off, which are quantized values; others have to be equal."""
+    constant: str = ""
+    """Why agreement says little, in words: the value was known before the run, or its elements are all the same."""
+    cpu_differs: bool = False
+    """The CPU's result differs from the unoptimized CPU's, so the devices are held to the latter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareReport:
+    """Every output of every feed, and where the nodes ran that made it.
+
+    Where outputs differ, both sides are held to the unoptimized CPU. The device is not blamed if only the CPU differs.
+    """
+
+    devices: tuple[str, ...]
+    relative_tolerance: float
+    absolute_tolerance: float
+    differences: tuple[OutputDifference, ...]
+    nodes: tuple[Mapping[str, int], ...]
+    """Per feed, device -> how many nodes ran there."""
+    failures: tuple[str, ...] = ()
+    """What fell back from a device that had taken it."""
+    layers: LayerReport | None = None
+    """Which nodes are wrong, where that was asked for; of the first feed whose outputs differ, else of the first."""
+
+    @property
+    def compared(self) -> int:
+        """How many nodes ran on the devices in question, in the feed with the fewest."""
+        return min((sum(map(counts.__getitem__, self._compared_devices)) for counts in self.nodes), default=0)
+
+    @property
+    def agrees(self) -> bool:
+        """Nodes ran on the devices for every feed, nothing fell back, and every output is within the tolerance."""
+        within = all(difference.agrees for difference in self.differences)
+        return within and self.compared > 0 and not self.failures
+
+    @property
+    def _compared_devices(self) -> tuple[str, ...]:
+        """Those before the CPU; where there is none, the CPU is compared with itself."""
+        return self.devices[: self.devices.index(CPU)] or self.devices
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "devices": list(self.devices),
+            "relative_tolerance": self.relative_tolerance,
+            "absolute_tolerance": self.absolute_tolerance,
+            "agrees": self.agrees,
+            "nodes": [dict(counts) for counts in self.nodes],
+            "failures": list(self.failures),
+            **({} if self.layers is None else {"layers": self.layers.to_dict()}),
+            "outputs": [
+                {name: getattr(difference, name) for name in OutputDifference.__slots__}
+                for difference in self.differences
+            ],
+        }
+
+    def __str__(self) -> str:
+        """Where the nodes ran, what fell back, and one line per output."""
+        tolerance = f"{self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
+        head = f"{', '.join(self.devices)} against cpu, tolerance {tolerance}"
+        failures = (f"  fell back: {failure}" for failure in self.failures)
+        layers = [] if self.layers is None else [str(self.layers)]
+        return "\n".join([self._where(), head, *failures, *map(_line, self.differences), *layers])
+
+    def _where(self) -> str:
+        """Of the feed with the fewest nodes on the devices."""
+        devices = self._compared_devices
+        counts = min(self.nodes, key=lambda counts: sum(map(counts.__getitem__, devices)), default=Counter[str]())
+        total = sum(counts.values())
+        if not self.compared:
+            names = ", ".join(devices)
+            return f"none of {total} nodes ran on {names}: nothing was compared; `nnadapter report` says why"
+        first, *remaining_devices = devices
+        spare = (device for device, number in counts.items() if number and device not in devices)
+        ran = f"{counts[first]} of {total} nodes ran on {first}"
+        return ", ".join((ran, *(f"{counts[device]} on {device}" for device in (*remaining_devices, *spare))))
+
+
+def compare(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    devices: DeviceRequest | Sequence[DeviceRequest],
+    feeds: Mapping[str, Array] | Iterable[Mapping[str, Array]] | None = None,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    relative_tolerance: float = RELATIVE_TOLERANCE,
+    absolute_tolerance: float = ABSOLUTE_TOLERANCE,
+    layers: bool = False,
+    save: str | os.PathLike[str] | None = None,
+    rules_out: str | os.PathLike[str] | None = None,
+) -> CompareReport:
+    """Run `model` on the devices and on the CPU alone, and compare every output.
+
+    Args:
+        model: path, contents, or `onnx.ModelProto`.
+        devices: as for `InferenceSession`.
+        feeds: one feed or several; seeded random numbers if none is given.
+        input_shapes: for random feeds, shapes of inputs whose sizes the model leaves open.
+        options: how the session on the devices decides.
+        relative_tolerance: allowed difference over the CPU's value.
+        absolute_tolerance: allowed difference beside it.
+        layers: find the nodes that are wrong, by running parts of the model; see `nnadapter.session.comparison`.
+        save: with `layers`, a folder for a small model of what is found, with its tensors.
+        rules_out: with `layers`, a file to write the smallest set of pins found that makes the outputs agree.
+
+    Raises:
+        NNAdapterError: the model cannot be loaded, a device not be used, a feed does not fit, or a file not be written.
+        InvalidOptionError: a tolerance is no number of at least 0, or what goes with `layers` is given without.
+    """
+    _check_tolerances(relative=relative_tolerance, absolute=absolute_tolerance)
+    _check_paths(layers, save, rules_out)
+    # The trace is that of the one session, and parts of the model are not looked for by the next one.
+    # What is wrong is to be seen, and on the device.
+    chosen = replace(options_from(options), verify=None, shadow=None, background=False)
+    of_parts = replace(chosen, trace=None, cache_dir=False)
+    model = optional_part("paddle_model_as_onnx")(model, chosen)
+    compared = partial(ComparedRun, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)
+    gathered = _ComparisonState(compared)
+    with (
+        InferenceSession(model, devices=devices, options=chosen) as tested,
+        InferenceSession(model, devices=CPU) as reference,
+    ):
+        tolerances: Tolerances | None = None
+        names = [output.name for output in tested.get_outputs()]
+        for feed in _each_feed(feeds, model, input_shapes):
+            results, expected = tested.run(None, feed), results_of(reference, feed)
+            tolerances = tolerances or _tolerances(model, tested, feed, relative_tolerance, absolute_tolerance)
+            judged = _ReferenceValues(names, tolerances, expected)
+            if judged.differ(results):
+                judged.hold_to(_unoptimized_results(model, feed))
+            gathered.add(tested, feed, results, judged, tolerances)
+    telling = gathered.telling
+    return CompareReport(
+        devices=tested.devices,
+        relative_tolerance=relative_tolerance,
+        absolute_tolerance=absolute_tolerance,
+        differences=tuple(gathered.differences),
+        nodes=tuple(gathered.nodes),
+        failures=tuple(gathered.failures),
+        layers=search_layers(telling, save, rules_out) if layers and telling is not None else None,
+    )
+
+
+class _ReferenceValues:
+    """The values that the devices' results are held to: the CPU's, or the unoptimized CPU's where the CPU is off."""
+
+    def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
+        self.names, self._tolerances = names, tolerances
+        self.expected = list(expected)
+        self.wrong_on_cpu: set[str] = set()
+
+    def differ(self, results: Sequence[Any]) -> list[str]:
+        """Return the outputs that are beyond the tolerance."""
+        each = zip(self.names, results, self.expected, strict=True)
+        return [name for name, got, want in each if deviation(name, got, want, self._tolerances.of(name)).beyond]
+
+    def hold_to(self, unoptimized: Sequence[Any] | None) -> None:
+        """Replace what the CPU gave by the unoptimized CPU's results where these are others."""
+        if unoptimized is None:
+            return
+        cpu, self.expected = self.expected, list(unoptimized)
+        self.wrong_on_cpu = set(self.differ(cpu))
+        for at, name in enumerate(self.names):
+            if name not in self.wrong_on_cpu:
+                self.expected[at] = cpu[at]
+
+
+def _unoptimized_results(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: Mapping[str, Any]
+) -> list[Any] | None:
+    """Return the results of ONNX Runtime without optimizations; None if it fails."""
+    try:
+        with InferenceSession(model, unoptimized(), devices=CPU) as session:
+            return results_of(session, feed)
+    except NNAdapterError:
+        return None
+
+
+class _ComparisonState:
+    """What was seen of a comparison, feed by feed."""
+
+    def __init__(self, compared: Callable[..., ComparedRun]) -> None:
+        self._compared = compared
+        self.differences: list[OutputDifference] = []
+        self.nodes: list[Mapping[str, int]] = []
+        self.failures: dict[str, None] = {}
+        self.telling: ComparedRun | None = None
+        """The first feed on which the devices differ, or else the first."""
+
+    def add(
+        self,
+        tested: InferenceSession,
+        feed: Mapping[str, Array],
+        results: Sequence[Any],
+        judged: _ReferenceValues,
+        tolerances: Tolerances,
+    ) -> None:
+        """Compare the results of one run."""
+        report, names, expected = tested.report(), judged.names, judged.expected
+        computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
+        of_feed = [
+            replace(
+                _difference(len(self.nodes), name, got, expected_value, tolerances.of(name), computed),
+                cpu_differs=name in judged.wrong_on_cpu,
+            )
+            for name, got, expected_value in zip(names, results, expected, strict=True)
+        ]
+        self.differences += of_feed
+        self.nodes.append(nodes_run(report, tested.provenance))
+        self.failures.update(dict.fromkeys(failures_of(report)))
+        agrees = all(difference.agrees for difference in of_feed)
+        if self.telling is None or (self.telling.agrees and not agrees):
+            of_names = dict(zip(names, expected, strict=True))
+            self.telling = self._compared(
+                tolerances=tolerances, feed=feed, expected=of_names, agrees=agrees, report=report
+            )
+
+
+def failures_of(report: PartitionReport) -> Iterator[str]:
+    """What a report says of what fell back."""
+    exempt_prefixes = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, optional_part("openvino_divided_chains"))
+    return (
+        note for note in report.notes if not note.startswith(exempt_prefixes) and not note.endswith(NO_STORED_PROGRAM)
+    )
+
+
+def _check_tolerances(**tolerances: float) -> None:
+    for name, value in tolerances.items():
+        if not value >= 0:  # nor is NaN, by which everything would be off
+            raise InvalidOptionError(f"the {name} tolerance is a number of at least 0, got {value!r}")
+
+
+def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:
+    """Refuse paths that nothing would be written to, or that cannot be written, before anything is run."""
+    if not layers and (save is not None or rules_out is not None):
+        raise InvalidOptionError(
+            "save and rules_out are written of what layers find; pass layers=True, or --layers on the command line"
+        )
+    for path, folder in ((save, True), (rules_out, False)):
+        if path is not None:
+            check_writable(Path(path), folder=folder)
+
+
+def _each_feed(
+    feeds: Mapping[str, Array] | Iterable[Mapping[str, Array]] | None,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+) -> Iterable[Mapping[str, Array]]:
+    if feeds is None:
+        return [random_feed(model, input_shapes)]
+    return [feeds] if isinstance(feeds, Mapping) else feeds
+
+
+def _tolerances(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    session: InferenceSession,
+    feed: Mapping[str, Any],
+    relative: float,
+    absolute: float,
+) -> Tolerances:
+    """What is allowed; the model is read again only where outputs may be quantized."""
+    outputs = session.get_outputs()
+    names, quantized = frozenset(output.name for output in outputs), frozenset[str]()
+    if any("int" in output.type for output in outputs):
+        prepared = prepare(load_model(source))
+        shapes = default_shapes(prepared, shapes_of(feed))
+        quantized = quantized_values(specialize(prepared, shapes).graph) & names
+    return Tolerances(relative=relative, absolute=absolute, outputs=names, quantized=quantized)
+
+
+def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
+    """What a session on the CPU alone gives, in the types that sessions on devices give."""
+    results = zip(session.run(None, feed), session.get_outputs(), strict=True)
+    return [declared(result, output.type) for result, output in results]
+
+
+def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
+    """Device -> how many nodes ran there in the last run, wherever the plan had put them."""
+    assert provenance is not None, "a run leaves its provenance"
+    nodes = {segment.index: len(segment.nodes) for segment in report.segments}
+    counts = Counter[str](dict.fromkeys(report.devices, 0))
+    for step in provenance.steps:
+        counts[step.device] += nodes.get(step.segment, 0)
+    return counts
+
+
+def _constant(name: str, expected: Any, computed: Collection[str]) -> str:
+    """Why an output says little, if it does."""
+    if name not in computed:
+        return "known before the run"
+    values: Array = expected.reshape(-1) if isinstance(expected, np.ndarray) else np.empty(0)
+    first = values[:1]
+    same = (values == first) | ((values != values) & (first != first))  # what is not equal to itself is no number
+    return f"every element is {first[0]}" if values.size > 1 and same.all() else ""
+
+
+def _difference(
+    feed: int, name: str, got: Any, expected: Any, tolerance: Tolerance, computed: Collection[str]
+) -> OutputDifference:
+    off = deviation(name, got, expected, tolerance)
+    dtype, shape = _described(got)
+    return OutputDifference(
+        feed=feed,
+        name=name,
+        dtype=dtype,
+        shape=shape,
+        largest_absolute=off.largest_absolute,
+        largest_relative=off.largest_relative,
+        beyond=off.beyond,
+        agrees=not off.beyond,
+        steps=tolerance.steps,
+        constant=_constant(name, expected, computed),
+    )
+
+
+def _described(value: Any) -> tuple[str, tuple[int, ...]]:
+    """Data type and shape; of a sequence its length, of an optional without contents nothing."""
+    if isinstance(value, list):
+        return "sequence", (len(value),)
+    if value is None:
+        return "nothing", ()
+    dtype = np.asarray(value).dtype
+    return "string" if dtype.kind in "OUS" else dtype.name, np.shape(value)
+
+
+def _line(difference: OutputDifference) -> str:
+    verdict = "agrees" if difference.agrees else f"DIFFERS in {difference.beyond} elements"
+    steps = ", quantized values may be off by 1" if difference.steps else ""
+    constant = f", constant: {difference.constant}" if difference.constant else ""
+    largest = f"{difference.largest_absolute:.3g} absolute, {difference.largest_relative:.3g} relative"
+    head = f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}"
+    if difference.cpu_differs:
+        verdict += (
+            " with the unoptimized CPU, from which cpu DIFFERS"
+            if difference.agrees
+            else (" from the unoptimized CPU, from which cpu DIFFERS as well")
+        )
+    return f"{head}: {verdict}, largest difference {largest}{steps}{constant}"

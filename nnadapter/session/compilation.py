@@ -1,0 +1,483 @@
+"""Compilation of a model on one device, its program as bytes, and executions of the program.
+
+Programs as bytes: what the driver wrote, with the names and types that an execution needs in front of it.
+
+Bytes are an `Envelope`: its header is the message `Signature` of nnadapter/ir/model.proto, its contents are the
+driver's own bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from nnadapter import errors
+from nnadapter.drivers.boundary import (
+    ask_admission,
+    ask_supported,
+    check_results,
+    check_tensors,
+    checked_program,
+    create_execution,
+    read_only,
+)
+from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.envelope import ADVICE, Envelope
+from nnadapter.drivers.failures import named_call
+from nnadapter.drivers.interface import Admission, DeviceTensor, Program
+from nnadapter.drivers.interface import Execution as DriverExecution
+from nnadapter.drivers.registry import device_lock
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import Array, Operand
+from nnadapter.ir.verification import verify
+from nnadapter.session.device import Context, Handle
+from partition.verdict import Supported, Unsupported, Verdict
+
+_ENVELOPE = Envelope(magic=b"NNAPROG\0", version=2)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSignature:
+    """What goes into a program and comes out of it."""
+
+    device: str
+    """The device that it was compiled for."""
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+
+
+def seal(signature: ProgramSignature, contents: bytes) -> bytes:
+    """Return a driver's bytes with the signature of the program in front."""
+    from nnadapter.ir.protobuf.serialization import new, write_operand
+
+    message = new("Signature")
+    message.device = signature.device
+    for rows, operands in ((message.inputs, signature.inputs), (message.outputs, signature.outputs)):
+        for operand in operands:
+            write_operand(rows.add(), operand)
+    header = message.SerializeToString(deterministic=True)
+    return _ENVELOPE.close(header, [contents])
+
+
+def unseal(blob: bytes, device: str) -> tuple[ProgramSignature, bytes]:
+    """Return the signature and the driver's bytes of a program for `device`.
+
+    Raises:
+        IncompatibleProgramError: the bytes are damaged, or from another version or device.
+    """
+    header, contents = _ENVELOPE.open(blob)
+    signature = _signature(header)
+    if signature.device != device:
+        raise errors.IncompatibleProgramError(
+            f"the program was compiled for device {signature.device!r}, got a context of {device!r}; {ADVICE}"
+        )
+    return signature, bytes(contents)
+
+
+def _signature(header: bytes) -> ProgramSignature:
+    from nnadapter.ir.protobuf.serialization import parse, read_operand, refuse_unknown
+
+    try:
+        message = parse("Signature", header)
+        refuse_unknown(message)
+        inputs, outputs = (tuple(map(read_operand, rows)) for rows in (message.inputs, message.outputs))
+    except errors.InvalidModelError as error:
+        raise errors.IncompatibleProgramError(f"the program does not say what goes in and out: {error}") from error
+    return ProgramSignature(message.device, inputs, outputs)
+
+
+_MOST_SHOWN = 3
+
+
+class Compilation(Handle):
+    """A model on its way to a program. Safe to use from many threads.
+
+    Source: NNAdapterCompilation_create, _finish, NNAdapterModel_getSupportedOperations.
+
+    Args:
+        context: where it is to run.
+        model: what `ModelBuilder.finish` gave. It is checked as a whole; nothing is compiled before `compile`.
+
+    Raises:
+        InvalidModelError: the model contradicts itself, or is none.
+        InvalidOptionError: the context is none.
+        ClosedError: the context was closed.
+    """
+
+    def __init__(self, context: Context, model: Model) -> None:
+        _check_context(context)
+        if not isinstance(model, Model):
+            raise errors.InvalidModelError(
+                f"a compilation takes what ModelBuilder.finish gave, got {type(model).__name__}; finish the model first"
+            )
+        verify(model)
+        signature = ProgramSignature(
+            context.device.name,
+            tuple(model.operands[index] for index in model.inputs),
+            tuple(model.operands[index] for index in model.outputs),
+        )
+        self._begin(context, model, signature)
+
+    def _begin(self, context: Context, model: Model | None, signature: ProgramSignature) -> None:
+        self._context = context
+        self._model = model
+        self._signature = signature
+        super().__init__(context)
+
+    @classmethod
+    def deserialize(cls, context: Context, blob: bytes) -> Self:
+        """Return the compilation that `serialize` wrote, compiled as it was.
+
+        Raises:
+            IncompatibleProgramError: the bytes are damaged, from another version or device, or were compiled under
+                options that do not fit the context's.
+            InvalidOptionError: the context is none.
+        """
+        _check_context(context)
+        signature, contents = unseal(blob, context.device.name)
+        compilation = cls.__new__(cls)
+        compilation._begin(context, None, signature)
+        try:
+            compilation._set_program(
+                checked_program(compilation._call("deserialize")(context.driver_context.deserialize, contents))
+            )
+        except errors.IncompatibleProgramError:
+            raise
+        except errors.FAILURES as error:
+            raise errors.IncompatibleProgramError(
+                f"device {context.device.name!r} did not deserialize the program: {errors.describe(error)}; "
+                "compile it again"
+            ) from error
+        return compilation
+
+    @property
+    def context(self) -> Context:
+        """Where it runs."""
+        return self._context
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """Names and types of what an execution is given, in order."""
+        return self._signature.inputs
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """Names and types of what an execution gives back, in order."""
+        return self._signature.outputs
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What the device says of each operation, in the model's order, not compiling; empty for a deserialized one."""
+        if self._model is None:
+            return ()
+        with self._lock:
+            self.check_open()
+            count = len(self._model.operations)
+            return tuple(self._call("supported")(ask_supported, self._context.driver_context, self._model, count))
+
+    @cached_property
+    def admission(self) -> Admission:
+        """What the device says of the model as a whole: a verdict, and facts such as bytes of memory.
+
+        The verdict is that of the first refused operation if there is one; a deserialized program is admitted.
+        """
+        refused = next((verdict for verdict in self.verdicts if isinstance(verdict, Unsupported)), None)
+        if refused is not None or self._model is None:
+            return Admission() if refused is None else Admission(verdict=refused)
+        with self._lock:
+            self.check_open()
+            admission: Admission = self._call("admit")(ask_admission, self._context.driver_context, self._model)
+            return admission
+
+    def compile(self) -> Self:
+        """Have the device make its program, if it did not yet; return the compilation itself.
+
+        Raises:
+            NotDelegatedError: the device refuses an operation, or the model as a whole.
+            CompilationError: it said yes and could not compile.
+        """
+        self.program()
+        return self
+
+    def program(self) -> Program:
+        """The driver's own program, compiled now if it was not yet; errors as in `compile`."""
+        with self._lock:
+            self.check_open()
+            if self._owned is None:
+                assert self._model is not None, "a deserialized compilation has its program"
+                self._refuse(self._model)
+                self._set_program(self._compiled(self._model))
+            assert isinstance(self._owned, Program)
+            return self._owned
+
+    def serialize(self) -> bytes | None:
+        """The program as bytes that `deserialize` takes, compiled now if it was not yet; None where the driver cannot.
+
+        Raises:
+            NotDelegatedError, CompilationError: as in `compile`.
+            DriverError: the driver failed to write it.
+        """
+        program = self.program()
+        try:
+            contents = program.serialize()
+        except errors.FAILURES as error:
+            name = self._context.device.name
+            raise errors.DriverError(
+                f"device {name!r} did not serialize the program: {errors.describe(error)}; report it to the vendor",
+                device=name,
+            ) from error
+        return None if contents is None else seal(self._signature, contents)
+
+    def __repr__(self) -> str:
+        """The kind, the device and what goes in and out."""
+        names = (", ".join(operand.name for operand in operands) for operands in (self.inputs, self.outputs))
+        return f"Compilation({self._context.device.name!r}: {' -> '.join(names)})"
+
+    def _refuse(self, model: Model) -> None:
+        """Raise what says why the device does not take the model, if it does not."""
+        refused = [
+            (operation, position, verdict)
+            for position, (operation, verdict) in enumerate(zip(model.operations, self.verdicts, strict=True))
+            if not isinstance(verdict, Supported)
+        ]
+        admission_verdict = self.admission.verdict
+        if not refused and isinstance(admission_verdict, Supported):
+            return
+        name = self._context.device.name
+        because = [
+            f"operation {position} {operation.type} ({_output_names(model, operation)}): {verdict}"
+            for operation, position, verdict in refused[:_MOST_SHOWN]
+        ] or [str(admission_verdict)]
+        more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
+        raise errors.NotDelegatedError(
+            f"device {name!r} does not take the model: {'; '.join(because)}{more}",
+            device=name,
+            nodes=[model.operands[index].name for operation, _, _ in refused for index in operation.outputs],
+        )
+
+    def _call(self, call: str) -> Callable[..., Any]:
+        return named_call(self._context.device.name, call)
+
+    def _compiled(self, model: Model) -> Program:
+        try:
+            return checked_program(self._call("compile")(self._context.driver_context.compile, model))
+        except errors.FAILURES as error:
+            name = self._context.device.name
+            raise errors.CompilationError(
+                f"device {name!r} took the model and failed to compile it: {errors.describe(error)}; "
+                "report it to the vendor",
+                device=name,
+            ) from error
+
+    def _set_program(self, program: Program) -> None:
+        self._owned = program
+
+
+def _check_context(context: object) -> None:
+    if not isinstance(context, Context):
+        raise errors.InvalidOptionError(
+            f"a compilation is made in a nnadapter.Context, got {context!r}; make one on a device"
+        )
+
+
+def _output_names(model: Model, operation: Operation) -> str:
+    return ", ".join(repr(model.operands[index].name) for index in operation.outputs)
+
+
+class Execution(Handle):
+    """One set of buffers of a program: set the inputs, compute, fetch the outputs.
+
+    An execution computes in one thread at a time; others wait. Executions of one compilation compute side by side,
+    unless the device does one thing at a time (`device.capability.threading`): then these wait too.
+
+    Source: NNAdapterExecution_create, _setInput, _setOutput, _compute.
+
+    Args:
+        compilation: what is to run; compiled now if it was not yet.
+
+    Raises:
+        NotDelegatedError, CompilationError: as in `Compilation.compile`.
+        InvalidModelError: `compilation` is none.
+        ExecutionError: the driver gave no execution.
+        ClosedError: the compilation was closed.
+    """
+
+    def __init__(self, compilation: Compilation) -> None:
+        if not isinstance(compilation, Compilation):
+            raise errors.InvalidModelError(
+                f"an execution is made of a nnadapter.Compilation, got {type(compilation).__name__}; compile it first"
+            )
+        program = compilation.program()
+        device = compilation.context.device
+        self._compilation = compilation
+        self._device = device.name
+        self._call = named_call(device.name, "compute")
+        self._inputs, self._outputs = compilation.inputs, compilation.outputs
+        self._expected = [(output.type.dimensions, output.type.dtype.array_type) for output in self._outputs]
+        self._names = [operand.name for operand in self._outputs]
+        self._arrays: list[Array | None] = [None] * len(self._inputs)
+        self._results: Sequence[Array] | None = None
+        self._turn: AbstractContextManager[Any] = (
+            device_lock(device.name) if device.capability.threading is Threading.SERIAL else nullcontext()
+        )
+        try:
+            self._execution: DriverExecution = named_call(device.name, "create_execution")(create_execution, program)
+        except errors.FAILURES as error:
+            raise self._failed("did not give an execution", error) from error
+        super().__init__(compilation, self._execution)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """Names and types of what it is given, in order."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """Names and types of what it gives back, in order."""
+        return self._outputs
+
+    def set_input(self, which: str | int, array: Array) -> None:
+        """Set one input; it stays set for later runs. The array is not copied, so do not change it before `compute`.
+
+        Args:
+            which: the input's name or its position.
+            array: of exactly the input's data type and dimensions.
+
+        Raises:
+            InputTypeError: it has another data type, or is no array.
+            InvalidInputError: there is no such input, or it has other dimensions.
+        """
+        position = _position(which, self._inputs, "input")
+        _check(self._inputs[position], array)
+        with self._lock:
+            self.check_open()
+            self._arrays[position] = read_only(array)
+            self._results = None
+
+    def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
+        """Set several inputs: by name, or all of them by position; see `set_input`."""
+        if not isinstance(arrays, Collection):
+            raise errors.InvalidInputError(f"inputs are {arrays!r}, expected arrays by name, or a list of them")
+        if not isinstance(arrays, Mapping) and len(arrays) != len(self._inputs):
+            raise errors.InvalidInputError(
+                f"got {len(arrays)} inputs, expected {len(self._inputs)} ({_names(self._inputs)})"
+            )
+        for which, array in arrays.items() if isinstance(arrays, Mapping) else enumerate(arrays):
+            self.set_input(which, array)
+
+    def compute(self) -> tuple[Array, ...]:
+        """Run the program once on the inputs that are set, and return the outputs in order.
+
+        They are the caller's own arrays, which no later run writes to. `output` gives the same ones.
+
+        Raises:
+            MissingInputError: an input is not set.
+            ExecutionError: the device failed, or gave something else than the model says.
+        """
+        with self._lock:
+            self.check_open()
+            inputs = [array for array in self._arrays if array is not None]
+            if len(inputs) < len(self._arrays):
+                pairs = zip(self._inputs, self._arrays, strict=True)
+                missing = next(operand.name for operand, array in pairs if array is None)
+                raise errors.MissingInputError(f"input {missing!r} is not set; call set_input first", name=missing)
+            self._results = None
+            self._results = self._computed(inputs)
+            return tuple(self._results)
+
+    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        """Run the program once from memory of the device into new memory of it; inputs that are set are not looked at.
+
+        Returns:
+            The outputs, whose memory is the caller's to free; None, and nothing was done, where the driver cannot.
+
+        Raises:
+            ExecutionError: the device failed.
+        """
+        with self._lock:
+            self.check_open()
+            try:
+                with self._turn:
+                    computed = self._call(self._execution.compute_on_device, inputs)
+                return None if computed is None else check_tensors(computed, self._names, self._expected, inputs)
+            except errors.FAILURES as error:
+                raise self._failed("failed while it computed", error) from error
+
+    def output(self, which: str | int) -> Array:
+        """Return one output of the last run, by name or position: the very array that `compute` returned, no copy.
+
+        Raises:
+            InvalidInputError: there is no such output.
+            ExecutionError: nothing was computed since the inputs were set.
+        """
+        position = _position(which, self._outputs, "output")
+        with self._lock:
+            self.check_open()
+            if self._results is None:
+                raise errors.ExecutionError("nothing was computed since the inputs were set; call compute first")
+            return self._results[position]
+
+    def __repr__(self) -> str:
+        """The kind and what runs."""
+        return f"Execution({self._compilation})"
+
+    def _computed(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        try:
+            with self._turn:
+                results = self._call(self._execution.compute, inputs)
+            return [_copy_if_shared(result, inputs) for result in check_results(results, self._names, self._expected)]
+        except errors.FAILURES as error:
+            raise self._failed("failed while it computed", error) from error
+
+    def _failed(self, failure: str, error: BaseException) -> errors.NNAdapterError:
+        if isinstance(error, _TELLING):
+            return error
+        return errors.ExecutionError(
+            f"device {self._device!r} {failure}: {errors.describe(error)}", device=self._device
+        )
+
+
+_TELLING = (errors.CancelledError, errors.DeviceLostError, errors.OutOfMemoryError, errors.TransientError)
+"""Errors of drivers that say more than that the run failed."""
+
+
+def _position(which: str | int, operands: Sequence[Operand], kind: str) -> int:
+    if isinstance(which, str):
+        names = [operand.name for operand in operands]
+        if which in names:
+            return names.index(which)
+        raise errors.InvalidInputError(f"there is no {kind} {which!r}; {errors.close_names(which, names)}", name=which)
+    if not isinstance(which, int) or not 0 <= which < len(operands):
+        raise errors.InvalidInputError(
+            f"there is no {kind} {which!r}, expected a name or a position below {len(operands)} ({_names(operands)})"
+        )
+    return which
+
+
+def _names(operands: Sequence[Operand]) -> str:
+    return ", ".join(operand.name for operand in operands)
+
+
+def _check(operand: Operand, array: object) -> None:
+    type_, name = operand.type, operand.name
+    if not isinstance(array, np.ndarray):
+        raise errors.InputTypeError(
+            f"input {name!r} is {type(array).__name__}, expected a numpy array of {type_}", name=name
+        )
+    if array.dtype != type_.dtype.array_type:
+        raise errors.InputTypeError(f"input {name!r} is {array.dtype}{list(array.shape)}, expected {type_}", name=name)
+    if array.shape != type_.dimensions:
+        raise errors.InvalidInputError(
+            f"input {name!r} is {array.dtype}{list(array.shape)}, expected {type_}", name=name
+        )
+
+
+def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
+    """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
+    is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
+    return result.copy() if is_shared else result

@@ -1,0 +1,345 @@
+"""Devices by name, the process's default devices, and contexts: devices opened with options."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+from nnadapter.drivers.boundary import blamed_nodes, open_context
+from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, ModelForm, OptionValue, Profile
+from nnadapter.drivers.interface import Admission, Compatibility, Program, SegmentModel
+from nnadapter.drivers.interface import Context as DriverContext
+from nnadapter.drivers.registry import devices as _registered
+from nnadapter.drivers.registry import open_device, open_isolated
+from nnadapter.drivers.selection import canonical, select_one
+from nnadapter.drivers.tensor_copies import TENSORS
+from nnadapter.errors import (
+    FAILURES,
+    ClosedError,
+    CompilationError,
+    DriverError,
+    InvalidOptionError,
+    NNAdapterError,
+    describe,
+)
+from nnadapter.ir.model import Model
+from nnadapter.kernels import calling_kernels
+from nnadapter.options import default_devices, set_default_devices
+from nnadapter.process.forking import new_re_lock
+from nnadapter.process.resources import Closable, close_all
+from nnadapter.traces.trace import Trace
+from partition.verdict import SUPPORTED, Supported, Unsupported, Verdict
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.kernel import Kernel
+    from nnadapter.exporting.export import Export
+
+
+class ExportingContext(DriverContext):
+    """A context that writes adapter IR as ONNX; a model that is ONNX already goes on as it is.
+
+    Args:
+        inner: the driver's own.
+        capability: of its device.
+    """
+
+    def __init__(self, inner: DriverContext, capability: Capability) -> None:
+        self.inner = inner
+        self._capability = capability
+        self._exports: WeakKeyDictionary[Model, Export] = WeakKeyDictionary()
+
+    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
+        """See `Context.supported`: per operation, why ONNX cannot say it, or what the device says of its nodes."""
+        if not isinstance(model, Model):
+            return self.inner.supported(model)
+        exported = self._exported(model)
+        count = len(exported.model.graph.node)
+        by_node = list(self.inner.supported(exported.model))
+        if len(by_node) != count:
+            raise DriverError(f"the driver gave {len(by_node)} verdicts for {count} nodes, expected one for each")
+        return [
+            exported.refusals.get(position) or _joined([by_node[node] for node in nodes])
+            for position, nodes in enumerate(exported.nodes)
+        ]
+
+    def admit(self, model: SegmentModel) -> Admission:
+        """See `Context.admit`."""
+        if not isinstance(model, Model):
+            return self.inner.admit(model)
+        exported = self._exported(model)
+        for refusal in exported.refusals.values():
+            return Admission(verdict=refusal)
+        admission = self.inner.admit(exported.model)
+        if not isinstance(admission, Admission) or not admission.runs_as:
+            return admission  # whoever asked looks at what it is
+        is_complete = len(admission.runs_as) == len(exported.model.graph.node)
+        runs_as = tuple(admission.runs_as[nodes[0]] for nodes in exported.nodes) if is_complete else ()
+        return replace(admission, runs_as=runs_as)
+
+    def profile(self) -> Profile | None:
+        """See `Context.profile`."""
+        return self.inner.profile()
+
+    def kernels(self) -> Sequence[Kernel]:
+        """See `Context.kernels`."""
+        return self.inner.kernels()
+
+    def compile(self, model: SegmentModel) -> Program:
+        """See `Context.compile`; operations are blamed, not nodes."""
+        return self._compiled(self.inner.compile, model)
+
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole_graph`; operations are blamed, not nodes."""
+        return self._compiled(self.inner.compile_whole_graph, model)
+
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.clone_with_constants`: ONNX models are compiled."""
+        return None if isinstance(model, Model) else self.inner.clone_with_constants(program, model)
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return self.inner.deserialize(blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`."""
+        return self.inner.deserialize_view(blob)
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`."""
+        return self.inner.check_blob(blob)
+
+    def with_trace(self, trace: Trace, lane: str) -> DriverContext:
+        """See `Context.with_trace`."""
+        return ExportingContext(self.inner.with_trace(trace, lane), self._capability)
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        self._exports.clear()
+        self.inner.close()
+
+    def _exported(self, model: Model) -> Export:
+        """The model as its device takes it, written once."""
+        export = self._exports.get(model)
+        if export is None:
+            from nnadapter.exporting.export import export_model  # loaded where a model is written
+            from nnadapter.onnx.references import inlined
+
+            export = export_model(model)
+            if not self._capability.supports_external_initializers:
+                export = replace(export, model=inlined(export.model))
+            self._exports[model] = export
+        return export
+
+    def _compiled(self, compile_model: Any, model: SegmentModel) -> Program:
+        if not isinstance(model, Model):
+            program: Program = compile_model(model)
+            return program
+        exported = self._exported(model)
+        for refusal in exported.refusals.values():
+            raise CompilationError(f"the model has an operation that ONNX cannot say: {refusal.detail}")
+        try:
+            program = compile_model(exported.model)
+        except CompilationError as error:
+            refused = _by_operation(blamed_nodes(error, len(exported.model.graph.node)), exported)
+            raise CompilationError(str(error), refused=refused) from error
+        return program
+
+
+def _joined(verdicts: Sequence[Verdict]) -> Verdict:
+    return next((verdict for verdict in verdicts if not isinstance(verdict, Supported)), SUPPORTED)
+
+
+def _by_operation(refused: Mapping[int, Unsupported], exported: Export) -> dict[int, Unsupported]:
+    blamed: dict[int, Unsupported] = {}
+    for position, nodes in enumerate(exported.nodes):
+        blamed.update((position, refused[node]) for node in nodes if node in refused)
+    return blamed
+
+
+def taking_ir(capability: Capability, context: DriverContext) -> tuple[Capability, DriverContext]:
+    """Return a context that takes adapter IR, and the capability that says so; both as they are if they do."""
+    if capability.form is ModelForm.IR:
+        return capability, context
+    return replace(capability, form=ModelForm.IR), ExportingContext(context, capability)
+
+
+class Handle:
+    """Something of a device. Closing is safe from any thread and more than once; it waits for what is under way.
+
+    Args:
+        parent: what it was made from, which closes it before itself.
+        owned: what its driver made for it, closed with it; a `close` that raises there is a DriverWarning.
+    """
+
+    def __init__(self, parent: Handle | None, owned: Closable | None = None) -> None:
+        self._lock = new_re_lock()
+        self._closed = False
+        self._owned = owned
+        self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
+        if parent is not None:
+            parent._adopt(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def check_open(self) -> None:
+        """Raise ClosedError if it was closed."""
+        if self._closed:
+            raise ClosedError(f"{self} is closed; make another one")
+
+    def close(self) -> None:
+        """Close what was made from it, then free what it holds. It is not to be used after it."""
+        with self._lock:
+            self._closed = True
+            children = list(self._children)
+        for child in children:
+            child.close()
+        with self._lock:
+            owned, self._owned = self._owned, None
+        if owned is not None:
+            close_all([owned])
+
+    def __enter__(self) -> Self:
+        """Itself, if it is open."""
+        self.check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _adopt(self, child: Handle) -> None:
+        with self._lock:
+            self.check_open()
+            self._children.add(child)
+
+
+class Device(Handle):
+    """One device. It is opened once per process and shared: to close this closes what was made from it, and no more.
+
+    Source: NNAdapterDevice_acquire, _release, _getName.
+    """
+
+    def __init__(self, name: str, isolate: bool = False) -> None:
+        self._name, self.is_isolated = canonical(name), isolate
+        """`is_isolated`: it has a process of its own."""
+        self._device = open_isolated(self._name) if isolate else open_device(self._name)
+        self._capability = self._device.capability
+        super().__init__(None)
+
+    @classmethod
+    def acquire(cls, name: str, *, isolate: bool = False) -> Self:
+        """Return the device called `name`: `fake_npu`, or `fake_npu:1` where a driver has several.
+
+        Args:
+            name: of the device.
+            isolate: it has a process of its own, so that a crash of its driver is an error (docs/isolation.md).
+
+        `nnadapter.devices()` lists them all, with the reason where one cannot be used.
+
+        Raises:
+            DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used here.
+            InvalidOptionError: `name` is no name.
+        """
+        return cls(name, isolate)
+
+    @property
+    def name(self) -> str:
+        """What a person writes to choose it."""
+        return self._name
+
+    @property
+    def capability(self) -> Capability:
+        """Its limits, its options, and what it takes, operation by operation."""
+        return self._capability
+
+    def memory_statistics(self) -> MemoryStatistics | None:
+        """How full its own memory is now; None where it has none, or its driver does not count.
+
+        Raises:
+            DriverError: the driver failed.
+        """
+        try:
+            TENSORS.free_orphans()
+            return self._device.memory_statistics()
+        except NNAdapterError:
+            raise
+        except FAILURES as error:
+            raise DriverError(
+                f"device {self._name!r} did not tell how full it is: {describe(error)}; report it to the vendor",
+                device=self._name,
+            ) from error
+
+    def __repr__(self) -> str:
+        """The kind and the name."""
+        return f"Device({self._name!r})"
+
+
+class Context(Handle):
+    """What compilations on a device are made in.
+
+    Source: NNAdapterContext_create, _destroy; options are typed and checked, not text.
+
+    Args:
+        device: an open device; for one that takes ONNX, models are written as that.
+        **options: options of the device by name; `device.capability.options` lists them.
+
+    Raises:
+        InvalidOptionError: an option does not exist or does not fit, or `device` is none.
+        DeviceUnavailableError: the driver gave no context.
+        ClosedError: the device was closed.
+    """
+
+    def __init__(self, device: Device, **options: Any) -> None:
+        if not isinstance(device, Device):
+            raise InvalidOptionError(f"a context is made on a nnadapter.Device, got {device!r}; use Device.acquire")
+        device.check_open()
+        selected = select_one(device.name, options, device.is_isolated)
+        self._device = device
+        self._options = MappingProxyType(dict(selected.options))
+        capability, context = taking_ir(device.capability, open_context(selected)[1])
+        self.driver_context = calling_kernels(device.name, capability, context)
+        """The driver's own context, with the device's custom kernels around it where there are any."""
+        super().__init__(device, self.driver_context)
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self._device
+
+    @property
+    def options(self) -> Mapping[str, OptionValue]:
+        """Every option with its value."""
+        return self._options
+
+    def __repr__(self) -> str:
+        """The kind and the device."""
+        return f"Context({self._device.name!r})"
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """Every device of every driver, available or not, each with its reason."""
+    return _registered()
+
+
+def set_device(name: str) -> None:
+    """Make `name` the device of sessions that name none.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used.
+    """
+    open_device(name)
+    set_default_devices([name])
+
+
+def get_device() -> str:
+    """The first device of sessions that name none."""
+    return default_devices()[0]

@@ -1,0 +1,219 @@
+"""Memory layouts of tensors, views that PyTorch creates outside sessions, and versions of PyTorch and its exporter."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import fx
+
+from nnadapter.errors import MissingExtraError
+
+PACKAGES: Mapping[str, tuple[int, int]] = MappingProxyType({"torch": (2, 13), "onnxscript": (0, 7)})
+"""Package -> the lowest version that was tried: names inside of PyTorch are used, which come and go."""
+
+
+def require_torch(feature: str) -> None:
+    """Refuse `feature` where PyTorch or its exporter to ONNX is missing or too old; nothing is imported.
+
+    Raises:
+        MissingExtraError: it is; the message says what to install.
+    """
+    for package, lowest in PACKAGES.items():
+        version = _version(package)
+        if version is None or _numbers(version) < lowest:
+            requirement = f"{package} {'.'.join(map(str, lowest))} or later"
+            status = f"{package} {version} is here" if version else "it is not installed"
+            raise MissingExtraError(
+                f"{feature} needs {requirement}, and {status}; run: pip install -U 'nnadapter[torch]'",
+                extra="torch",
+                package=package,
+            )
+
+
+def other_torch(feature: str, error: ImportError) -> MissingExtraError:
+    """Return what to raise where a PyTorch that is new enough lacks a name that `feature` needs."""
+    lowest = ".".join(map(str, PACKAGES["torch"]))
+    message = " ".join(str(error).split())
+    return MissingExtraError(
+        f"{feature} was made for torch {lowest}, and torch {_version('torch')} differs inside: {message}; "
+        f"run: pip install 'torch=={lowest}.*'",
+        extra="torch",
+        package="torch",
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+_LOGS = {
+    **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
+    **dict.fromkeys(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.export")), logging.CRITICAL),
+}
+"""From which level on they are heard: the exporter, the packages that it writes ONNX with, and what logs a traceback
+for inputs that a module does not take, or for a file that is no program, where an error is raised as well."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep back what the exporter logs and warns of (packages that are not here, its own old interfaces)."""
+    levels = {log: log.level for log in _LOGS}
+    for log, level in _LOGS.items():
+        log.setLevel(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for log, level in levels.items():
+            log.setLevel(level)
+
+
+Order = tuple[int, ...]
+
+
+def order_of(like: Any) -> Order | None:
+    """Return the axes of a tensor from the one that varies slowest in memory; None where that is their own order.
+
+    Expanded tensors, parts of which lie in the same place, have none.
+    """
+    strides = [_number(stride) for stride in like.stride()]
+    if 0 in strides:
+        return None
+    order = tuple(sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis)))
+    moved = [axis for axis in order if _number(like.shape[axis]) != 1]
+    return order if moved != sorted(moved) else None
+
+
+def strides_of_one(like: Any) -> tuple[int, ...] | None:
+    """Return the strides of a tensor of known sizes that differ from rows along axes of one element alone, or None."""
+    if any(isinstance(size, torch.SymInt) for size in (*like.shape, *like.stride())) or 0 in like.shape:
+        return None
+    step, differs = 1, False
+    for size, stride in reversed(list(zip(like.shape, like.stride(), strict=True))):
+        if stride != step:
+            if size != 1 or not stride:
+                return None
+            differs = True
+        step *= size
+    return tuple(like.stride()) if differs else None
+
+
+def laid_out(order: Order) -> Callable[[Any], Any]:
+    """Return what copies a tensor so that its axes vary in `order`, the slowest first."""
+    back = tuple(order.index(axis) for axis in range(len(order)))
+    return lambda tensor: tensor.permute(order).contiguous().permute(back)
+
+
+def lying_as(like: Any) -> Callable[[Any], Any] | None:
+    """Return what gives a tensor as `like` lies in memory: a copy, if it lies otherwise. None where that is in rows."""
+    order = order_of(like) if isinstance(like, torch.Tensor) else None
+    if order is None:
+        return None
+    arrange = laid_out(order)
+    return lambda tensor: tensor if order_of(tensor) == order else arrange(tensor)
+
+
+def without_elements(like: Any) -> Callable[[Sequence[int]], Any]:
+    """Return what makes a tensor of a shape that has no elements, with the strides of PyTorch's own."""
+    order = order_of(like) or tuple(range(like.ndim))
+    back = tuple(order.index(axis) for axis in range(len(order)))
+    return lambda shape: torch.empty([shape[axis] for axis in order], dtype=like.dtype).permute(back)
+
+
+def bytes_of(like: Any) -> int:
+    """Return how many bytes a tensor, or a size, takes; where sizes are open, in the first call."""
+    if not isinstance(like, torch.Tensor):
+        return 8
+    return prod(map(_number, like.shape)) * int(like.dtype.itemsize)
+
+
+def _number(size: Any) -> int:
+    """A size, or what it was in the first call where it is open."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+
+
+_UNSAFE = (torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default)
+"""Operators that give views, though their schema does not say so."""
+
+
+def is_view(node: fx.Node) -> bool:
+    """Return whether a node of a graph in ATen gives a tensor, or several, in the memory of the one that it reads."""
+    if node.target is operator.getitem:
+        return is_view(node.all_input_nodes[0])
+    return node.target in _UNSAFE or bool(getattr(node.target, "is_view", False))
+
+
+def part_views(
+    graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
+) -> None:
+    """Give who reads a view outside of sessions views of its own, where operators in sessions read one on the way too.
+
+    1. They begin at what is no view, so all of them stay in PyTorch.
+    2. The graph's results are read so, but for those in `computed`, whose memory nobody sees: they stay as they are.
+    3. So is what nodes in `outside_nodes` read, which stay in PyTorch.
+    """
+    graph, views = graph_module.graph, last_views(graph_module, computed, outside_nodes)
+    end = graph.output_node()
+    copies: dict[fx.Node, fx.Node] = {}
+    for reader in [node for node in graph.nodes if node is end or node in outside_nodes]:
+        excluded = computed if reader is end else ()
+        for node in [
+            input_node
+            for input_node in reader.all_input_nodes
+            if input_node not in excluded and not _stays(input_node, views)
+        ]:
+            reader.replace_input_with(node, _copied(node, copies))
+    if copies:
+        graph.eliminate_dead_code()
+        graph_module.recompile()
+
+
+def _stays(node: fx.Node, views: set[fx.Node]) -> bool:
+    """Whether a node stays in PyTorch with all the views that it comes by, or is no view."""
+    return not is_view(node) or (
+        node in views and all(_stays(input_node, views) for input_node in node.all_input_nodes)
+    )
+
+
+def _copied(node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
+    if not is_view(node):
+        return node
+    if node not in copies:
+        read = {input_node: _copied(input_node, copies) for input_node in node.all_input_nodes}
+        with node.graph.inserting_after(node):
+            copies[node] = node.graph.node_copy(node, read.__getitem__)
+    return copies[node]
+
+
+def last_views(
+    graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
+) -> set[fx.Node]:
+    """Return the views that only such views, nodes in `outside_nodes` and the results read; but none in `computed`."""
+    views: set[fx.Node] = set()
+    for node in reversed(graph_module.graph.nodes):
+        if is_view(node) and node not in computed and _are_last(node.users, views, outside_nodes):
+            views.add(node)
+    return views
+
+
+def _are_last(users: Iterable[fx.Node], views: set[fx.Node], outside_nodes: Collection[fx.Node]) -> bool:
+    return all(user.op == "output" or user in views or user in outside_nodes for user in users)

@@ -1,0 +1,395 @@
+"""Which operators of ATen go to sessions, by PyTorch's own exporter, and why others stay in PyTorch.
+
+This file, `exporter.py` and `torch/regions.py` are the ones that know the exporter from inside.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _registration
+
+import nnadapter.torch.onnx_forms as onnx_forms
+from nnadapter.torch.decompositions import DECOMPOSITIONS
+from nnadapter.torch.decompositions.indexing import BY_SCALES, hangs_on_length, is_whole
+from nnadapter.torch.layouts import is_view, quiet
+from partition.verdict import Reason, Unsupported
+
+_IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
+"""Arguments of operators that may draw random numbers -> the value with which they do not."""
+TAKEN_DTYPES = frozenset(
+    (
+        torch.float32, torch.float64, torch.float16, torch.bfloat16,
+        torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool,
+    )
+)  # fmt: skip
+"""Data types of tensors that cross from PyTorch to sessions."""
+
+
+_AVERAGES = frozenset((torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_pool3d.default))
+_SMOOTHED = (torch.ops.aten._upsample_bilinear2d_aa.default, torch.ops.aten._upsample_bicubic2d_aa.default)
+_STATISTICS = frozenset(getattr(torch.ops.aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
+_OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
+"""How constants come into graphs: AOTAutograd deals with these itself, and fails where they are written otherwise."""
+_BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
+"""Writes into memory by strides; PyTorch's own way to write it in others changes a tensor in place."""
+_OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.Scalar))
+"""PyTorch's own way to write it in others reads the bit of a sign, and says that this is no truth but a number."""
+_BAGS = frozenset(
+    (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
+)
+_APPROXIMATE: Mapping[Any, str] = MappingProxyType({
+    torch.ops.aten.erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
+    torch.ops.aten.special_erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
+    torch.ops.aten.special_erfcx.default: "exp(x * x) * (1 - erf(x)) is another function than erfcx from 3 on",
+    torch.ops.aten.logcumsumexp.default: "logcumsumexp underflows before the largest number of its row",
+    torch.ops.aten.logdet.default: "the logarithm of a determinant overflows with the determinant",
+    torch.ops.aten.unique_consecutive.default: "unique_consecutive drops a first number that is the largest int32",
+})  # fmt: skip
+"""Operators that PyTorch's exporter writes as an approximation, and that have no exact form -> how it differs."""
+_FUNCTIONALIZED = (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2)
+"""Operators that call a custom operator on copies of the inputs that it changes."""
+_SCALING = frozenset(
+    getattr(torch.ops.aten, name) for name in ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm")
+)
+"""Normalizations with a scale, which PyTorch takes in float32 beside what is coarser."""
+
+
+def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
+    """Return the exporter's table from operators of ATen to functions that write ONNX."""
+    return _registry(opset, has_quantization=onnx_forms.has_quantization())
+
+
+def clear_registry() -> None:
+    """Forget the tables, so that the next one follows changed forms."""
+    _registry.cache_clear()
+
+
+@cache
+def _registry(opset: int, *, has_quantization: bool) -> Any:
+    """Make the table, which takes half a second; once more after PyTorch has loaded its quantization operators."""
+    with quiet():
+        onnx_registry = _registration.ONNXRegistry.from_torchlib(opset)
+    onnx_forms.register_recurrence(onnx_registry)
+    onnx_forms.register_numbers(onnx_registry)
+    onnx_forms.register_forms(onnx_registry)
+    return onnx_registry
+
+
+@cache
+def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
+    """What is written in other operators before regions are made: what the exporter would write so, and ours first."""
+    onnx_operators = set(_decomp.get_onnx_implemented_overloads(registry()))
+    table = _decomp.create_onnx_friendly_decomposition_table(onnx_operators)
+    preserved_operators = _OF_AUTOGRAD | _BY_STRIDES | _OF_SIGNS
+    return {
+        **{
+            overload: _where_steady(overload, written)
+            for overload, written in table.items()
+            if overload not in preserved_operators
+        },
+        **DECOMPOSITIONS,
+    }
+
+
+def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., Any]:
+    """What writes an operator in others, but where it draws: numbers made in another way are others for a seed."""
+    if not _is_seeded(operator):
+        return written
+    return lambda *arguments, **named: (
+        NotImplemented if _draws(operator, arguments, named) else written(*arguments, **named)
+    )
+
+
+def refusal(node: torch.fx.Node) -> Unsupported | None:
+    """Return why a node of a graph in ATen stays in PyTorch; None if it goes to a session."""
+    for check in _CHECKS:
+        refused = check(node)
+        if refused is not None:
+            return refused
+    return None
+
+
+def name_of(node: torch.fx.Node) -> str:
+    """Return the operator of a node, as `aten.NAME.OVERLOAD`; of a custom one that changes inputs, its own name."""
+    return str(node.args[0] if node.target in _FUNCTIONALIZED else node.target)
+
+
+def is_size(node: torch.fx.Node) -> bool:
+    """Whether the node gives a number, not a tensor: a size, or what is computed of sizes."""
+    return _is_whole(node) or is_real(node)
+
+
+def _is_whole(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, int)) and not isinstance(node.meta["val"], bool)
+
+
+def is_real(node: torch.fx.Node) -> bool:
+    """Whether the node gives a real number that is computed of sizes, a quotient of two as a rule."""
+    if node.target not in onnx_forms.ARITHMETIC or not isinstance(node.meta.get("val"), torch.SymFloat):
+        return False
+    return all(map(is_size, node.all_input_nodes))
+
+
+def computes(node: torch.fx.Node) -> bool:
+    """Whether the node does work: one that looks at its input in another way, or takes one of several, does not."""
+    if node.op != "call_function" or node.target is operator.getitem or not _tensors(node.meta.get("val")):
+        return False
+    return not is_view(node)
+
+
+def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
+    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not is_size(node):
+        return None
+    if node.target is operator.getitem:
+        return refusal(node.all_input_nodes[0])
+    if node.target in _FUNCTIONALIZED:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "a custom operator that changes its inputs has no ONNX form")
+    detail = "a number that Python computes" if not _tensors(node.meta.get("val")) else "it runs other graphs"
+    return Unsupported(Reason.CONTROL_FLOW, detail)
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    """Whether the node takes numbers from PyTorch's generator."""
+    return _is_seeded(node.target) and _draws(node.target, node.args, node.kwargs)
+
+
+def _is_seeded(operator: Any) -> bool:
+    """Whether it may take numbers from PyTorch's generator."""
+    return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+
+
+def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether it does with these arguments: recurrent layers, attention and dropout draw in training alone."""
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.name in _IDLE:
+            value = arguments[place] if place < len(arguments) else named.get(argument.name, argument.default_value)
+            if value == _IDLE[argument.name]:
+                return False
+    return True
+
+
+def _refuse_random(node: torch.fx.Node) -> Unsupported | None:
+    if not is_random(node):
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "random numbers come from PyTorch's generator")
+
+
+def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
+    """Tensors that cannot cross, wherever they stand: in other memory, sparse, complex, or of another data type."""
+    read = [_tensors(input_node.meta.get("val")) for input_node in node.all_input_nodes]
+    for tensor in (tensor for several in (*read, _tensors(node.meta.get("val"))) for tensor in several):
+        if tensor.is_complex():
+            return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no operators on complex numbers")
+        if tensor.dtype not in TAKEN_DTYPES:
+            return Unsupported(Reason.UNSUPPORTED_DTYPE, f"tensors of {tensor.dtype} stay in PyTorch")
+        if tensor.device.type != "cpu":
+            return Unsupported(Reason.UNSUPPORTED_TYPE, f"a tensor on {tensor.device} stays there")
+        if tensor.layout is not torch.strided:
+            return Unsupported(Reason.UNSUPPORTED_TYPE, f"a tensor of layout {tensor.layout} has no form in ONNX")
+    return None
+
+
+def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
+    for input_node in node.all_input_nodes:
+        if "val" not in input_node.meta:
+            return Unsupported(
+                Reason.UNSUPPORTED_TYPE, f"it reads what {input_node.target} gives, of which no type is known"
+            )
+        if is_real(input_node) and _is_real_alone(node):
+            continue
+        if isinstance(input_node.meta["val"], (torch.SymFloat, torch.SymBool)):
+            return Unsupported(Reason.UNSUPPORTED_TYPE, "it reads a number that is known only when it runs")
+    return None
+
+
+def _is_real_alone(node: torch.fx.Node) -> bool:
+    """Whether all tensors that the node reads and gives are of one of the data types that numbers are written as."""
+    values = [tensor for related_node in (*node.all_input_nodes, node) for tensor in _tensors(related_node.meta["val"])]
+    return {tensor.dtype for tensor in values} in ({torch.float32}, {torch.float64})
+
+
+def _refuse_layout(node: torch.fx.Node) -> Unsupported | None:
+    if str(node.target).startswith(("aten.empty", "aten.new_empty")):
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "it gives memory without values")
+    if node.target is not torch.ops.aten.as_strided.default:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "it reads memory by strides, and tensors of sessions have none")
+
+
+def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
+    if node.target not in _AVERAGES or divisor_of(node) is None:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "averages have no divisor of their own in ONNX")
+
+
+def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
+    """Return why the exporter's form of an operator is another function; None if it is not."""
+    reasons = (check(node) for check in _OTHERWISE)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def divisor_of(node: torch.fx.Node) -> Any:
+    """The divisor that an average over windows is given; None if it has none."""
+    return node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
+
+
+def _refuse_shifts(node: torch.fx.Node) -> Unsupported | None:
+    value = node.meta.get("val")
+    if "shift" not in str(node.target) or getattr(value, "dtype", None) is not torch.uint8:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "PyTorch's exporter writes shifts of uint8 as those of int8")
+
+
+def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
+    """Statistics of no elements: the mean of none is NaN in PyTorch, and 0 or an error elsewhere."""
+    if getattr(node.target, "overloadpacket", None) not in _STATISTICS:
+        return None
+    read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
+    gives = _tensors(node.meta.get("val"))
+    if not any(_is_empty(tensor) for tensor in read) or all(_is_empty(tensor) for tensor in gives):
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics of no elements are NaN in PyTorch, and not elsewhere")
+
+
+def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
+    """Sizes changed with antialiasing: the exporter leaves out scales, and corners that are aligned lie elsewhere."""
+    if node.target not in _SMOOTHED:
+        return None
+    _, size, is_aligned, *scales = node.args
+    if is_aligned:
+        return Unsupported(
+            Reason.UNSUPPORTED_OPERATION, "antialiasing with aligned corners is another function in ONNX"
+        )
+    lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]
+    if all(map(_is_kept, scales, size, lengths)):
+        return None
+    return Unsupported(
+        Reason.UNSUPPORTED_OPERATION, "antialiasing by a scale that sizes round is another function in ONNX"
+    )
+
+
+def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
+    """By a scale that leaves a length as it is PyTorch leaves the elements as they are, and ONNX takes others."""
+    if node.target not in BY_SCALES or not node.args[-1]:
+        return None
+    lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]
+    sized = zip(node.args[-1], lengths, _tensors(node.meta["val"])[0].shape[2:], strict=True)
+    if not any(
+        hangs_on_length(scale, length) or (scale != 1 and isinstance(size, int) and size == length)
+        for scale, length, size in sized
+    ):
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "a scale that may leave a length as it is, is another one in ONNX")
+
+
+def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
+    """Losses with smoothed labels, which the exporter leaves out, and a window that ONNX has with other factors."""
+    if node.target is torch.ops.aten.cross_entropy_loss.default and len(node.args) > 5 and node.args[5]:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses with smoothed labels have no form in ONNX")
+    if node.target is torch.ops.aten.cross_entropy_loss.default and node.args[1].meta["val"].is_floating_point():
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses by the chances of classes have no form in ONNX")
+    if node.target is torch.ops.aten.hamming_window.default and not isinstance(node.args[0], int):
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "Hamming's window has other factors in ONNX")
+    return None
+
+
+def _refuse_mixed(node: torch.fx.Node) -> Unsupported | None:
+    """Normalizations whose scale has another type than what is normalized, as under autocast."""
+    if getattr(node.target, "overloadpacket", None) not in _SCALING:
+        return None
+    read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
+    if len({tensor.dtype for tensor in read}) < 2:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no normalization whose scale is of another type")
+
+
+def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
+    """Results of embedding bags beside the first, which the exporter fills with zeros."""
+    if getattr(node.target, "overloadpacket", None) not in _BAGS or not _reads_further(node):
+        return None
+    return Unsupported(
+        Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter does not write where bags lie, which their gradient reads"
+    )
+
+
+def _refuse_approximations(node: torch.fx.Node) -> Unsupported | None:
+    if node.target in _APPROXIMATE:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"in ONNX, {_APPROXIMATE[node.target]}")
+    if node.target is torch.ops.aten._linalg_det.default and _reads_further(node):
+        return Unsupported(
+            Reason.UNSUPPORTED_OPERATION, "ONNX has no LU factors of a determinant, which its gradient reads"
+        )
+    return None
+
+
+def _refuse_signs(node: torch.fx.Node) -> Unsupported | None:
+    if node.target is not torch.ops.aten.signbit.default:
+        return None
+    if not _tensors(node.all_input_nodes[0].meta["val"])[0].is_floating_point():
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter writes the sign of -0.0 as that of 0.0")
+
+
+def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
+    """Whether a length times a scale is a size, and not rounded to it."""
+    if scale is None or is_whole(scale):
+        return True
+    return isinstance(size, int) and isinstance(length, int) and length * scale == size
+
+
+def _is_empty(tensor: Any) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in tensor.shape)
+
+
+def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
+    """Mean and deviation of a layer norm, which only gradients read: ONNX has them in float32."""
+    if node.target is torch.ops.aten._native_batch_norm_legit_no_training.default and _reads_further(node):
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics saved at inference are empty, and not in ONNX")
+    if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
+        return None
+    if not _reads_further(node):
+        return None
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has mean and deviation of a layer norm in float32 alone")
+
+
+def _reads_further(node: torch.fx.Node) -> bool:
+    """Whether somebody reads a result beside the first."""
+    return any(user.target is operator.getitem and user.args[1] != 0 for user in node.users)
+
+
+def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
+    if node.target is operator.getitem:
+        return None
+    function, _ = _dispatching.dispatch(node, registry())
+    if function is not None:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter has no ONNX form for it")
+
+
+_OTHERWISE = (
+    _refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths, _refuse_others,
+    _refuse_mixed, _refuse_bags, _refuse_signs, _refuse_approximations,
+)  # fmt: skip
+_CHECKS = (
+    _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, written_otherwise,
+    _refuse_statistics, _refuse_without_form,
+)  # fmt: skip
+
+
+def _tensors(value: object) -> list[Any]:
+    """The tensors of what a node gives: one, or several in a row."""
+    return list(_each_tensor(value))
+
+
+def _each_tensor(value: object) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for element in value:
+            yield from _each_tensor(element)

@@ -1,5 +1,0 @@
-"""Operators of ATen that have no form in ONNX, gradients above all, written in operators that have one."""
-
-from nnadapter.torch_models.decompositions.table import DECOMPOSITIONS, decompositions
-
-__all__ = ["DECOMPOSITIONS", "decompositions"]
