@@ -12,7 +12,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.engine import plan_devices
-from nnadapter.engine.repeated_runs import Repeat
+from nnadapter.engine.engine import Repeat
 from nnadapter.errors import InvalidModelError
 from tests import residing_driver
 from tests.models import HEAD, numbers, parse, run_whole

@@ -10,8 +10,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
+from nnadapter.engine.engine import Repeat
 from nnadapter.engine.plan_store import PlanCache
-from nnadapter.engine.repeated_runs import Repeat
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, MissingInputError
 from tests.models import numbers, parse
 from tests.watching import watched
