@@ -212,22 +212,17 @@ def _timed_kernels(seconds: dict[str, float], calls: Counter[str]) -> Iterator[N
         seconds[current[0] + _IN_BLAS] += time.perf_counter() - started
         return result
 
-    def timed(name: str, bind: Callable[..., Callable[[], object]]) -> Callable[..., Callable[[], object]]:
-        def bind_timed(call: Any) -> Callable[[], object]:
-            bound, label = bind(call), name if call.finish is None else f"{name} with activation"
+    def timed(name: str, run: Callable[..., None]) -> Callable[..., None]:
+        def run_timed(*arrays: Any, **parameters: Any) -> None:
+            label = current[0] = name if "finish" not in parameters else f"{name} with activation"
+            started = time.perf_counter()
+            run(*arrays, **parameters)
+            seconds[label] += time.perf_counter() - started
+            calls[label] += 1
 
-            def run() -> None:
-                current[0] = label
-                started = time.perf_counter()
-                bound()
-                seconds[label] += time.perf_counter() - started
-                calls[label] += 1
-
-            return run
-
-        return bind_timed
+        return run_timed
 
     names = [name for family in FAMILIES.values() for name in family.split()]
-    kernels = {name: KERNELS[name]._replace(bind=timed(name, KERNELS[name].bind)) for name in names}
+    kernels = {name: KERNELS[name]._replace(run=timed(name, KERNELS[name].run)) for name in names}
     with patch.dict(KERNELS, kernels), patch.object(np, "matmul", product):
         yield

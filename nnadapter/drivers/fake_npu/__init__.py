@@ -1,10 +1,9 @@
-"""fake_npu: the fast device in numpy, an accelerator that runs on the host, tuned.
+"""fake_npu: the reference device in numpy, an accelerator that runs on the host.
 
-What operations compute is said by `nnadapter.ir.definition`, which is there to be read; here it is made fast.
+`nnadapter.ir.definition` defines operations element by element; this package shows a driver that compiles them.
 
-Read it in the order in which a model passes through it: driver, options, context, compiling, operations (the table),
-verdicts, lowering with lowerings/, emitter and graph, reuse, scratch, memory and planner, program, arena, execution,
-kernels/.
+Reading order, as a model passes through: driver, options, compiling, operations (the table), lowering with lowerings/,
+emitter and graph, reuse, memory, program and open_program, execution, kernels/.
 """
 
 from nnadapter.drivers.fake_npu.driver import FakeNpuDriver

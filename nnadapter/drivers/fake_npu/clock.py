@@ -1,4 +1,4 @@
-"""The simulated clock: how long a lowered segment would take on the hardware that this device stands for.
+"""The simulated clock: seconds that a lowered segment would take on the hardware that this device stands for.
 
 One instruction after the other, each a roofline: the longer of its arithmetic and its traffic with the device's memory.
 A segment is launched, and every input and output is transferred. Nothing overlaps.
@@ -6,12 +6,11 @@ A segment is launched, and every input and output is transferred. Nothing overla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nnadapter.drivers.capability import Profile
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, TensorType
 from nnadapter.drivers.fake_npu.limits import HELD
-from nnadapter.drivers.fake_npu.products import REPEATED, instruction_flops
 
 Types = Sequence[TensorType]
 _TRANSFER_SECONDS = 10e-6
@@ -22,7 +21,7 @@ _HALF_PRECISION_GAIN = 2.0
 def simulated_profile(
     *, peak_gflops: float, bandwidth_gbs: float, launch_us: float, transfer_gbs: float, half_precision: bool
 ) -> Profile:
-    """Return the limits of the simulated hardware: what an accelerator behind a slow bus is like.
+    """Return the limits of the simulated hardware, an accelerator behind a slow bus.
 
     Args:
         peak_gflops: 1e9 floating-point operations per second, in float32; float16 is twice as fast.
@@ -46,13 +45,10 @@ def simulated_profile(
 
 def simulated_seconds(graph: NpuGraph, profile: Profile) -> float:
     """Return the seconds of one run of a lowered segment, launch and transfers included."""
-    border = [graph.tensors[tensor].type.nbytes for tensor in (*graph.inputs, *graph.outputs)]
-    transfers = len(border) * profile.transfer_seconds + sum(border) / profile.transfer_bandwidth
-    return (
-        profile.launch_seconds
-        + transfers
-        + sum(_seconds(graph, instruction, profile) for instruction in graph.instructions)
-    )
+    boundary = [graph.tensors[tensor].type.nbytes for tensor in (*graph.inputs, *graph.outputs)]
+    transfers = len(boundary) * profile.transfer_seconds + sum(boundary) / profile.transfer_bandwidth
+    steps = sum(_seconds(graph, instruction, profile) for instruction in graph.instructions)
+    return profile.launch_seconds + transfers + steps
 
 
 def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> float:
@@ -64,15 +60,54 @@ def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> flo
 
 
 def _traffic(instruction: Instruction, inputs: Types, outputs: Types) -> int:
-    """Bytes read and written. What only picks from its first input reads no more than it writes."""
+    """Return the bytes read and written. A kernel that picks from its first input reads no more than it writes."""
     written = sum(type_.nbytes for type_ in outputs)
     first = inputs[0].nbytes if inputs else 0
     read = min(first, written) if instruction.kernel in _PICKS else first
-    others = inputs[1:]
-    if instruction.kernel == REPEATED:
-        taps = TensorType(others[0].dtype, (others[0].dimensions[0], outputs[0].dimensions[-1]))
-        others = (taps, *others[1:])
-    return written + read + sum(type_.nbytes for type_ in others)
+    return written + read + sum(type_.nbytes for type_ in inputs[1:])
 
 
 _PICKS = frozenset({"gather", "gather_elements", "gather_nd", "slice", "reverse_sequence"})
+
+
+def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -> float:
+    """Return the floating-point operations of one instruction; a multiply-add counts two.
+
+    Kernels that are no products count one for each element of the largest tensor: its traffic takes longer than that.
+    """
+    formula = _PRODUCTS.get(instruction.kernel)
+    if formula is not None:
+        return 2.0 * formula(inputs, outputs)
+    return float(max((type_.size for type_ in (*inputs, *outputs)), default=0))
+
+
+def _by_filter(inputs: Types, outputs: Types) -> float:
+    """Multiply every output by the part of the filter that makes its channel; channels are the last axis."""
+    return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
+
+
+def _by_einsum(inputs: Types, outputs: Types) -> float:
+    """Return the root of (M K) (K N) (M N), which is exact for [M, K] by [K, N]."""
+    largest = max(type_.size for type_ in inputs)
+    return float(max(largest, (outputs[0].size * inputs[0].size * inputs[-1].size) ** 0.5))
+
+
+def _by_steps(inputs: Types, outputs: Types) -> float:
+    """Multiply the weights of gates and of the state, for each step of each sequence: x is [T, B, I]."""
+    steps = inputs[0].size / inputs[0].dimensions[-1]
+    return steps * (inputs[1].size + inputs[2].size)
+
+
+_PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = {
+    **dict.fromkeys(("convolution", "pointwise_convolution", "fully_connected"), _by_filter),
+    "depthwise_convolution": lambda inputs, outputs: float(outputs[0].size * inputs[1].dimensions[0]),
+    "transposed_convolution": lambda inputs, outputs: inputs[0].size * inputs[1].size / inputs[0].dimensions[-1],
+    "volume_convolution": lambda inputs, outputs: outputs[0].size * inputs[1].size / outputs[0].dimensions[1],
+    "transposed_volume_convolution": lambda inputs, outputs: inputs[0].size * inputs[1].size / inputs[0].dimensions[1],
+    "matmul": lambda inputs, outputs: float(outputs[0].size * inputs[0].dimensions[-1]),
+    "einsum": _by_einsum,
+    # Queries by keys, and their result by values: [.., L, D] by [.., S, D] twice.
+    "attention": lambda inputs, outputs: 2.0 * inputs[0].size * inputs[1].dimensions[-2],
+    **dict.fromkeys(("lstm", "gru", "rnn"), _by_steps),
+}
+"""Kernel -> multiply-adds, from the types of its inputs and outputs."""

@@ -16,15 +16,14 @@ from weakref import WeakKeyDictionary
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
+from nnadapter.drivers.fake_npu.execution import InstructionEvents
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
-from nnadapter.drivers.fake_npu.needs import ProgramNeeds
 from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
-from nnadapter.drivers.fake_npu.program import FakeNpuProgram, packed_bytes, weight_bytes
+from nnadapter.drivers.fake_npu.program import FakeNpuProgram, ProgramNeeds, packed_bytes, weight_bytes
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.invalid_models import invalid_models_told

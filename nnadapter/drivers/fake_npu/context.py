@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.capability import Profile
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
-from nnadapter.drivers.fake_npu.needs import check_needs
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import deserialize_program
 from nnadapter.drivers.interface import Admission, Context, Program
@@ -76,7 +75,7 @@ class FakeNpuContext(Context):
     def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> Program:
         around = self.arenas, self._memory, self._options.threads
         program = deserialize_program(blob, *around, is_checked=is_checked)
-        check_needs(program.needs, self._options)
+        program.needs.check(self._options)
         return program
 
     @cached_property

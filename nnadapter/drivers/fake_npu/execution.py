@@ -1,26 +1,154 @@
-"""Running a program, in the arena that is lent to it."""
+"""Execution of a program: instructions bound to arrays, and runs in the arena that is lent to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from nnadapter.drivers.arenas import Arena, Arenas
-from nnadapter.drivers.fake_npu.binding import Binding, Bound
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
+from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph
+from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.drivers.fake_npu.kernels.functions import apply
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
+from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.streams import FakeNpuStream
 from nnadapter.drivers.fake_npu.threads import run_limited
 from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Stream
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
+from nnadapter.traces.trace import ENGINE, Trace
 
-if TYPE_CHECKING:
-    from nnadapter.drivers.fake_npu.tracing import InstructionEvents
+Bound = tuple[list[Any], list[Run]]
+"""The array of every tensor, None for the caller's, and every instruction bound to these arrays."""
+
+
+class Binding:
+    """The instructions of a graph and the memory that they compute in.
+
+    Instructions that touch a model input or output are bound in each run, because those arrays are the caller's. All
+    others are bound once per arena.
+    """
+
+    def __init__(self, graph: NpuGraph, memory: MemoryPlan) -> None:
+        self.graph, self.memory = graph, memory
+        callers = (Home.INPUT, Home.OUTPUT)
+        self._foreign = [(tensor, *place) for tensor, place in enumerate(memory.homes) if place[0] in callers]
+        """Tensors in arrays of the caller, with their position among inputs or outputs."""
+        tensors = {tensor for tensor, _, _ in self._foreign}
+        self._rebound = [
+            position
+            for position, instruction in enumerate(graph.instructions)
+            if not tensors.isdisjoint((*instruction.inputs, *instruction.outputs))
+        ]
+
+    def outputs(self) -> list[tuple[tuple[int, ...], str]]:
+        """Return dimensions and data types of the outputs."""
+        types = (self.graph.tensors[tensor].type for tensor in self.graph.outputs)
+        return [(type_.dimensions, type_.dtype) for type_ in types]
+
+    def bound(self, arena: Array) -> Bound:
+        """Bind everything that can be bound before a run."""
+        graph, unbound = self.graph, set(self._rebound)
+        arrays = [self._resident(tensor, arena) for tensor in range(len(graph.tensors))]
+        return arrays, [
+            _unbound if position in unbound else bind(instruction, arrays)
+            for position, instruction in enumerate(graph.instructions)
+        ]
+
+    def bound_again(self, arena: Array, before: Bound, tensors: Iterable[int], instructions: Iterable[int]) -> Bound:
+        """Bind these tensors and instructions of another graph in the same memory; the others stay."""
+        arrays, runs = before[0].copy(), before[1].copy()
+        for tensor in tensors:
+            arrays[tensor] = self._resident(tensor, arena)
+        unbound = set(self._rebound)
+        for position in instructions:
+            if position not in unbound:
+                runs[position] = bind(self.graph.instructions[position], arrays)
+        return arrays, runs
+
+    def resized(self, graph: NpuGraph) -> Binding:
+        """Return the binding of a graph that differs in sizes alone, in the same memory."""
+        other = copy(self)
+        other.graph = graph
+        return other
+
+    def runs(self, before: Bound, inputs: Sequence[Array], results: Sequence[Array]) -> list[Run]:
+        """Return every instruction, bound with these arrays of the caller."""
+        arrays, runs = before[0].copy(), before[1].copy()
+        for tensor, home, position in self._foreign:
+            array = (inputs if home is Home.INPUT else results)[position]
+            arrays[tensor] = array.reshape(self.graph.tensors[tensor].type.dimensions)
+        for position in self._rebound:
+            runs[position] = bind(self.graph.instructions[position], arrays)
+        return runs
+
+    def _resident(self, tensor: int, arena: Array) -> Array | None:
+        home, offset = self.memory.homes[tensor]
+        description = self.graph.tensors[tensor]
+        if home is Home.ARENA:
+            return np.ndarray(description.type.dimensions, description.type.dtype, arena, offset)
+        return description.value
+
+
+def bind(instruction: Instruction, arrays: Sequence[Any]) -> Run:
+    """Bind one instruction to its arrays."""
+    parameters, activation = instruction.parameters, instruction.activation
+    outputs, inputs = ([arrays[tensor] for tensor in group] for group in (instruction.outputs, instruction.inputs))
+    if activation is not None:
+        parameters = {**parameters, "finish": partial(_apply, activation)}
+    if "roles" in parameters:
+        parameters = {**parameters, **dict(zip(parameters["roles"], inputs, strict=True))}
+        inputs = []
+        del parameters["roles"]
+    return partial(KERNELS[instruction.kernel].run, *outputs, *inputs, **parameters)
+
+
+def _apply(activation: Activation, array: Array) -> None:
+    apply(activation.function, array, array, activation.parameters)
+
+
+def _unbound() -> None:
+    """Stand for an instruction that each run binds."""
+
+
+class InstructionEvents:
+    """Trace events of the instructions of one program.
+
+    Args:
+        trace: takes them.
+        lane: the device's.
+        graph: the program's.
+    """
+
+    def __init__(self, trace: Trace, lane: str, graph: NpuGraph) -> None:
+        self._trace, self._lane = trace, lane
+        self._notes = [(instruction.kernel, _facts(instruction, graph)) for instruction in graph.instructions]
+
+    def of(self, runs: list[Run]) -> list[Run]:
+        """Return instructions that add an event each, while the trace has room."""
+        if not self._trace.reserve_events(len(runs)):
+            return runs
+        return [partial(self._run, run, *note) for run, note in zip(runs, self._notes, strict=True)]
+
+    def _run(self, run: Run, kernel: str, facts: Mapping[str, Any]) -> None:
+        start = self._trace.timestamp()
+        run()
+        self._trace.add(self._lane, ENGINE, kernel, start, facts)
+
+
+def _facts(instruction: Instruction, graph: NpuGraph) -> Mapping[str, Any]:
+    fused = {} if instruction.activation is None else {"activation": instruction.activation.function}
+    shapes = {
+        name: [f"{graph.tensors[tensor].type.dtype}{list(graph.tensors[tensor].type.dimensions)}" for tensor in tensors]
+        for name, tensors in (("inputs", instruction.inputs), ("outputs", instruction.outputs))
+    }
+    return {**shapes, **fused}
 
 
 class FakeNpuExecution(Execution):
@@ -48,7 +176,7 @@ class FakeNpuExecution(Execution):
         """See `Execution.compute_within`: `control` is asked before every instruction.
 
         Raises:
-            CancelledError: nobody wants the results any more.
+            CancelledError: the caller cancelled the run.
         """
         results = [np.empty(*form) for form in self._binding.outputs()]
         self._fill(results, inputs, control)
@@ -63,46 +191,46 @@ class FakeNpuExecution(Execution):
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`."""
-        with self._room() as made:
-            self._fill([_placed(tensor) for tensor in made], [_placed(tensor) for tensor in inputs], control)
-        return made
+        with self._device_outputs() as outputs:
+            self._fill([_placed(tensor) for tensor in outputs], [_placed(tensor) for tensor in inputs], control)
+        return outputs
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.enqueue`."""
         assert isinstance(stream, FakeNpuStream), "streams of a device are its own"
-        with self._room() as made:
-            arrays = [_placed(tensor) for tensor in made], [_placed(tensor) for tensor in inputs]
+        with self._device_outputs() as outputs:
+            arrays = [_placed(tensor) for tensor in outputs], [_placed(tensor) for tensor in inputs]
             stream.submit(partial(self._fill, *arrays, control))
-        return made
+        return outputs
 
     @contextmanager
-    def _room(self) -> Iterator[list[DeviceTensor]]:
-        """Room for the outputs on the device, freed where the block raises."""
-        made: list[DeviceTensor] = []
+    def _device_outputs(self) -> Iterator[list[DeviceTensor]]:
+        """Allocate the outputs on the device, and free them if the block raises."""
+        outputs: list[DeviceTensor] = []
         try:
             for form in self._binding.outputs():
-                made.append(self._device_memory.tensor(*form))
-            yield made
+                outputs.append(self._device_memory.tensor(*form))
+            yield outputs
         except BaseException:
-            for tensor in made:
+            for tensor in outputs:
                 tensor.memory.free()
             raise
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
         """Compute the outputs into these arrays."""
-        with self._arenas.acquire(self._binding.frame.memory.arena_bytes, self._holder()) as arena:
+        with self._arenas.acquire(self._binding.memory.arena_bytes, self._holder()) as arena:
             runs = self._binding.runs(self._bound(arena), inputs, results)
             if self._events is not None:
                 runs = self._events.of(runs)
-            # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
+            # Kernels overflow on purpose if the limit is the right result; the caller's settings are restored.
             with np.errstate(all="ignore"):
-                wanted = runs if control.cancelled is None else _while_wanted(runs, control.cancelled)
-                run_limited(wanted, self._threads)
+                steps = runs if control.cancelled is None else _until_cancelled(runs, control.cancelled)
+                run_limited(steps, self._threads)
 
     def _holder(self) -> object:
-        """Who is bound to an arena."""
+        """Return the object that is bound to an arena."""
         return self
 
     def _bound(self, arena: Arena) -> Bound:
@@ -117,7 +245,7 @@ def _placed(tensor: DeviceTensor) -> Array:
     return tensor.memory.view(tensor.shape, tensor.dtype)
 
 
-def _while_wanted(runs: Sequence[Run], cancelled: Callable[[], bool]) -> Iterator[Run]:
+def _until_cancelled(runs: Sequence[Run], cancelled: Callable[[], bool]) -> Iterator[Run]:
     for position, run in enumerate(runs):
         if cancelled():
             raise CancelledError(f"fake_npu was stopped before instruction {position} of {len(runs)}")

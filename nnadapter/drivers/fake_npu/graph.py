@@ -72,14 +72,8 @@ class Instruction(NamedTuple):
     """A row of `kernels.KERNELS`."""
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    scratch: tuple[int, ...] = ()
-    """Memory that only this instruction uses: what the kernel asks for, then what the activation asks for."""
     parameters: Parameters = MappingProxyType({})
     activation: Activation | None = None
-
-    def with_scratch(self, scratch: tuple[int, ...]) -> Instruction:
-        """The same instruction with that scratch memory."""
-        return self._replace(scratch=scratch)
 
     @property
     def label(self) -> str:

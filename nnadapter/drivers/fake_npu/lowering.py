@@ -9,13 +9,12 @@ from functools import partial
 import numpy as np
 
 from nnadapter.drivers.arenas import Arenas
-from nnadapter.drivers.fake_npu.binding import Binding, Frame
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.emitter import Emitter
-from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
+from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
-from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory, with_scratch
+from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.drivers.fake_npu.verdicts import judge
@@ -56,8 +55,8 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
     """
     if not all(judge(model, operation, ()) for operation in model.operations):
         return None
-    graph = with_scratch(emit(model, arithmetic)[0])
-    return FakeNpuExecution(Binding(Frame.of(graph, plan_memory(graph))), Arenas(), DeviceMemory(0), 0).compute(inputs)
+    graph = emit(model, arithmetic)[0]
+    return FakeNpuExecution(Binding(graph, plan_memory(graph)), Arenas(), DeviceMemory(0), 0).compute(inputs)
 
 
 @memoize(256)
@@ -181,7 +180,6 @@ class LoweredModel:
     """What `admit` works out and `compile` needs again."""
 
     graph: NpuGraph
-    """With scratch memory."""
     memory: MemoryPlan
     weight_bytes: int
     """Of all constants."""
@@ -191,5 +189,5 @@ class LoweredModel:
 
 def prepared(lowered: Lowered, model: Model) -> LoweredModel:
     """Place a lowered model in memory."""
-    graph = with_scratch(lowered.graph)
+    graph = lowered.graph
     return LoweredModel(graph, plan_memory(graph), weight_bytes(graph), lowered.roles.runs_as(model))

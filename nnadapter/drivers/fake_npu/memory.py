@@ -1,4 +1,4 @@
-"""Memory planning: views, in-place results, places in the arena, and scratch memory of kernels."""
+"""Memory planning: views, in-place results, and places in the arena."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.drivers.fake_npu.kernels.elementwise import activation_scratch
-from nnadapter.drivers.fake_npu.kernels.kernel import Outline, no_scratch
 
 
 class Home(StrEnum):
@@ -51,7 +49,7 @@ def plan_memory(
     4. Everything else is placed in the arena from the instruction that writes it to the last that reads it.
 
     Args:
-        graph: with scratch memory.
+        graph: a lowered model.
         kinds: tensors whose types hold at these sizes alone: two are of one type at all sizes if theirs is equal.
         room: bytes for tensors that get more than they need now.
     """
@@ -80,8 +78,6 @@ class _Planner:
         )
 
         for step, instruction in enumerate(self._graph.instructions):
-            for tensor in instruction.scratch:
-                self._root[tensor], self._life[tensor] = tensor, (step, step)
             for position, tensor in enumerate(instruction.outputs):
                 victim = self._victim(step, instruction) if position == 0 else None
                 self._assign(step, tensor, victim)
@@ -146,34 +142,3 @@ class _Planner:
         if root in self._output_roots:
             return Home.OUTPUT, self._output_roots[root]
         return Home.ARENA, offsets[root]
-
-
-def with_scratch(graph: NpuGraph) -> NpuGraph:
-    """The graph with the scratch memory of every instruction."""
-    tensors = list(graph.tensors)
-    instructions = []
-    for instruction in graph.instructions:
-        if may_want_scratch(instruction):
-            inputs = [graph.tensors[tensor].type for tensor in instruction.inputs]
-            outputs = [graph.tensors[tensor].type for tensor in instruction.outputs]
-            wanted = wanted_scratch(instruction, inputs, outputs, instruction.parameters)
-            if wanted:
-                instruction = instruction.with_scratch(tuple(range(len(tensors), len(tensors) + len(wanted))))
-                tensors.extend(map(NpuTensor, wanted))
-        instructions.append(instruction)
-    return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
-
-
-def may_want_scratch(instruction: Instruction) -> bool:
-    """Whether an instruction wants scratch memory at some sizes."""
-    return instruction.activation is not None or KERNELS[instruction.kernel].scratch is not no_scratch
-
-
-def wanted_scratch(
-    instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    """The types of the scratch memory of an instruction on tensors of these types, with these parameters."""
-    scratch = KERNELS[instruction.kernel].scratch(Outline(inputs, outputs, parameters))
-    if instruction.activation is None:
-        return scratch
-    return (*scratch, *activation_scratch(instruction.activation.function, outputs[0]))

@@ -11,37 +11,61 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
-from nnadapter.drivers.fake_npu.binding import Binding, Frame
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
-from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
+from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution, InstructionEvents
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
-from nnadapter.drivers.fake_npu.needs import ProgramNeeds
+from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.deferred_arrays import DeferredArray
 from nnadapter.ir.operand import Array
 
 if TYPE_CHECKING:
-    from nnadapter.drivers.fake_npu.tracing import InstructionEvents
     from nnadapter.ir.model import Model
 
 
+class ProgramNeeds(NamedTuple):
+    """Requirements of a compiled program on its context."""
+
+    arithmetic: Arithmetic
+    memory_bytes: int
+    """Bytes of device memory for weights, the arena, inputs and outputs."""
+    operations: tuple[str, ...]
+    """Adapter IR types that must not be switched off, sorted."""
+
+    def check(self, options: FakeNpuOptions) -> None:
+        """Check that a context of these options would compile the model to the same program.
+
+        Raises:
+            IncompatibleProgramError: another arithmetic, too little memory, or an operation that is switched off.
+        """
+        wrong, off = "", [operation for operation in self.operations if operation in options.switched_off]
+        if self.arithmetic != options.arithmetic:
+            wrong = f"computes with {self.arithmetic}, got a context with {options.arithmetic}"
+        elif self.memory_bytes > options.memory_bytes:
+            limit = f"got a context with memory_bytes {options.memory_bytes}"
+            wrong = f"needs {self.memory_bytes} bytes of device memory, {limit}"
+        elif off:
+            wrong = f"has {', '.join(off)}, got a context with it in switched_off"
+        if wrong:
+            raise IncompatibleProgramError(f"the program {wrong}; compile the model again, or change the option")
+
+
 _BYTES_PER_INSTRUCTION = 4 << 10
-_ARENA_PER_BOUND_BYTE = 11
-"""Both measured on networks of 20 to 150 instructions, by the growth of the process from plan to plan."""
+"""Measured on networks of 20 to 150 instructions, by the growth of the process from plan to plan."""
 
 
-def bound_bytes(graph: NpuGraph, arena_bytes: int) -> int:
-    """What bound instructions hold: Python objects, some per instruction, more where there are more blocks."""
-    return _BYTES_PER_INSTRUCTION * len(graph.instructions) + arena_bytes // _ARENA_PER_BOUND_BYTE
+def bound_bytes(graph: NpuGraph) -> int:
+    """Return about the bytes of bound instructions, which are Python objects."""
+    return _BYTES_PER_INSTRUCTION * len(graph.instructions)
 
 
 def packed_bytes(graph: NpuGraph, model: Model) -> Mapping[Hashable, int]:
@@ -63,8 +87,8 @@ def _owner(array: Array) -> Array:
 
 
 MAGIC = b"FAKENPU\0"
-VERSION = 6
-"""Raised whenever a kernel's packing, parameters or scratch change, so that older programs are compiled anew."""
+VERSION = 7
+"""Raised whenever a kernel's packing or parameters change, so that older programs are compiled anew."""
 
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
 _ALIGNMENT = 64
@@ -103,7 +127,7 @@ class FakeNpuProgram(Program):
     @property
     def execution_bytes(self) -> int:
         """See `Program.execution_bytes`."""
-        return bound_bytes(self.graph, self.memory.arena_bytes)
+        return bound_bytes(self.graph)
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
@@ -112,7 +136,7 @@ class FakeNpuProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        binding = Binding(Frame.of(self.graph, self.memory))
+        binding = Binding(self.graph, self.memory)
         return FakeNpuExecution(binding, self._arenas, self._device_memory, self._threads, self._events)
 
     def serialize(self) -> bytes:
@@ -238,19 +262,17 @@ def _instruction_row(instruction: Instruction) -> list[Any]:
         instruction.kernel,
         instruction.inputs,
         instruction.outputs,
-        instruction.scratch,
         dict(instruction.parameters),
         fused,
     ]
 
 
 def _read_instruction(row: list[Any]) -> Instruction:
-    kernel, inputs, outputs, scratch, parameters, fused = row
+    kernel, inputs, outputs, parameters, fused = row
     return Instruction(
         kernel=kernel,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        scratch=tuple(scratch),
         parameters={name: _tuples(value) for name, value in parameters.items()},
         activation=None if fused is None else Activation(fused[0], tuple(fused[1])),
     )

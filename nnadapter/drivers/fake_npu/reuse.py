@@ -23,9 +23,9 @@ from typing import Any
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor
 from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
-from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory, with_scratch
+from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
+from nnadapter.drivers.fake_npu.open_program import SymbolicGraph
 from nnadapter.drivers.fake_npu.program import weight_bytes
-from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
 from nnadapter.ir.derived import ArrayTrace, TracedArray
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
@@ -167,7 +167,7 @@ class LoweringTemplate:
         self._lowered = lower(of_any, arithmetic)
         contents = self._arrays.finish()
         graph = self._lowered.graph
-        self._graph = TracedGraph(graph) if variables else None
+        self._graph = SymbolicGraph(graph) if variables else None
         """None where there are no numbers to put in."""
         held: list[tuple[int, object]] = [
             (index, tensor.value) for index, tensor in enumerate(graph.tensors) if tensor.value is not None
@@ -225,8 +225,7 @@ class LoweringTemplate:
             known = self._trace.replay(variables)
             if known is None:
                 return None
-            graph = self._graph.filled(known)
-        graph = with_scratch(graph)
+            graph = self._graph.specialize(known)
         return self._sized.put(key, _Sized(graph, plan_memory(graph)))
 
 

@@ -7,10 +7,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.capability import flaw
-from nnadapter.drivers.fake_npu.clock import simulated_profile, simulated_seconds
+from nnadapter.drivers.fake_npu.clock import instruction_flops, simulated_profile, simulated_seconds
 from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.memory import with_scratch
-from nnadapter.drivers.fake_npu.products import instruction_flops
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir import schema_of
 from tests.ir.passes.program import Program, random
@@ -21,7 +19,7 @@ LIMITS = {"peak_gflops": 1.0, "bandwidth_gbs": 1.0, "launch_us": 100.0, "transfe
 
 def products(model):
     """FLOPs of the lowered instructions that are products, by the clock."""
-    graph = with_scratch(lower(model).graph)
+    graph = lower(model).graph
     found = 0.0
     for each in graph.instructions:
         types = [[graph.tensors[index].type for index in group] for group in (each.inputs, each.outputs)]

@@ -23,10 +23,10 @@ from tests.drivers.fake_npu.harness import close, context, floats, model_of, typ
 from tests.models import parse, run_whole
 
 
-def small_network(batch=1):
+def small_network(batch=1, size=12):
     """Convolution, batch norm, relu, residual sum, pool, matrix product: with two outputs."""
     builder = ModelBuilder()
-    x = builder.add_input("x", type_of(floats(batch, 4, 12, 12)))
+    x = builder.add_input("x", type_of(floats(batch, 4, size, size)))
     weights = [floats(4, 4, 3, 3, seed=1), floats(4, seed=2), floats(4, seed=3), floats(4, seed=4), np.abs(floats(4))]
     constants = [builder.add_constant(f"w{index}", weight) for index, weight in enumerate(weights)]
     (y,) = builder.add_operation("CONV_2D", (x, constants[0]), {"pads": (1, 1, 1, 1)}, origins=("Conv_0",))
@@ -141,7 +141,7 @@ def test_admitted_models_are_forgotten_with_the_model():
 
 
 def test_deserialized_programs_give_the_same():
-    opened, model, x = context(), small_network(), floats(1, 4, 12, 12, seed=9)
+    opened, model, x = context(), small_network(size=120), floats(1, 4, 120, 120, seed=9)
     program = opened.compile(model)
     blob = program.serialize()
     deserialized = opened.deserialize(blob)

@@ -1,101 +1,178 @@
-"""Convolution by matrix product: the windows of a block of outputs become the rows of one matrix.
+"""Convolutions: the windows of a block of outputs become the rows of one matrix product.
 
-Images are [N, H, W, C]. The filter [O, C / group, kH, kW] is packed at compile time as [group, kH * kW * C / group,
-O / group], so that a window's elements lie in the order in which they are copied: row, column, channel.
+Images are [N, H, W, C]. A filter [O, C / group, kH, kW] is packed at compile time as [group, kH * kW * C / group,
+O / group], so that a window's elements lie in memory order: row, column, channel. Volumes [N, C, D, H, W] are computed
+in the same way, with their channels moved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
-from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks, gemm_rows
-from nnadapter.drivers.fake_npu.kernels.copying import bind_padded_copy, copy_dimensions
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
-from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue, bind_rows
-from nnadapter.drivers.fake_npu.kernels.window_matrix import bind_window_matrix
+from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks, even_blocks
+from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows, multiply_rows, rows_per_block
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
-_SMALL_COPY_BYTES = 1 << 19
-"""A padded copy no larger costs less than the calls that windows at the borders take."""
+_PRODUCT_BYTES = 1 << 20
+"""Bytes of the products of a block of a transposed convolution."""
+_RUN_ELEMENTS = 1536
+"""Elements of one inner loop of a depthwise convolution: the taps' weights for them stay in a level-1 cache."""
 
 
 def pack_filter(weight: Array, *, group: int) -> Array:
-    """[O, C / group, kH, kW] -> [group, kH * kW * C / group, O / group], contiguous."""
-    outputs, channels, height, width = weight.shape
-    grouped = weight.reshape(group, outputs // group, channels, height, width)
-    return np.ascontiguousarray(grouped.transpose(0, 3, 4, 2, 1)).reshape(group, -1, outputs // group)
+    """Pack [O, C / group, taps…] as [group, taps * C / group, O / group], contiguous."""
+    grouped = weight.reshape(group, -1, *weight.shape[1:])
+    packed = np.ascontiguousarray(np.moveaxis(grouped, (1, 2), (-1, -2)))
+    return packed.reshape(group, -1, packed.shape[-1])
 
 
-def _bind_pointwise(call: KernelArguments) -> Run:
-    (x, weight, *bias), (out,) = call.inputs, call.outputs
-    rows, result = x.reshape(-1, x.shape[3]), out.reshape(-1, out.shape[3])
-    return bind_rows(rows, weight[0], bias[0] if bias else None, result, call.finish)
+def pack_transposed_filter(weight: Array, *, group: int) -> Array:
+    """Pack [C, O / group, taps…] as [group, C / group, taps * O / group], contiguous."""
+    grouped = weight.reshape(group, -1, *weight.shape[1:])
+    return np.ascontiguousarray(np.moveaxis(grouped, 2, -1)).reshape(*grouped.shape[:2], -1)
+
+
+def pack_depthwise_filter(weight: Array) -> Array:
+    """Pack [C, 1, kH, kW] as [kH * kW, C], contiguous."""
+    return np.ascontiguousarray(weight.reshape(len(weight), -1).T)
+
+
+def pointwise_convolution(
+    out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None, **geometry: Any
+) -> None:
+    """Multiply the channels of every pixel by a matrix."""
+    multiply_rows(out.reshape(-1, out.shape[-1]), x.reshape(-1, x.shape[-1]), weight[0], bias, finish)
+
+
+def convolution(
+    out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None, **geometry: Any
+) -> None:
+    """Convolve [N, spatial…, C] with a packed filter, block by block of outputs."""
+    window, positions = Window(**geometry), out.shape[1:-1]
+    groups, depth, outputs = weight.shape
+    channels = x.shape[-1] // groups
+    windows = window.views(window.pad(x, 1, positions), positions)
+    for images, rows in _output_blocks(out.shape, depth * out.itemsize):
+        target = out[images, rows].reshape(-1, groups * outputs)
+        for group in range(groups):
+            columns = windows[images, rows, ..., group * channels : (group + 1) * channels].reshape(-1, depth)
+            np.matmul(columns, weight[group], target[:, group * outputs : (group + 1) * outputs])
+        finish_rows(target, bias, finish)
 
 
 def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[slice, slice]]:
-    """Cut outputs [N, H, W, C] into blocks of whole rows, or of whole images where these are small."""
-    images, height, width = result[:3]
-    limit = gemm_rows(row_bytes)
-    images_at_once = max(1, limit // (height * width))
-    whole = images_at_once > 1
+    """Cut outputs into blocks of whole rows, or of whole images if these are small."""
+    images, height, *rest = result[:-1]
+    limit = rows_per_block(row_bytes)
+    images_at_once = max(1, limit // (height * prod(rest)))
     for some in blocks(images, images_at_once):
-        for rows in even_blocks(height, height if whole else max(1, limit // width)):
+        for rows in even_blocks(height, height if images_at_once > 1 else max(1, limit // prod(rest))):
             yield some, rows
 
 
-def _convolution_scratch(outline: Outline) -> tuple[TensorType, ...]:
-    """The matrix of one block, then the padded copy of a small image.
-
-    None where each window is one pixel, which lies in the image as it would in a matrix.
-    """
-    window = Window.of(outline.parameters)
-    if window.is_pointwise:
-        return ()
-    image, result, depth = outline.inputs[0].dimensions, outline.outputs[0].dimensions, outline.inputs[1].dimensions[1]
-    rows = max(_block_rows(block, result) for block in _output_blocks(result, depth * 4))
-    needed = [TensorType(outline.inputs[0].dtype, (rows, depth))]
-    padded = copy_dimensions(window, image, result, 1)
-    copy = None if padded is None else TensorType(outline.inputs[0].dtype, padded)
-    needed += [copy] if copy is not None and copy.nbytes <= _SMALL_COPY_BYTES else []
-    return tuple(needed)
-
-
-def _block_rows(block: tuple[slice, slice], result: tuple[int, ...]) -> int:
-    images, rows = block
-    return int(images.stop - images.start) * int(rows.stop - rows.start) * result[2]
+def depthwise_convolution(
+    out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None, **geometry: Any
+) -> None:
+    """Convolve every channel of [N, H, W, C] with its own filter."""
+    window, (count, height, width, channels) = Window(**geometry), out.shape
+    # With a horizontal stride of 1, some pixels of a row are computed as one with more channels: a longer inner loop.
+    most = max(1, _RUN_ELEMENTS // channels) if window.strides[1] == 1 else 1
+    pixels = next(size for size in range(min(most, width), 0, -1) if width % size == 0)
+    windows = window.views(window.pad(x, 1, (height, width)), (height, width))[:, :, ::pixels]
+    windows = as_strided(windows, (*windows.shape[:-1], pixels * channels), windows.strides, writeable=False)
+    taps = np.tile(weight, (1, pixels)).reshape(*window.kernel_shape, -1)
+    result = out.reshape(count, height, width // pixels, -1)
+    for image in range(count):
+        for rows in blocks(height, max(1, BLOCK_ELEMENTS // (width * channels))):
+            target = result[image, rows]
+            np.einsum("hwijc,ijc->hwc", windows[image, rows], taps, out=target)
+            finish_rows(target.reshape(-1, channels), bias, finish)
 
 
-def _bind_convolution(call: KernelArguments) -> Run:
-    (image, weight, *bias), (out,), window = call.inputs, call.outputs, Window.of(call.parameters)
-    groups, depth, group_outputs = weight.shape
-    steps: list[Run] = []
-    if len(call.scratch) > 1:
-        steps.append(bind_padded_copy(image, call.scratch[1], window, 0.0))
-        image, window = call.scratch[1][:, :, 0], window._replace(pads=(0, 0, 0, 0))
-    for images, rows in _output_blocks(out.shape, depth * 4):
-        block = out[images, rows]
-        target = block.reshape(-1, out.shape[3])
-        for group in range(groups):
-            channels = slice(group * image.shape[3] // groups, (group + 1) * image.shape[3] // groups)
-            product = target[:, group * group_outputs : (group + 1) * group_outputs]
-            if call.scratch:
-                columns = call.scratch[0][: target.shape[0]]
-                windows = columns.reshape(*block.shape[:3], *window.kernel_shape, -1)
-                steps += bind_window_matrix(image[images, :, :, channels], window, rows, windows)
-            else:
-                columns = image[images, rows].reshape(target.shape[0], -1)[:, channels]
-            steps.append(partial(np.matmul, columns, weight[group], product))
-        steps += bind_epilogue(target, bias[0] if bias else None, call.finish)
-    return in_sequence(steps)
+def transposed_convolution(
+    out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None, **geometry: Any
+) -> None:
+    """Multiply the pixels of [N, spatial…, C] by a packed filter, and add the products where their windows lie."""
+    window = Window(**geometry)
+    groups, channels, columns = weight.shape
+    outputs, height = out.shape[-1] // groups, x.shape[1]
+    reach = zip(window.reach(x.shape[1:-1]), out.shape[1:-1], window.begins, strict=True)
+    full = np.zeros((1, *(max(far, size + begin) for far, size, begin in reach), out.shape[-1]), out.dtype)
+    inside: Any = [slice(begin, begin + size) for begin, size in zip(window.begins, out.shape[1:-1], strict=True)]
+    rows_at_once = max(1, _PRODUCT_BYTES // (columns * out.itemsize * prod(x.shape[2:-1])))
+    for image, result in zip(x, out, strict=True):
+        full[...] = 0
+        for rows in blocks(height, rows_at_once):
+            for group in range(groups):
+                pixels = image[rows, ..., group * channels : (group + 1) * channels]
+                products = np.matmul(pixels.reshape(-1, channels), weight[group])
+                windows = products.reshape(1, *pixels.shape[:-1], *window.kernel_shape, outputs)
+                window.add_windows(full[..., group * outputs : (group + 1) * outputs], windows, rows.start)
+        np.copyto(result, full[(0, *inside)])
+        finish_rows(result.reshape(-1, out.shape[-1]), bias, finish)
+
+
+def volume_convolution(
+    out: Array,
+    *,
+    input: Array,  # noqa: A002  the role's name
+    filter: Array,  # noqa: A002  the role's name
+    bias: Array | None = None,
+    group: int,
+    **geometry: Any,
+) -> None:
+    """Convolve volumes [N, C, D, H, W] with a filter in ONNX's order."""
+    result = _channels_last(np.empty_like(out))
+    convolution(result, _channels_last(input), pack_filter(filter, group=group), bias, **geometry)
+    np.copyto(out, np.moveaxis(result, -1, 1))
+
+
+def transposed_volume_convolution(
+    out: Array,
+    *,
+    input: Array,  # noqa: A002  the role's name
+    filter: Array,  # noqa: A002  the role's name
+    bias: Array | None = None,
+    group: int,
+    **geometry: Any,
+) -> None:
+    """Apply a transposed convolution to volumes [N, C, D, H, W], with a filter in ONNX's order."""
+    result = _channels_last(np.empty_like(out))
+    transposed_convolution(result, _channels_last(input), pack_transposed_filter(filter, group=group), bias, **geometry)
+    np.copyto(out, np.moveaxis(result, -1, 1))
+
+
+def _channels_last(x: Array) -> Array:
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+def columns_to_image(out: Array, x: Array, **geometry: Any) -> None:
+    """Add blocks [N, C * taps, positions] at their places in images [N, C, …]."""
+    window, image = Window(**geometry), out.shape[2:]
+    full_sizes = [size + window.pads[axis] + window.pads[axis + window.rank] for axis, size in enumerate(image)]
+    sizes = zip(full_sizes, window.kernel_shape, window.strides, window.dilations, strict=True)
+    positions = [(size - (kernel - 1) * dilation - 1) // stride + 1 for size, kernel, stride, dilation in sizes]
+    blocks_by_tap = x.reshape(len(x), out.shape[1], *window.kernel_shape, *positions)
+    windows = np.moveaxis(blocks_by_tap, range(2 + window.rank, 2 + 2 * window.rank), range(1, 1 + window.rank))
+    full = np.zeros((len(x), *full_sizes, out.shape[1]), out.dtype)
+    window.add_windows(full, np.moveaxis(windows, 1 + window.rank, -1))
+    inside = (slice(begin, begin + size) for begin, size in zip(window.begins, image, strict=True))
+    np.copyto(out, np.moveaxis(full[(slice(None), *inside)], -1, 1))
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "convolution": NumpyKernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
-    "pointwise_convolution": NumpyKernel(bind=_bind_pointwise, fuses=True),
+    "columns_to_image": NumpyKernel(columns_to_image),
+    "convolution": NumpyKernel(convolution, fuses=True),
+    "depthwise_convolution": NumpyKernel(depthwise_convolution, fuses=True),
+    "pointwise_convolution": NumpyKernel(pointwise_convolution, fuses=True),
+    "transposed_convolution": NumpyKernel(transposed_convolution, fuses=True),
+    "transposed_volume_convolution": NumpyKernel(transposed_volume_convolution),
+    "volume_convolution": NumpyKernel(volume_convolution),
 }
 """Rows of the kernel table."""

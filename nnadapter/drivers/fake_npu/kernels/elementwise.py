@@ -1,58 +1,24 @@
-"""Element-wise kernels: unary, binary, variadic and conditional, with numpy's broadcasting."""
+"""Elementwise kernels: unary, binary, variadic, conditional and gated, with numpy's broadcasting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Activation, TensorType
-from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
-from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, Function
-from nnadapter.drivers.fake_npu.kernels.kernel import Finish, KernelArguments, NumpyKernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, apply
+from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks
 from nnadapter.ir.operand import Array
 
 
-def activation_scratch(function: str, result: TensorType) -> tuple[TensorType, ...]:
-    """Temporaries that an activation needs on a result of that type: one block each."""
-    count = FUNCTIONS[function].temporaries
-    return (TensorType(result.dtype, (min(result.size, BLOCK_ELEMENTS),)),) * count if count else ()
-
-
-def bind_activation(activation: Activation, temporaries: Sequence[Array]) -> Finish:
-    """The fused form of an activation: applied to any contiguous array, in place."""
-    row = FUNCTIONS[activation.function]
-    function = row.make(*activation.parameters)
-
-    return lambda array: _over_blocks(function, array, array, temporaries, blocked=True)
-
-
-def _bind_unary(call: KernelArguments) -> Run:
-    name, arguments = call.parameters["function"], call.parameters["arguments"]
-    row = FUNCTIONS[name]
-    return _over_blocks(row.make(*arguments), call.inputs[0], call.outputs[0], call.scratch, row.blocked)
-
-
-def _over_blocks(function: Function, x: Array, out: Array, temporaries: Sequence[Array], blocked: bool) -> Run:
-    x, out = x.reshape(-1), out.reshape(-1)
-    step = BLOCK_ELEMENTS if blocked else max(1, x.size)
-    return in_sequence(
-        [
-            partial(
-                function, x[block], out[block], *(temporary[: block.stop - block.start] for temporary in temporaries)
-            )
-            for block in blocks(x.size, step)
-        ]
-    )
-
-
-def _unary_scratch(outline: Outline) -> tuple[TensorType, ...]:
-    return activation_scratch(outline.parameters["function"], outline.outputs[0])
+def unary(out: Array, x: Array, *, function: str, arguments: tuple[float, ...]) -> None:
+    """Apply a row of the function table."""
+    apply(function, x, out, arguments)
 
 
 def _divide(x: Array, y: Array, out: Array) -> None:
-    """Division as ONNX has it: integers truncate towards zero, where numpy rounds down."""
+    """Divide as ONNX does: integers truncate towards zero, numpy rounds down."""
     if out.dtype.kind == "f":
         np.divide(x, y, out)
         return
@@ -61,7 +27,7 @@ def _divide(x: Array, y: Array, out: Array) -> None:
 
 
 def _power(x: Array, exponent: Array, out: Array) -> None:
-    """Powers; integers go through float64, as ONNX Runtime's do, but for those of 64 bits, which it does not hold."""
+    """Compute powers; of integers in float64 as ONNX Runtime, except int64, which float64 does not hold."""
     if out.dtype.kind == "f" or (out.dtype == x.dtype == exponent.dtype == np.int64 and exponent.min() >= 0):
         np.power(x, exponent.astype(x.dtype, copy=False), out)
     else:
@@ -89,7 +55,7 @@ BINARY: Mapping[str, Callable[..., object]] = {
     "not_equal": np.not_equal,
     "or": np.logical_or,
     "power": _power,
-    # numpy defines shifts by too much, and by less than nothing, as ONNX does: the sign is what stays.
+    # numpy defines shifts by too many and by negative numbers as ONNX does: the sign stays.
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
     "subtract": np.subtract,
@@ -98,110 +64,71 @@ BINARY: Mapping[str, Callable[..., object]] = {
 """Functions of two variables, called as `function(x, y, out=out)`."""
 
 
-def _bind_binary(name: str) -> Callable[[KernelArguments], Run]:
-    function = BINARY[name]
-
-    def bind(call: KernelArguments) -> Run:
-        (x, y), (out,), finish = call.inputs, call.outputs, call.finish
-        if finish is None:
-            return lambda: function(x, y, out=out)
-
-        steps: list[Run] = []
-        for left, right, target in _together(x, y, out):
-            steps += [partial(function, left, right, out=target), finish(target)]
-        return in_sequence(steps)
-
-    return bind
+def binary(out: Array, x: Array, y: Array, *, function: Callable[..., object], finish: Finish | None = None) -> None:
+    """Apply a function of two variables, and the activation to each block of its result."""
+    if finish is None:
+        function(x, y, out=out)
+        return
+    for left, right, target in _aligned_blocks(x, y, out):
+        function(left, right, out=target)
+        finish(target)
 
 
-def _together(x: Array, y: Array, out: Array) -> list[tuple[Array, Array, Array]]:
-    """Blocks in which result and operands have the same elements, or one operand the same for each row of the result.
-
-    All at once where an operand is broadcast in another way.
-    """
-    if x.shape == y.shape == out.shape:
-        x, y, out = x.reshape(-1), y.reshape(-1), out.reshape(-1)
-        return [(x[block], y[block], out[block]) for block in blocks(out.size, BLOCK_ELEMENTS)]
-    if not (out.size and _has_rows(x, out) and _has_rows(y, out)):
-        return [(x, y, out)]
-    depth = out.shape[-1]
-    x, y, out = x.reshape(-1, depth), y.reshape(-1, depth), out.reshape(-1, depth)
-    return [
-        (x if len(x) == 1 else x[rows], y if len(y) == 1 else y[rows], out[rows])
-        for rows in blocks(len(out), max(1, BLOCK_ELEMENTS // depth))
-    ]
+def _aligned_blocks(x: Array, y: Array, out: Array) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield blocks of equal elements; everything at once if an operand is broadcast."""
+    if not x.shape == y.shape == out.shape:
+        yield x, y, out
+        return
+    x, y, out = x.reshape(-1), y.reshape(-1), out.reshape(-1)
+    for block in blocks(out.size, BLOCK_ELEMENTS):
+        yield x[block], y[block], out[block]
 
 
-def _has_rows(operand: Array, out: Array) -> bool:
-    """Whether an operand is as large as the result, or one row of it."""
-    return operand.shape == out.shape or operand.shape[-1:] == (operand.size,) == out.shape[-1:]
+def variadic_sum(out: Array, first: Array, second: Array, *others: Array) -> None:
+    """Add two or more tensors."""
+    np.add(first, second, out)
+    for other in others:
+        np.add(out, other, out)
 
 
-def _bind_sum(call: KernelArguments) -> Run:
-    """The sum of three or more tensors."""
-    (first, second, *others), (out,) = call.inputs, call.outputs
-
-    def run() -> None:
-        np.add(first, second, out)
-        for other in others:
-            np.add(out, other, out)
-
-    return run
+def prelu(out: Array, x: Array, slope: Array) -> None:
+    """Compute max(x, 0) + slope min(x, 0)."""
+    np.add(np.maximum(x, 0), slope * np.minimum(x, 0), out)
 
 
-def _bind_prelu(call: KernelArguments) -> Run:
-    """max(x, 0) + slope min(x, 0)."""
-    (x, slope), (out,), (negative,) = call.inputs, call.outputs, call.scratch
-
-    def run() -> None:
-        np.minimum(x, 0, out=negative)
-        np.multiply(negative, slope, negative)
-        np.maximum(x, 0, out=out)
-        np.add(out, negative, out)
-
-    return run
+def where(out: Array, condition: Array, x: Array, y: Array) -> None:
+    """Choose from x if the condition holds, otherwise from y."""
+    np.copyto(out, y)
+    np.copyto(out, x, where=condition)
 
 
-def _bind_where(call: KernelArguments) -> Run:
-    (condition, x, y), (out,) = call.inputs, call.outputs
-
-    def run() -> None:
-        np.copyto(out, y)
-        np.copyto(out, x, where=condition)
-
-    return run
+def cast(out: Array, x: Array) -> None:
+    """Convert to the data type of the result."""
+    np.copyto(out, x, casting="unsafe")
 
 
-def _bind_cast(call: KernelArguments) -> Run:
-    (x,), (out,) = call.inputs, call.outputs
-    return lambda: np.copyto(out, x, casting="unsafe")
+def round_to_half(out: Array, x: Array) -> None:
+    """Round float32 cells to float16 values."""
+    x, out = x.reshape(-1), out.reshape(-1)
+    for block in blocks(x.size, BLOCK_ELEMENTS):
+        out[block] = x[block].astype(np.float16)
 
 
-def _bind_round_to_half(call: KernelArguments) -> Run:
-    """Rounds float32 cells to float16 values, block by block so that the half-precision copy stays in cache."""
-    x, out, (half,) = call.inputs[0].reshape(-1), call.outputs[0].reshape(-1), call.scratch
-    pieces = [(x[block], out[block], half[: block.stop - block.start]) for block in blocks(x.size, BLOCK_ELEMENTS)]
-
-    def run() -> None:
-        for source, target, rounded in pieces:
-            np.copyto(rounded, source, casting="same_kind")
-            np.copyto(target, rounded)
-
-    return run
+def swiglu(out: Array, gate: Array, value: Array, *, alpha: float) -> None:
+    """Multiply the swish of a gate by a value."""
+    gate, value, out = (array.reshape(-1) for array in (gate, value, out))
+    for block in blocks(out.size, BLOCK_ELEMENTS):
+        np.multiply(FUNCTIONS["swish"](gate[block], alpha), value[block], out[block])
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    name: NumpyKernel(bind=_bind_binary(name), in_place=(0, 1), fuses=True) for name in BINARY
-} | {
-    "cast": NumpyKernel(bind=_bind_cast),
-    "prelu": NumpyKernel(bind=_bind_prelu, scratch=lambda outline: (outline.outputs[0],), in_place=(0,)),
-    "round_to_half": NumpyKernel(
-        bind=_bind_round_to_half,
-        scratch=lambda outline: (TensorType("float16", (min(outline.outputs[0].size, BLOCK_ELEMENTS),)),),
-        in_place=(0,),
-    ),
-    "sum": NumpyKernel(bind=_bind_sum, in_place=(0, 1)),
-    "unary": NumpyKernel(bind=_bind_unary, scratch=_unary_scratch, in_place=(0,)),
-    "where": NumpyKernel(bind=_bind_where),
+    **{name: NumpyKernel(partial(binary, function=each), in_place=(0, 1), fuses=True) for name, each in BINARY.items()},
+    "cast": NumpyKernel(cast),
+    "prelu": NumpyKernel(prelu, in_place=(0,)),
+    "round_to_half": NumpyKernel(round_to_half, in_place=(0,)),
+    "sum": NumpyKernel(variadic_sum, in_place=(0, 1)),
+    "swiglu": NumpyKernel(swiglu, in_place=(0, 1)),
+    "unary": NumpyKernel(unary, in_place=(0,)),
+    "where": NumpyKernel(where),
 }
 """Rows of the kernel table."""

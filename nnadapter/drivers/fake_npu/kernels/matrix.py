@@ -1,134 +1,110 @@
-"""Matrix kernels: products, whose bias and activation come while a block of rows is in cache, and linear algebra."""
+"""Matrix kernels: products with bias and activation while a block of rows is in cache, and linear algebra."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.blocks import even_blocks, gemm_rows
-from nnadapter.drivers.fake_npu.kernels.kernel import Finish, KernelArguments, NumpyKernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel, even_blocks
 from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
 
+_BLOCK_BYTES = 1 << 20
+"""Bytes of the larger of a block's operand and result."""
+_BLOCK_ROWS = 192
+"""Fewer rows make a matrix product slow, because BLAS packs its other factor for every block."""
 _BIAS_RUN = 2048
-"""About how many elements of a bias are added in one inner loop."""
+"""About the number of elements that one inner loop of numpy adds."""
 
 
-def pack_bias(bias: Array) -> Array:
-    """[O] -> [repeat * O], repeated where it is short: a longer run adds faster."""
-    return np.tile(bias, max(1, _BIAS_RUN // max(bias.size, 1)))
+def rows_per_block(row_bytes: int) -> int:
+    """Return the number of rows of `row_bytes` that a block of a matrix product takes."""
+    return max(_BLOCK_ROWS, _BLOCK_BYTES // max(row_bytes, 1))
 
 
-def bind_rows(x: Array, weight: Array, bias: Array | None, out: Array, finish: Finish | None) -> Run:
-    """Bind `out = finish(x @ weight + bias)`.
-
-    Args:
-        x: [M, K].
-        weight: [K, N], in either memory order.
-        bias: [N], or repeated as `pack_bias` does, or None.
-        out: [M, N], contiguous.
-        finish: the fused activation.
-    """
-    if bias is None and finish is None:
-        return lambda: np.matmul(x, weight, out)
-    steps: list[Run] = []
-    for rows in even_blocks(x.shape[0], gemm_rows(max(out.shape[1], x.shape[1]) * out.itemsize)):
-        steps.append(partial(np.matmul, x[rows], weight, out[rows]))
-        steps += bind_epilogue(out[rows], bias, finish)
-    return in_sequence(steps)
-
-
-def bind_epilogue(block: Array, bias: Array | None, finish: Finish | None) -> list[Run]:
-    """Bind what adds the bias to a contiguous block [..., N] and applies the activation, both in place.
-
-    Args:
-        block: whole rows of the result.
-        bias: [N], or repeated as `pack_bias` does, or None.
-        finish: the fused activation.
-    """
-    steps: list[Run] = []
+def finish_rows(rows: Array, bias: Array | None, finish: Finish | None) -> None:
+    """Add a bias [N] to contiguous rows [M, N] and apply the activation, both in place."""
     if bias is not None:
-        flat = block.reshape(-1)
-        whole = flat.size - flat.size % bias.size
-        for part in (flat[:whole].reshape(-1, bias.size), flat[whole:]):
-            if part.size:
-                steps.append(partial(np.add, part, bias[: part.shape[-1]], part))
-    return steps if finish is None else [*steps, finish(block)]
+        group = max(1, _BIAS_RUN // max(bias.size, 1))
+        if 1 < group < len(rows) // 8 and len(rows) % group == 0:
+            rows, bias = rows.reshape(-1, group * bias.size), np.tile(bias, group)
+        np.add(rows, bias, rows)
+    if finish is not None:
+        finish(rows)
 
 
-def _bind_fully_connected(call: KernelArguments) -> Run:
-    """The input [..., K] times the transpose of weight [N, K], plus bias [N]."""
-    (x, weight, *bias), (out,) = call.inputs, call.outputs
-    rows = x.reshape(-1, weight.shape[1])
-    return bind_rows(rows, weight.T, bias[0] if bias else None, out.reshape(-1, weight.shape[0]), call.finish)
+def multiply_rows(out: Array, x: Array, weight: Array, bias: Array | None, finish: Finish | None) -> None:
+    """Compute `out = finish(x @ weight + bias)` of x [M, K] and weight [K, N]."""
+    if bias is None and finish is None:
+        np.matmul(x, weight, out)
+        return
+    for rows in even_blocks(len(x), rows_per_block(max(out.shape[1], x.shape[1]) * out.itemsize)):
+        np.matmul(x[rows], weight, out[rows])
+        finish_rows(out[rows], bias, finish)
 
 
-def _bind_matmul(call: KernelArguments) -> Run:
-    (x, y), (out,), finish = call.inputs, call.outputs, call.finish
-    if call.parameters["transpose_x"]:
+def fully_connected(
+    out: Array, x: Array, weight: Array, bias: Array | None = None, *, finish: Finish | None = None
+) -> None:
+    """Multiply the input [..., K] by the transpose of weight [N, K], and add bias [N]."""
+    outputs, depth = weight.shape
+    multiply_rows(out.reshape(-1, outputs), x.reshape(-1, depth), weight.T, bias, finish)
+
+
+def matmul(
+    out: Array, x: Array, y: Array, *, transpose_x: bool, transpose_y: bool, finish: Finish | None = None
+) -> None:
+    """Multiply stacks of matrices."""
+    if transpose_x:
         x = _transposed(x)
     elif y.ndim == 2 and x.ndim > 2:
         # One large product instead of one per matrix of the stack.
         x = x.reshape(-1, x.shape[-1])
-        out = out.reshape(x.shape[0], -1)
-    if call.parameters["transpose_y"]:
+        out = out.reshape(len(x), -1)
+    if transpose_y:
         y = _transposed(y)
     if x.ndim == y.ndim == out.ndim == 2:
-        return bind_rows(x, y, None, out, finish)
-
-    return in_sequence([partial(np.matmul, x, y, out), *bind_epilogue(out, None, finish)])
+        multiply_rows(out, x, y, None, finish)
+        return
+    np.matmul(x, y, out)
+    if finish is not None:
+        finish(out)
 
 
 def _transposed(matrices: Array) -> Array:
-    """Each matrix of a stack transposed; a vector stays as it is."""
     return matrices if matrices.ndim < 2 else matrices.swapaxes(-1, -2)
 
 
-def _bind_triangle(call: KernelArguments) -> Run:
-    """What lies beyond the diagonal is made zero; the rest is copied."""
-    (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
-    upper, k = parameters["upper"], parameters["k"]
-    rows, columns = (np.arange(size) for size in x.shape[-2:])
-    distance = columns - rows[:, None]
-    zero = out.dtype.type(0)
-    gone = distance < k if upper else distance > k
-
-    def run() -> None:
-        np.copyto(out, x)
-        np.copyto(out, zero, where=gone)
-
-    return run
+def triangle(out: Array, x: Array, *, upper: bool, k: int) -> None:
+    """Copy a triangle of each matrix, and set the rest to zero."""
+    np.copyto(out, np.triu(x, k) if upper else np.tril(x, k))
 
 
-def _bind_determinant(call: KernelArguments) -> Run:
-    (x,), (out,) = call.inputs, call.outputs
-    return lambda: np.copyto(out, np.linalg.det(x))
+def determinant(out: Array, x: Array) -> None:
+    """Compute the determinant of each matrix."""
+    np.copyto(out, np.linalg.det(x))
 
 
-def _bind_einsum(call: KernelArguments) -> Run:
-    """The order in which more than two factors are multiplied is chosen once, for these sizes."""
-    inputs, (out,), equation = call.inputs, call.outputs, call.parameters["equation"]
-    if len(inputs) == 1:
-        return lambda: np.einsum(equation, *inputs, out=out)
-    path, _ = np.einsum_path(equation, *inputs, optimize="optimal" if len(inputs) <= 4 else "greedy")
-    return lambda: np.einsum(equation, *inputs, out=out, optimize=path)
+def einsum(out: Array, *factors: Array, equation: str) -> None:
+    """Compute a sum of products by an equation."""
+    path = False if len(factors) == 1 else "optimal" if len(factors) <= 4 else "greedy"
+    np.einsum(equation, *factors, out=out, optimize=path)
 
 
-def _bind_unpack_weight(call: KernelArguments) -> Run:
-    """The weight of MAT_MUL_N_BITS as reals, where it is not constant. Inputs: packed, scale, zero point if any."""
-    (weight, scale, *zero_point), (out,) = call.inputs, call.outputs
-    unpack = partial(unpacked_weight, weight, scale, zero_point[0] if zero_point else None, **call.parameters)
-    return lambda: np.copyto(out, unpack())
+def unpack_weight(
+    out: Array, weight: Array, scale: Array, zero_point: Array | None = None, *, depth: int, bits: int, block_size: int
+) -> None:
+    """Convert the packed weight of MAT_MUL_N_BITS to reals."""
+    np.copyto(out, unpacked_weight(weight, scale, zero_point, depth=depth, bits=bits, block_size=block_size))
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "fully_connected": NumpyKernel(bind=_bind_fully_connected, fuses=True),
-    "matmul": NumpyKernel(bind=_bind_matmul, fuses=True),
-    "determinant": NumpyKernel(bind=_bind_determinant),
-    "einsum": NumpyKernel(bind=_bind_einsum),
-    "triangle": NumpyKernel(bind=_bind_triangle, in_place=(0,)),
-    "unpack_weight": NumpyKernel(bind=_bind_unpack_weight),
+    "determinant": NumpyKernel(determinant),
+    "einsum": NumpyKernel(einsum),
+    "fully_connected": NumpyKernel(fully_connected, fuses=True),
+    "matmul": NumpyKernel(matmul, fuses=True),
+    "triangle": NumpyKernel(triangle, in_place=(0,)),
+    "unpack_weight": NumpyKernel(unpack_weight),
 }
 """Rows of the kernel table."""

@@ -1,181 +1,206 @@
-"""Kernels that move elements, or make them from next to nothing."""
+"""Kernels that move elements, read or write at positions that a tensor holds, or generate tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from itertools import accumulate
-from typing import Any
+from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.copying import bind_copies, bind_copy, has_short_runs
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run, check_indices
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices, flat_positions
+from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 
 
-def _bind_copy(call: KernelArguments) -> Run:
-    return bind_copy(call.inputs[0], call.outputs[0])
+def copy(out: Array, x: Array) -> None:
+    """Copy a tensor; an operand that is smaller is broadcast."""
+    np.copyto(out, x)
 
 
-def _bind_transpose(call: KernelArguments) -> Run:
-    return bind_copy(call.inputs[0].transpose(call.parameters["perm"]), call.outputs[0])
+def transpose(out: Array, x: Array, *, perm: tuple[int, ...]) -> None:
+    """Copy a tensor with its axes in another order."""
+    np.copyto(out, x.transpose(perm))
 
 
-def _bind_expand(call: KernelArguments) -> Run:
-    (x,), (out,) = call.inputs, call.outputs
-    return bind_copy(np.broadcast_to(x, out.shape), out)
+def tile(out: Array, x: Array, *, repeats: tuple[int, ...]) -> None:
+    """Repeat a tensor along its axes."""
+    np.copyto(out, np.tile(x, repeats))
 
 
-def _bind_tile(call: KernelArguments) -> Run:
-    """Seen as [r0, d0, r1, d1, …], a tiled tensor is one broadcast."""
-    (x,), (out,) = call.inputs, call.outputs
-    repeats = tuple(call.parameters["repeats"])
-    pairs = [size for pair in zip(repeats, x.shape, strict=True) for size in pair]
-    source = x.reshape([size for dimension in x.shape for size in (1, dimension)])
-    return bind_copy(np.broadcast_to(source, pairs), out.reshape(pairs))
+def concat(out: Array, *parts: Array, axis: int) -> None:
+    """Join tensors along an axis."""
+    np.concatenate(parts, axis, out)
 
 
-def _part(array: Array, index: Sequence[slice]) -> Array:
-    """A part of an array, as a view also where there is no axis: without the ellipsis numpy would copy a scalar."""
-    places: Any = (*index, ...)
-    part: Array = array[places]
-    return part
+def split(*arrays: Array, axis: int) -> None:
+    """Cut a tensor, the last array, into parts along an axis."""
+    *parts, x = arrays
+    ends = [0, *accumulate(part.shape[axis] for part in parts)]
+    for part, start in zip(parts, ends, strict=False):
+        np.copyto(part, x[(slice(None),) * axis + (slice(start, start + part.shape[axis]),)])
 
 
-def _along(axis: int, part: slice) -> tuple[slice, ...]:
-    """The index that takes `part` of one axis and all of those before it."""
-    return (slice(None),) * axis + (part,)
-
-
-def _bind_concat(call: KernelArguments) -> Run:
-    (out,), axis = call.outputs, call.parameters["axis"]
-    if not any(has_short_runs(part, axis) for part in call.inputs):
-        return partial(np.concatenate, call.inputs, axis, out)
-    ends = accumulate(part.shape[axis] for part in call.inputs)
-    pairs = [
-        (part, out[_along(axis, slice(end - part.shape[axis], end))])
-        for part, end in zip(call.inputs, ends, strict=True)
-    ]
-    return bind_copies(pairs)
-
-
-def _bind_split(call: KernelArguments) -> Run:
-    (x,), axis = call.inputs, call.parameters["axis"]
-    ends = accumulate(part.shape[axis] for part in call.outputs)
-    pairs = [
-        (x[_along(axis, slice(end - part.shape[axis], end))], part)
-        for part, end in zip(call.outputs, ends, strict=True)
-    ]
-    return bind_copies(pairs)
-
-
-def _bind_slice(call: KernelArguments) -> Run:
-    (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
+def slice_axes(
+    out: Array,
+    x: Array,
+    *,
+    axes: tuple[int, ...],
+    starts: tuple[int, ...],
+    ends: tuple[int, ...],
+    steps: tuple[int, ...],
+) -> None:
+    """Copy a range of some axes."""
     index = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(*(parameters[name] for name in ("axes", "starts", "ends", "steps")), strict=True):
-        index[axis] = slice(start, end, step)
-    return bind_copy(_part(x, index), out)
+    for axis, *limits in zip(axes, starts, ends, steps, strict=True):
+        index[axis] = slice(*limits)
+    np.copyto(out, x[tuple(index)])
 
 
-def _bind_gather(call: KernelArguments) -> Run:
-    (x, indices), (out,), axis = call.inputs, call.outputs, call.parameters["axis"]
-    size = x.shape[axis]
+def pad(out: Array, x: Array, *, pads: tuple[int, ...], mode: str, value: float) -> None:
+    """Pad a tensor; negative pads crop first."""
+    pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
+    kept = tuple(slice(max(0, -begin), size - max(0, -end)) for (begin, end), size in zip(pairs, x.shape, strict=True))
+    x, pairs = x[kept], [(max(0, begin), max(0, end)) for begin, end in pairs]
+    if mode != "constant":
+        np.copyto(out, np.pad(x, pairs, mode=mode) if pairs else x)  # type: ignore[call-overload]
+        return
+    out[...] = value
+    out[tuple(slice(begin, begin + size) for (begin, _), size in zip(pairs, x.shape, strict=True))] = x
 
-    def run() -> None:
-        check_indices(indices, size)
-        # Negative indices count from the end; numpy copies once more for any mode that checks.
-        np.take(x, indices, axis=axis, out=out, mode="wrap")
 
-    return run
+def gather(out: Array, x: Array, indices: Array, *, axis: int) -> None:
+    """Copy the slices of an axis that indices name."""
+    check_indices(indices, x.shape[axis])
+    # numpy copies once more in any mode that checks; negative indices count from the end.
+    np.take(x, indices, axis=axis, out=out, mode="wrap")
 
 
-def _bind_gather_elements(call: KernelArguments) -> Run:
-    (x, indices), (out,), axis = call.inputs, call.outputs, call.parameters["axis"]
-    size = x.shape[axis]
+def gather_elements(out: Array, x: Array, indices: Array, *, axis: int) -> None:
+    """Copy along an axis the element that each index names."""
+    check_indices(indices, x.shape[axis])
     # The other axes may be shorter in the indices than in the data.
-    x = x[tuple(slice(None) if place == axis else slice(length) for place, length in enumerate(indices.shape))]
-
-    def run() -> None:
-        check_indices(indices, size)
-        np.copyto(out, np.take_along_axis(x, indices, axis=axis))
-
-    return run
+    lengths = (slice(None) if place == axis else slice(length) for place, length in enumerate(indices.shape))
+    np.copyto(out, np.take_along_axis(x[tuple(lengths)], indices, axis=axis))
 
 
-def _bind_pad(call: KernelArguments) -> Run:
-    """Negative pads crop; what the other modes repeat is taken from what is left."""
-    (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
-    begins, ends = parameters["pads"][: x.ndim], parameters["pads"][x.ndim :]
-    kept = [slice(max(0, -begin), size - max(0, -end)) for begin, end, size in zip(begins, ends, x.shape, strict=True)]
-    x = _part(x, kept)
-    pads = [(max(0, begin), max(0, end)) for begin, end in zip(begins, ends, strict=True)]
-    if parameters["mode"] != "constant":
-        places = [
-            np.pad(np.arange(size), pad, mode=parameters["mode"]) for size, pad in zip(x.shape, pads, strict=True)
-        ]
-        index = np.ix_(*places)
-        return lambda: np.copyto(out, x[index])
-    inside = _part(out, [slice(begin, begin + size) for (begin, _), size in zip(pads, x.shape, strict=True)])
-    value = parameters["value"]
-
-    def run() -> None:
-        out[...] = value
-        np.copyto(inside, x)
-
-    return run
+def gather_nd(out: Array, x: Array, indices: Array, *, batch_dims: int) -> None:
+    """Copy the slices that rows of indices name, batch by batch."""
+    depth = indices.shape[-1]
+    batches, sizes = prod(x.shape[:batch_dims]), x.shape[batch_dims : batch_dims + depth]
+    positions = flat_positions(indices, sizes).reshape(batches, -1)
+    positions += np.arange(batches).reshape(-1, 1) * prod(sizes)
+    rows = x.reshape(batches * prod(sizes), -1)
+    np.copyto(out.reshape(-1, rows.shape[1]), rows[positions.reshape(-1)])
 
 
-def _bind_range(call: KernelArguments) -> Run:
-    """The result start + i delta, in the result's type."""
-    (start, delta), (out,) = call.inputs, call.outputs
+def _scatter(reduction: str, target: Array, positions: Array, updates: Array) -> None:
+    if reduction == "none":
+        target[positions] = updates
+    else:
+        _COMBINE[reduction](target, positions, updates)
+
+
+_COMBINE: Mapping[str, Callable[..., None]] = {
+    "add": np.add.at,
+    "mul": np.multiply.at,
+    "max": np.maximum.at,
+    "min": np.minimum.at,
+}
+"""By reduction: combines updates with the elements at their positions, one after the other."""
+
+
+def scatter_nd(out: Array, x: Array, indices: Array, updates: Array, *, reduction: str) -> None:
+    """Copy a tensor, and write updates to the slices that rows of indices name."""
+    sizes = x.shape[: indices.shape[-1]]
+    positions = flat_positions(indices, sizes)
+    np.copyto(out, x)
+    rows = out.reshape(prod(sizes), -1)
+    _scatter(reduction, rows, positions.reshape(-1), updates.reshape(-1, rows.shape[1]))
+
+
+def scatter_elements(out: Array, x: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> None:
+    """Copy a tensor, and write each update along an axis to the element that its index names."""
+    check_indices(indices, x.shape[axis])
+    places = list(np.meshgrid(*map(np.arange, indices.shape), indexing="ij", sparse=True))
+    places[axis] = np.where(indices < 0, indices + x.shape[axis], indices)
+    positions = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
+    np.copyto(out, x)
+    _scatter(reduction, out.reshape(-1), positions.reshape(-1), updates.reshape(-1))
+
+
+def tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None = None, *, axis: int, mode: str) -> None:
+    """Copy a cache [B, …, L, …], and write updates to each batch item from its own position on."""
+    size, count = x.shape[axis], updates.shape[axis]
+    begins = np.zeros(len(x), np.int64) if starts is None else starts
+    places = begins.reshape(-1, 1) + np.arange(count)
+    if mode == "circular":
+        places %= size
+    elif places.min() < 0 or places.max() >= size:
+        raise InputValueError(
+            f"updates of {count} positions do not fit: got positions from {places.min()} to {places.max()} "
+            f"for an axis of {size} elements"
+        )
+    np.copyto(out, x)
+    np.moveaxis(out, axis, 1)[np.arange(len(x)).reshape(-1, 1), places] = np.moveaxis(updates, axis, 1)
+
+
+def one_hot(out: Array, indices: Array, values: Array, *, axis: int) -> None:
+    """Write the second value at the position of each index, and the first one elsewhere."""
+    depth = out.shape[axis]
+    places = np.expand_dims(indices.astype(np.int64), axis)
+    classes = np.arange(depth).reshape((-1,) + (1,) * (out.ndim - axis - 1))
+    np.copyto(out, np.where(np.where(places < 0, places + depth, places) == classes, values[1], values[0]))
+
+
+def reverse_sequence(out: Array, x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> None:
+    """Reverse the first elements of each batch item along the time axis."""
+    source, target = (np.moveaxis(array, (batch_axis, time_axis), (0, 1)) for array in (x, out))
+    steps = np.arange(source.shape[1])
+    if lengths.min() < 0 or lengths.max() > steps.size:
+        length_range = f"from {lengths.min()} to {lengths.max()}"
+        raise InputValueError(f"a length is out of bounds: got lengths {length_range} for {steps.size} time steps")
+    ends = lengths.reshape(-1, 1)
+    places = np.where(steps < ends, ends - 1 - steps, steps)
+    np.copyto(target, source[np.arange(len(source)).reshape(-1, 1), places])
+
+
+def arange(out: Array, start: Array, delta: Array) -> None:
+    """Write start + i delta, in the type of the result."""
     # Positions beyond a narrow type wrap around in it, and so do products and sums with them.
-    positions = np.arange(out.size).astype(out.dtype)
-
-    def run() -> None:
-        np.multiply(positions, delta, out)
-        np.add(out, start, out)
-
-    return run
+    np.multiply(np.arange(out.size).astype(out.dtype), delta, out)
+    np.add(out, start, out)
 
 
-def _bind_diagonal(call: KernelArguments) -> Run:
-    """Ones on the k-th diagonal of a matrix [N, M], zeros elsewhere."""
-    (out,), k = call.outputs, call.parameters["k"]
-    rows, columns = out.shape
-    first_row, first_column = max(0, -k), max(0, k)
-    length = max(0, min(rows - first_row, columns - first_column))
-    start = first_row * columns + first_column
-    ones = out.reshape(-1)[start : start + length * (columns + 1) : columns + 1]
-
-    def run() -> None:
-        out[...] = 0
-        ones[...] = 1
-
-    return run
+def diagonal(out: Array, *, k: int) -> None:
+    """Write ones on the k-th diagonal, and zeros elsewhere."""
+    np.copyto(out, np.eye(out.shape[0], out.shape[1], k, dtype=out.dtype))
 
 
-def _bind_bit_cast(call: KernelArguments) -> Run:
-    """The same bits; a byte becomes true unless it is 0, because no other byte is a truth value."""
-    (x,), (out,) = call.inputs, call.outputs
-    if out.dtype.kind == "b":
-        return lambda: np.not_equal(x, 0, out=out)
-    return lambda: np.copyto(out, x.view(out.dtype))
+def bit_cast(out: Array, x: Array) -> None:
+    """Copy bits; a byte becomes true unless it is 0, because no other byte is a truth value."""
+    np.copyto(out, x != 0 if out.dtype.kind == "b" else x.view(out.dtype))
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "concat": NumpyKernel(bind=_bind_concat),
-    "copy": NumpyKernel(bind=_bind_copy),
-    "expand": NumpyKernel(bind=_bind_expand),
-    "gather": NumpyKernel(bind=_bind_gather),
-    "gather_elements": NumpyKernel(bind=_bind_gather_elements),
-    "pad": NumpyKernel(bind=_bind_pad),
-    "slice": NumpyKernel(bind=_bind_slice),
-    "split": NumpyKernel(bind=_bind_split),
-    "tile": NumpyKernel(bind=_bind_tile),
-    "transpose": NumpyKernel(bind=_bind_transpose),
-    "bit_cast": NumpyKernel(bind=_bind_bit_cast),
-    "diagonal": NumpyKernel(bind=_bind_diagonal),
-    "range": NumpyKernel(bind=_bind_range),
+    "bit_cast": NumpyKernel(bit_cast),
+    "concat": NumpyKernel(concat),
+    "copy": NumpyKernel(copy),
+    "diagonal": NumpyKernel(diagonal),
+    "expand": NumpyKernel(copy),
+    "gather": NumpyKernel(gather),
+    "gather_elements": NumpyKernel(gather_elements),
+    "gather_nd": NumpyKernel(gather_nd),
+    "one_hot": NumpyKernel(one_hot),
+    "pad": NumpyKernel(pad),
+    "range": NumpyKernel(arange),
+    "reverse_sequence": NumpyKernel(reverse_sequence),
+    "scatter_elements": NumpyKernel(scatter_elements),
+    "scatter_nd": NumpyKernel(scatter_nd),
+    "slice": NumpyKernel(slice_axes),
+    "split": NumpyKernel(split),
+    "tensor_scatter": NumpyKernel(tensor_scatter),
+    "tile": NumpyKernel(tile),
+    "transpose": NumpyKernel(transpose),
 }
 """Rows of the kernel table."""

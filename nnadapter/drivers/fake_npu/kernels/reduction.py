@@ -1,156 +1,141 @@
-"""Kernels along axes: reductions, positions of extremes, the largest few, running sums and products."""
+"""Kernels along axes: reductions, positions of extremes, the largest elements, running totals, Fourier transforms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
-from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel
 from nnadapter.ir.operand import Array
 
 
-def _bind_reduction(function: np.ufunc) -> Callable[[KernelArguments], Run]:
-    def bind(call: KernelArguments) -> Run:
-        (x,), (out,) = call.inputs, call.outputs
-        axes = tuple(call.parameters["axes"])
-        # Without the data type, numpy would add narrow integers in a wider type; the IR's result wraps around.
-        return lambda: function.reduce(x, axis=axes, dtype=out.dtype, out=out, keepdims=out.ndim == x.ndim)
+def sum_over(x: Array, axes: Sequence[int]) -> Array:
+    """Return sums over axes, which stay with size 1.
 
-    return bind
-
-
-def _sum_scratch(outline: Outline) -> tuple[TensorType, ...]:
-    return partial_sums(outline.inputs[0], outline.parameters["axes"])
-
-
-def _bind_sum(call: KernelArguments) -> Run:
-    return bind_summation(call.inputs[0], call.outputs[0], call.parameters["axes"], call.scratch)
+    Several axes take two steps: thousands of terms added one by one to the same float lose digits. The first step sums
+    the last axis, where elements lie in memory order, or otherwise the one before the last.
+    """
+    # Without the data type, numpy would add narrow integers in a wider type; the IR's result wraps around.
+    if len(axes) > 1:
+        first = axes[-1] if axes[-1] == x.ndim - 1 else axes[-2]
+        x = np.add.reduce(x, axis=first, dtype=x.dtype, keepdims=True)
+    result: Array = np.add.reduce(x, axis=tuple(axes), dtype=x.dtype, keepdims=True)
+    return result
 
 
-def _bind_mean(call: KernelArguments) -> Run:
-    (x,), (out,) = call.inputs, call.outputs
-    add, share = _bind_sum(call), out.size / x.size
-
-    def run() -> None:
-        add()
-        np.multiply(out, share, out)
-
-    return run
+def reduce_sum(out: Array, x: Array, *, axes: Sequence[int]) -> None:
+    """Add up elements over axes."""
+    np.copyto(out, sum_over(x, axes).reshape(out.shape))
 
 
-def _bind_extreme(find: Callable[..., Array], best: np.ufunc) -> Callable[[KernelArguments], Run]:
-    """The position of the extreme: the first of equals, or the last.
+def reduce_mean(out: Array, x: Array, *, axes: Sequence[int]) -> None:
+    """Return means over axes."""
+    np.multiply(sum_over(x, axes).reshape(out.shape), 1 / prod(x.shape[axis] for axis in axes), out)
 
-    An element that is not a number is passed over, as ONNX Runtime does it; but one at the first place is the extreme,
-    since nothing compares as more.
+
+def _reduce(out: Array, x: Array, *, axes: Sequence[int], function: np.ufunc) -> None:
+    function.reduce(x, axis=tuple(axes), dtype=out.dtype, out=out, keepdims=out.ndim == x.ndim)
+
+
+def _extreme(
+    out: Array, x: Array, *, axis: int, select_last_index: bool, find: Callable[..., Array], best: np.ufunc
+) -> None:
+    """Write the position of the extreme: the first of equals, or the last.
+
+    An element that is not a number is passed over, as by ONNX Runtime; but at the first place it is the extreme, since
+    nothing compares as more.
 
     Args:
+        out: positions.
+        x: any array.
+        axis: along which.
+        select_last_index: the last of equals.
         find: numpy's function of positions, which finds what is not a number first.
         best: numpy's function of two values that passes over what is not a number.
     """
-
-    def bind(call: KernelArguments) -> Run:
-        (x,), (out,) = call.inputs, call.outputs
-        axis, last = call.parameters["axis"], call.parameters["select_last_index"]
-        result = out.reshape(x.shape[:axis] + x.shape[axis + 1 :])
-        size = x.shape[axis]
-        source, is_real = np.flip(x, axis) if last else x, x.dtype.kind == "f"
-
-        def run() -> None:
-            find(source, axis=axis, out=result)
-            if is_real and np.isnan(np.take_along_axis(source, np.expand_dims(result, axis), axis)).any():
-                extreme = best.reduce(x, axis=axis, keepdims=True)
-                np.argmax(source == extreme, axis=axis, out=result)
-                np.copyto(result, size - 1 if last else 0, where=np.isnan(x.take(0, axis)))
-            if last:
-                np.subtract(size - 1, result, result)
-
-        return run
-
-    return bind
+    source, size = np.flip(x, axis) if select_last_index else x, x.shape[axis]
+    result = find(source, axis=axis)
+    if x.dtype.kind == "f" and np.isnan(np.take_along_axis(source, np.expand_dims(result, axis), axis)).any():
+        result = np.argmax(source == best.reduce(x, axis=axis, keepdims=True), axis=axis)
+        result = np.where(np.isnan(x.take(0, axis)), size - 1 if select_last_index else 0, result)
+    np.copyto(out, (size - 1 - result if select_last_index else result).reshape(out.shape))
 
 
-def _bind_top_k(call: KernelArguments) -> Run:
-    """The k largest or smallest, in order; of equals the one with the lower index comes first.
+def top_k(values: Array, indices: Array, x: Array, *, axis: int, largest: bool) -> None:
+    """Return the k largest or smallest elements in order; of equals the one with the lower index comes first.
 
-    What is not a number is larger than all else. ONNX Runtime gives what its heap happens to hold then.
+    What is not a number is larger than everything else.
     """
-    (x,), (values, indices) = call.inputs, call.outputs
-    axis, largest = call.parameters["axis"], call.parameters["largest"]
-    count, size = values.shape[axis], x.shape[axis]
-
-    def run() -> None:
-        if largest:
-            # A stable ascending sort of the flipped data, read backwards, keeps equals in their order.
-            order = size - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
-        else:
-            order = np.argsort(x, axis=axis, kind="stable")
-        np.copyto(indices, np.take(order, range(count), axis=axis))
-        np.copyto(values, np.take_along_axis(x, indices, axis=axis))
-
-    return run
+    if largest:
+        # A stable ascending sort of the flipped data, read backwards, keeps equals in their order.
+        order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    np.copyto(indices, np.take(order, range(values.shape[axis]), axis=axis))
+    np.copyto(values, np.take_along_axis(x, indices, axis=axis))
 
 
-def bind_running(function: np.ufunc, first: int) -> Callable[[KernelArguments], Run]:
-    """A running total; `first` is what an exclusive one starts with."""
-
-    def bind(call: KernelArguments) -> Run:
-        (x,), (out,) = call.inputs, call.outputs
-        axis = call.parameters["axis"]
-        if call.parameters["reverse"]:
-            x, out = np.flip(x, axis), np.flip(out, axis)
-        # From here on, "first" means first in the direction of the total.
-        x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
-        if not call.parameters["exclusive"]:
-            return lambda: function.accumulate(x, axis=0, dtype=out.dtype, out=out)
-
-        def run() -> None:
-            out[0] = first
-            function.accumulate(x[:-1], axis=0, dtype=out.dtype, out=out[1:])
-
-        return run
-
-    return bind
+def _running(
+    out: Array, x: Array, *, axis: int, exclusive: bool, reverse: bool, function: np.ufunc, first: int
+) -> None:
+    """Write running totals; an exclusive one begins with `first`."""
+    if reverse:
+        x, out = np.flip(x, axis), np.flip(out, axis)
+    x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
+    if exclusive:
+        out[0] = first
+        x, out = x[:-1], out[1:]
+    function.accumulate(x, axis=0, dtype=out.dtype, out=out)
 
 
-def _without(type_: TensorType, axis: int) -> tuple[int, ...]:
-    return (*type_.dimensions[:axis], *type_.dimensions[axis + 1 :])
+def hardmax(out: Array, x: Array, *, axis: int) -> None:
+    """Write 1 at the position of the first of the largest elements, and 0 elsewhere."""
+    out[...] = 0
+    np.put_along_axis(out, np.expand_dims(np.argmax(x, axis=axis), axis), 1, axis)
 
 
-def _hardmax_scratch(outline: Outline) -> tuple[TensorType, ...]:
-    return (TensorType("int64", _without(outline.inputs[0], outline.parameters["axis"])),)
+def _numbers(x: Array) -> Array:
+    """View […, 1] as real numbers and […, 2] as complex ones."""
+    return x.view(np.complex64)[..., 0] if x.shape[-1] == 2 else x[..., 0]
 
 
-def _bind_hardmax(call: KernelArguments) -> Run:
-    """1 where an element's position is that of the first of the largest, 0 elsewhere.
+def _transform(inverse: bool, onesided: bool) -> Callable[..., Any]:
+    names = {(False, False): "fft", (False, True): "rfft", (True, False): "ifft", (True, True): "irfft"}
+    return getattr(np.fft, names[inverse, onesided])  # type: ignore[no-any-return]
 
-    What is not a number is the largest. What ONNX Runtime makes of it depends on how it vectorizes.
-    """
-    (x,), (out,), (largest,), axis = call.inputs, call.outputs, call.scratch, call.parameters["axis"]
-    positions = np.arange(x.shape[axis]).reshape([-1 if place == axis else 1 for place in range(x.ndim)])
-    spread = np.expand_dims(largest, axis)
 
-    def run() -> None:
-        np.argmax(x, axis=axis, out=largest)
-        np.equal(positions, spread, out=out)
+def fourier_transform(out: Array, x: Array, *, axis: int, length: int, inverse: bool, onesided: bool) -> None:
+    """Compute a discrete Fourier transform along an axis."""
+    result = _transform(inverse, onesided)(_numbers(x), length, axis)
+    np.copyto(_numbers(out), result, casting="same_kind")
 
-    return run
+
+def short_time_fourier_transform(
+    out: Array, x: Array, window: Array | None = None, *, frame_step: int, frame_length: int, onesided: bool
+) -> None:
+    """Compute the Fourier transforms of frames of a signal times a window."""
+    frames = np.lib.stride_tricks.sliding_window_view(_numbers(x), frame_length, axis=1)[:, ::frame_step]
+    framed = frames * (1 if window is None else window)
+    np.copyto(_numbers(out), _transform(False, onesided)(framed, frame_length, 2), casting="same_kind")
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "arg_max": NumpyKernel(bind=_bind_extreme(np.argmax, np.fmax)),
-    "arg_min": NumpyKernel(bind=_bind_extreme(np.argmin, np.fmin)),
-    "reduce_max": NumpyKernel(bind=_bind_reduction(np.maximum)),
-    "reduce_mean": NumpyKernel(bind=_bind_mean, scratch=_sum_scratch),
-    "reduce_min": NumpyKernel(bind=_bind_reduction(np.minimum)),
-    "reduce_prod": NumpyKernel(bind=_bind_reduction(np.multiply)),
-    "reduce_sum": NumpyKernel(bind=_bind_sum, scratch=_sum_scratch),
-    "top_k": NumpyKernel(bind=_bind_top_k),
-    "hardmax": NumpyKernel(bind=_bind_hardmax, scratch=_hardmax_scratch),
-    "running_product": NumpyKernel(bind=bind_running(np.multiply, 1)),
-    "running_sum": NumpyKernel(bind=bind_running(np.add, 0)),
+    "arg_max": NumpyKernel(partial(_extreme, find=np.argmax, best=np.fmax)),
+    "arg_min": NumpyKernel(partial(_extreme, find=np.argmin, best=np.fmin)),
+    "fourier_transform": NumpyKernel(fourier_transform),
+    "hardmax": NumpyKernel(hardmax),
+    "reduce_max": NumpyKernel(partial(_reduce, function=np.maximum)),
+    "reduce_mean": NumpyKernel(reduce_mean),
+    "reduce_min": NumpyKernel(partial(_reduce, function=np.minimum)),
+    "reduce_prod": NumpyKernel(partial(_reduce, function=np.multiply)),
+    "reduce_sum": NumpyKernel(reduce_sum),
+    "running_product": NumpyKernel(partial(_running, function=np.multiply, first=1)),
+    "running_sum": NumpyKernel(partial(_running, function=np.add, first=0)),
+    "short_time_fourier_transform": NumpyKernel(short_time_fourier_transform),
+    "top_k": NumpyKernel(top_k),
 }
 """Rows of the kernel table."""

@@ -1,155 +1,305 @@
-"""Kernels that read images [N, C, …] between their pixels: grids, and convolutions whose windows are bent.
+"""Kernels that read images [N, C, …] between their pixels: grids, deformable convolutions, and pools of regions.
 
-What has one number per place is made anew in every run; what has one per place and channel lies in scratch memory.
+A place is a coordinate in pixels along one axis. Neighbors are found axis by axis, and their weights are multiplied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import prod
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from itertools import product
+from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.interpolation import NEIGHBORS, Neighbors, reflected, weighted_sum, zero_outside
-from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices
 from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.errors import InputValueError
+from nnadapter.ir.index_ranges import farthest_corner
 from nnadapter.ir.operand import Array
 
+Neighbors = list[tuple[Array, Array]]
+"""Along one axis: for each of some neighbors, its index and its weight at every place."""
+_CUBIC_ALPHA = np.float32(-0.75)
 
-def _grid_scratch(outline: Outline) -> tuple[TensorType, ...]:
-    """One neighbor of every place of one image."""
-    return (TensorType("float32", (outline.inputs[0].dimensions[1], prod(outline.outputs[0].dimensions[2:]))),)
+
+def _linear(place: Array) -> Neighbors:
+    below = np.floor(place)
+    rest = place - below
+    return [(below, 1 - rest), (below + 1, rest)]
 
 
-def _bind_grid_sample(call: KernelArguments) -> Run:
-    (x, grid), (out,), (spare,) = call.inputs, call.outputs, call.scratch
+def _cubic(place: Array) -> Neighbors:
+    """Source: Keys, 1981, doi 10.1109/TASSP.1981.1163711, with the parameter -0.75."""
+    a, below = _CUBIC_ALPHA, np.floor(place)
+    rest = place - below
+
+    def near(distance: Array) -> Array:
+        return ((a + 2) * distance - (a + 3)) * distance * distance + 1
+
+    def far(distance: Array) -> Array:
+        return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+
+    weights = far(1 + rest), near(rest), near(1 - rest), far(2 - rest)
+    return [(below + step, weight) for step, weight in zip((-1, 0, 1, 2), weights, strict=True)]
+
+
+_NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = {
+    "cubic": _cubic,
+    "linear": _linear,
+    "nearest": lambda place: [(place, np.ones_like(place))],
+}
+"""By mode: places -> neighbors, whose indices are whole numbers that may lie outside; places are whole if nearest."""
+
+
+def _zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
+    """Return the neighbors with weight 0 outside an axis of `size` pixels."""
+    return [
+        (np.clip(index, 0, size - 1), np.where((index >= 0) & (index < size), weight, np.float32(0)))
+        for index, weight in neighbors
+    ]
+
+
+def _reflected(place: Array, low: float, high: float) -> Array:
+    """Reflect places at both borders until they lie between them."""
+    span = np.float32(high - low)
+    if span == 0:
+        return np.full_like(place, low)
+    outside = np.where(place < low, low - place, place - high).astype(np.float32)
+    turns = np.floor(outside / span)
+    rest = outside - turns * span
+    # An even number of turns ends at the border on whose side the place lies.
+    from_low = (turns % 2 == 0) == (place < low)
+    inside = np.where(from_low, low + rest, high - rest)
+    return np.where(outside > 0, inside, place).astype(np.float32)
+
+
+def _weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]]) -> Array:
+    """Add up all neighbors of every place times their weights, [C, places].
+
+    Args:
+        source: [C, pixels], the spatial axes of an image flattened.
+        axes: size and neighbors of every spatial axis.
+    """
+    total: Any = 0
+    for neighbors in product(*(axis_neighbors for _, axis_neighbors in axes)):
+        pixels: Any = 0
+        for (size, _), (index, _) in zip(axes, neighbors, strict=True):
+            pixels = pixels * size + index.astype(np.int64)
+        weights = reduce(np.multiply, (weight for _, weight in neighbors))
+        total = total + np.take(source, pixels, axis=1, mode="clip") * weights
+    return total  # type: ignore[no-any-return]
+
+
+def grid_sample(out: Array, x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> None:
+    """Read images at the places of a grid, in [-1, 1] along each axis, the last axis first."""
     axes = x.ndim - 2
-    parts = list(
-        zip(x.reshape(*x.shape[:2], -1), grid.reshape(len(x), -1, axes), out.reshape(*out.shape[:2], -1), strict=True)
-    )
-
-    def run() -> None:
-        for image, places, target in parts:
-            # The grid names the last axis first.
-            neighbors_by_axis = [
-                (size, _grid_neighbors(places[:, axes - 1 - axis], size, call.parameters))
-                for axis, size in enumerate(x.shape[2:])
-            ]
-            weighted_sum(image, neighbors_by_axis, target, spare)
-
-    return run
+    for image, places, target in zip(x, grid.reshape(len(x), -1, axes), out, strict=True):
+        neighbors = [
+            (size, _grid_neighbors(places[:, axes - 1 - axis], size, mode, padding_mode, align_corners))
+            for axis, size in enumerate(x.shape[2:])
+        ]
+        np.copyto(target, _weighted_sum(image.reshape(len(image), -1), neighbors).reshape(target.shape))
 
 
-def _grid_neighbors(grid: Array, size: int, parameters: Parameters) -> Neighbors:
-    """The neighbors of places in [-1, 1] along one axis of `size` pixels."""
-    padding, corners = parameters["padding_mode"], parameters["align_corners"]
+def _grid_neighbors(grid: Array, size: int, mode: str, padding: str, corners: bool) -> Neighbors:
     low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
     place = (grid + 1) / 2 * (size - 1) if corners else ((grid + 1) * size - 1) / 2
-    if parameters["mode"] == "nearest":
+    if mode == "nearest":
         place = np.rint(place)
-    # Cubic neighbors are put back to the border one by one, as ONNX Runtime and PyTorch do it.
-    if padding == "border" and parameters["mode"] != "cubic":
+    # Cubic neighbors are moved to the border one by one, as by ONNX Runtime and PyTorch.
+    if padding == "border" and mode != "cubic":
         place = np.clip(place, 0, size - 1)
     elif padding == "reflection":
-        place = reflected(place, low, high)
-    neighbors = NEIGHBORS[parameters["mode"]](place)
+        place = _reflected(place, low, high)
+    neighbors = _NEIGHBORS[mode](place)
     if padding == "zeros":
-        return zero_outside(neighbors, size)
+        return _zero_outside(neighbors, size)
     if padding == "reflection":
-        neighbors = [(np.trunc(reflected(index, low, high)), weight) for index, weight in neighbors]
+        neighbors = [(np.trunc(_reflected(index, low, high)), weight) for index, weight in neighbors]
     return [(np.clip(index, 0, size - 1), weight) for index, weight in neighbors]
 
 
-def _bind_affine_grid(call: KernelArguments) -> Run:
-    """Every place (x, y, …, 1) of an even grid times the matrix of each image."""
-    (theta,), (out,), corners = call.inputs, call.outputs, call.parameters["align_corners"]
+def affine_grid(out: Array, theta: Array, *, align_corners: bool) -> None:
+    """Multiply every place (x, y, …, 1) of an even grid by the matrix of each image."""
     sizes = out.shape[1:-1]
-    lines = [_even(size, corners) for size in sizes]
+    lines = [_even_places(size, align_corners) for size in sizes]
     places = np.stack(np.meshgrid(*lines, indexing="ij")[::-1], axis=-1).reshape(-1, len(sizes))
     homogeneous = np.concatenate([places, np.ones_like(places[:, :1])], axis=1)
-    target, factor = out.reshape(len(out), -1, len(sizes)), theta.transpose(0, 2, 1)
-    return lambda: np.matmul(homogeneous, factor, target)
+    np.matmul(homogeneous, theta.transpose(0, 2, 1), out.reshape(len(out), -1, len(sizes)))
 
 
-def _even(size: int, corners: bool) -> Array:
-    """So many places from -1 to 1, which are the centers of the outer pixels or their outer edges."""
+def _even_places(size: int, corners: bool) -> Array:
+    """Return places from -1 to 1, which are the centers of the outer pixels or their outer edges."""
     if corners:
         return np.linspace(-1, 1, size, dtype=np.float32)
     return ((np.arange(size, dtype=np.float64) * 2 + 1) / size - 1).astype(np.float32)
 
 
-def _deformable_scratch(outline: Outline) -> tuple[TensorType, ...]:
-    """What one tap reads of every channel, twice, and its products for one group of outputs."""
-    channels, positions = outline.inputs[0].dimensions[1], prod(outline.outputs[0].dimensions[2:])
-    read = TensorType("float32", (channels, positions))
-    products = TensorType("float32", (outline.outputs[0].dimensions[1] // outline.parameters["group"], positions))
-    return read, read, products
-
-
-def _bind_deformable(call: KernelArguments) -> Run:
-    """Tap after tap: what it reads at its bent places, times its part of the filter, added up."""
-    (x, weight, offset, *more), (out,), (read, spare, products) = call.inputs, call.outputs, call.scratch
-    bias = more.pop(0) if call.parameters["has_bias"] else None
-    taps = list(_taps(call, offset, more[0] if more else None))
-    groups = call.parameters["group"]
-    factors = weight.reshape(groups, -1, *weight.shape[1:])
-    columns = read.reshape(groups, -1, read.shape[1])
-    flat = out.reshape(len(out), groups, -1, read.shape[1])
-
-    def run() -> None:
-        out[...] = 0 if bias is None else bias.reshape(-1, 1, 1)
-        for image, (row, column), places, mask in taps:
-            _read(x[image], places, mask, read, spare)
-            for group, factor in enumerate(factors):
-                np.matmul(factor[:, :, row, column], columns[group], products)
-                np.add(flat[image, group], products, flat[image, group])
-
-    return run
-
-
-_Tap = tuple[int, tuple[int, int], list[tuple[Array, Array]], Array | None]
-"""Image, tap, for each axis the even places and how far each offset group bends them, and the mask."""
-
-
-def _taps(call: KernelArguments, offset: Array, mask: Array | None) -> Iterator[_Tap]:
-    """Everything that is read, tap by tap of image by image."""
-    window, (height, width) = Window.of(call.parameters), call.outputs[0].shape[2:]
-    groups, bends = (
-        call.parameters["offset_group"],
-        offset.reshape(len(offset), -1, *window.kernel_shape, 2, height, width),
-    )
-    masks = None if mask is None else mask.reshape(len(mask), groups, *window.kernel_shape, -1)
-    for image in range(len(offset)):
+def deformable_convolution(
+    out: Array,
+    *,
+    input: Array,  # noqa: A002  the role's name
+    filter: Array,  # noqa: A002  the role's name
+    offset: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    group: int,
+    offset_group: int,
+    **geometry: Any,
+) -> None:
+    """Add up tap after tap: the pixels at its moved places, times its part of the filter."""
+    window, (height, width) = Window(**geometry), out.shape[2:]
+    offsets = offset.reshape(len(offset), offset_group, *window.kernel_shape, 2, height, width)
+    masks = None if mask is None else mask.reshape(len(mask), offset_group, *window.kernel_shape, -1)
+    factors = filter.reshape(group, -1, *filter.shape[1:])
+    out[...] = 0 if bias is None else bias.reshape(-1, 1, 1)
+    for number, image in enumerate(input):
+        parts = image.reshape(offset_group, -1, image[0].size)
         for row, column in window.taps():
-            even = [_places(window, axis, tap, count) for axis, tap, count in ((0, row, height), (1, column, width))]
-            even = [even[0][:, None], even[1][None, :]]
-            places = [(line, bends[image, :, row, column, axis]) for axis, line in enumerate(even)]
-            yield image, (row, column), places, None if masks is None else masks[image, :, row, column]
+            even = _tap_places(window, 0, row, height)[:, None], _tap_places(window, 1, column, width)
+            moved = [even[axis] + offsets[number, :, row, column, axis] for axis in range(2)]
+            pixels = [
+                _weighted_sum(
+                    part,
+                    [
+                        (size, _zero_outside(_linear(places[index].reshape(-1)), size))
+                        for size, places in zip(image.shape[1:], moved, strict=True)
+                    ],
+                )
+                * (1 if masks is None else masks[number, index, row, column])
+                for index, part in enumerate(parts)
+            ]
+            columns = np.concatenate(pixels).reshape(group, -1, height * width)
+            out[number] += np.matmul(factors[:, :, :, row, column], columns).reshape(out[number].shape)
 
 
-def _places(window: Window, axis: int, tap: int, count: int) -> Array:
+def _tap_places(window: Window, axis: int, tap: int, count: int) -> Array:
     first = tap * window.dilations[axis] - window.pads[axis]
     return (np.arange(count) * window.strides[axis] + first).astype(np.float32)
 
 
-def _read(image: Array, places: list[tuple[Array, Array]], mask: Array | None, read: Array, spare: Array) -> None:
-    """Read an image [C, H, W] at bent places, offset group by offset group, into `read` [C, places]."""
-    groups = len(places[0][1])
-    pixels, targets, spares = (array.reshape(groups, len(array) // groups, -1) for array in (image, read, spare))
-    for group in range(groups):
-        neighbors_by_axis = [
-            (size, zero_outside(NEIGHBORS["linear"]((even + bend[group]).reshape(-1)), size))
-            for size, (even, bend) in zip(image.shape[1:], places, strict=True)
+def _check_finite(regions: Array) -> None:
+    if not np.isfinite(regions).all():
+        first = int(np.flatnonzero(~np.isfinite(regions).all(axis=1))[0])
+        raise InputValueError(f"region {first} is {regions[first].tolist()}; expected finite numbers")
+
+
+def _check_reach(regions: Array, image: Sequence[int], spatial_scale: float) -> None:
+    """Raise InputValueError if a region reaches so far that it has too many samples, one for each pixel."""
+    most = farthest_corner(image, spatial_scale)
+    far = float(np.abs(regions).max(initial=0))
+    if far > most:
+        raise InputValueError(f"a region reaches to {far:g}; expected at most {most} for images of {image}")
+
+
+def roi_align(
+    out: Array,
+    x: Array,
+    regions: Array,
+    numbers: Array,
+    *,
+    spatial_scale: float,
+    sampling_ratio: int,
+    mode: str,
+    half_pixel: bool,
+) -> None:
+    """Pool samples between the pixels of regions (left, top, right, bottom) of images."""
+    _check_finite(regions)
+    if not sampling_ratio:
+        _check_reach(regions, x.shape[2:], spatial_scale)
+    check_indices(numbers, len(x))
+    for region, number, target in zip(regions, numbers.tolist(), out, strict=True):
+        corners = region * np.float32(spatial_scale) - np.float32(0.5 if half_pixel else 0)
+        lengths = corners[2:] - corners[:2]
+        if not half_pixel:
+            lengths = np.maximum(lengths, np.float32(1))
+        sides = [
+            _samples(corners[place], lengths[place], target.shape[axis], x.shape[axis + 1], sampling_ratio)
+            for place, axis in ((1, 1), (0, 2))
         ]
-        weighted_sum(pixels[group], neighbors_by_axis, targets[group], spares[group])
-        if mask is not None:
-            np.multiply(targets[group], mask[group], targets[group])
+        (_average if mode == "avg" else _largest)(target, x[number], sides)
+
+
+_Samples = tuple[Array, Array, Array, Array, int]
+"""Along one axis: lower and upper pixel of every sample, the weights of both, and the samples of each bin."""
+
+
+def _samples(start: np.float32, length: np.float32, bins: int, size: int, sampling_ratio: int) -> _Samples:
+    """Place samples along one side of a region; those too far outside the image weigh nothing."""
+    step = length / np.float32(bins)
+    count = sampling_ratio or max(0, int(np.ceil(step)))
+    inner = (np.arange(count, dtype=np.float32) + np.float32(0.5)) * step / np.float32(max(count, 1))
+    place = (start + np.arange(bins, dtype=np.float32)[:, None] * step + inner).reshape(-1)
+    inside = (place >= -1) & (place <= size)
+    place = np.clip(place, 0, size - 1)
+    lower = np.floor(place).astype(np.int64)
+    rest = (place - lower).astype(np.float32)
+    return lower, np.minimum(lower + 1, size - 1), np.where(inside, 1 - rest, 0), np.where(inside, rest, 0), count
+
+
+def _average(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
+    """Write the mean of all samples of a bin: they lie on a grid, so it is one product along each axis."""
+    shares = []
+    for axis, (lower, upper, below, above, count) in enumerate(sides, 1):
+        share = np.zeros((out.shape[axis], image.shape[axis]), np.float32)
+        bins = np.repeat(np.arange(out.shape[axis]), count)
+        np.add.at(share, (bins, lower), below)
+        np.add.at(share, (bins, upper), above)
+        shares.append(share / np.float32(max(count, 1)))
+    used = [(share != 0).any(0) for share in shares]
+    part = image[:, used[0]][:, :, used[1]]
+    np.matmul(np.matmul(shares[0][:, used[0]], part), shares[1][:, used[1]].T, out)
+
+
+def _largest(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
+    """Write the largest of the four weighed neighbors of all samples of a bin; ONNX does not add them up."""
+    (*rows, down), (*columns, across) = sides
+    if not down * across:
+        out[...] = 0
+        return
+    best = np.full((len(image), len(rows[0]), len(columns[0])), -np.inf, np.float32)
+    for row, column in product((0, 1), repeat=2):
+        weights = rows[row + 2][:, None] * columns[column + 2]
+        np.maximum(best, image[:, rows[row][:, None], columns[column]] * weights, out=best)
+    np.copyto(out, best.reshape(len(image), out.shape[1], down, out.shape[2], across).max(axis=(2, 4)))
+
+
+def max_roi_pool(out: Array, x: Array, regions: Array, *, spatial_scale: float) -> None:
+    """Write the largest pixel of every bin of regions (number, left, top, right, bottom)."""
+    _check_finite(regions)
+    numbers = regions[:, 0].astype(np.int64)
+    check_indices(numbers, len(x))
+    corners = _rounded(regions[:, 1:] * np.float32(spatial_scale))
+    for corner, number, target in zip(corners, numbers.tolist(), out, strict=True):
+        image = x[number]
+        rows = _bins(corner[1], corner[3], target.shape[1], image.shape[1])
+        columns = _bins(corner[0], corner[2], target.shape[2], image.shape[2])
+        largest = image[:, rows[0]].max(axis=2)[:, :, columns[0]].max(axis=3)
+        np.copyto(target, np.where(rows[1][:, None] & columns[1], largest, 0))
+
+
+def _rounded(places: Array) -> Array:
+    """Round to whole numbers, halves away from zero."""
+    return np.copysign(np.floor(np.abs(places) + np.float32(0.5)), places)
+
+
+def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Array, Array]:
+    """Return the pixels of every bin along one axis, the last one repeated, and whether a bin has any."""
+    step = np.maximum(last - first + 1, np.float32(1)) / np.float32(bins)
+    numbers = np.arange(bins, dtype=np.float32)
+    begins = np.clip(np.floor(numbers * step) + first, 0, size).astype(np.int64)
+    ends = np.clip(np.ceil((numbers + 1) * step) + first, 0, size).astype(np.int64)
+    most = max(1, int((ends - begins).max()))
+    pixels = np.minimum(begins[:, None] + np.arange(most), np.maximum(ends - 1, 0)[:, None])
+    return np.clip(pixels, 0, size - 1), ends > begins
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "affine_grid": NumpyKernel(bind=_bind_affine_grid),
-    "deformable_convolution": NumpyKernel(bind=_bind_deformable, scratch=_deformable_scratch),
-    "grid_sample": NumpyKernel(bind=_bind_grid_sample, scratch=_grid_scratch),
+    "affine_grid": NumpyKernel(affine_grid),
+    "deformable_convolution": NumpyKernel(deformable_convolution),
+    "grid_sample": NumpyKernel(grid_sample),
+    "max_roi_pool": NumpyKernel(max_roi_pool),
+    "roi_align": NumpyKernel(roi_align),
 }
 """Rows of the kernel table."""

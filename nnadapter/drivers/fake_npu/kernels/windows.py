@@ -1,17 +1,14 @@
-"""Windows of convolutions and pools: padding, strides and dilation, for any number of axes."""
+"""Windows of convolutions and pools: padding, strides and dilations over any number of axes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnadapter.drivers.fake_npu.graph import Parameters
-from nnadapter.drivers.fake_npu.kernels.kernel import Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
@@ -24,45 +21,65 @@ class Window(NamedTuple):
     pads: tuple[int, ...]
     """Begin of every axis, then end of every axis."""
 
-    @classmethod
-    def of(cls, parameters: Parameters) -> Window:
-        """The window that an instruction's parameters describe."""
-        names = ("kernel_shape", "strides", "dilations", "pads")
-        return cls(**{name: tuple(parameters[name]) for name in names})
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.kernel_shape)
 
     @property
     def begins(self) -> tuple[int, ...]:
         """The padding before every axis."""
-        return self.pads[: len(self.kernel_shape)]
+        return self.pads[: self.rank]
 
     @property
     def is_pointwise(self) -> bool:
-        """True where every output is made from the one element at its own place."""
+        """Whether every output depends on the element at its own position alone."""
         return {*self.kernel_shape, *self.strides} <= {1} and not any(self.pads)
 
     def taps(self) -> Iterator[tuple[int, ...]]:
-        """Every place in the window, the last axis fastest."""
+        """Yield every position in the window, the last axis fastest."""
         return product(*map(range, self.kernel_shape))
 
-    def extent(self, axis: int) -> int:
-        """Elements along an axis from the first that one window reads to the last."""
-        return (self.kernel_shape[axis] - 1) * self.dilations[axis] + 1
-
     def reach(self, result: Sequence[int]) -> tuple[int, ...]:
-        """Padded elements along every axis that windows of `result` positions read."""
-        return tuple((count - 1) * self.strides[axis] + self.extent(axis) for axis, count in enumerate(result))
+        """Return the padded sizes that windows of `result` positions read."""
+        axes = zip(result, self.kernel_shape, self.strides, self.dilations, strict=True)
+        return tuple((count - 1) * stride + (kernel - 1) * dilation + 1 for count, kernel, stride, dilation in axes)
 
-    def along(self, axis: int, tap: int, count: int) -> slice:
-        """What one tap reads along a padded axis, for `count` positions."""
-        start, stride = tap * self.dilations[axis], self.strides[axis]
+    def along(self, axis: int, tap: int, count: int, first: int = 0) -> slice:
+        """Return the slice of a padded axis that one tap reads for `count` positions from `first` on."""
+        stride = self.strides[axis]
+        start = tap * self.dilations[axis] + first * stride
         return slice(start, start + (count - 1) * stride + 1, stride)
 
-    def needs_copy(self, image: Sequence[int], result: Sequence[int]) -> bool:
-        """Whether windows reach outside an image; sizes are those of the spatial axes."""
-        return any(self.begins) or any(far > size for far, size in zip(self.reach(result), image, strict=True))
+    def pad(self, x: Array, first: int, result: Sequence[int], fill: float = 0) -> Array:
+        """Return an array with the padding that windows read; itself if they stay inside.
+
+        Args:
+            x: any array.
+            first: its first spatial axis.
+            result: numbers of positions along the spatial axes.
+            fill: value of the padding.
+        """
+        image, reach = x.shape[first : first + self.rank], self.reach(result)
+        if not any(self.begins) and all(far <= size for far, size in zip(reach, image, strict=True)):
+            return x
+        padded = np.full((*x.shape[:first], *reach, *x.shape[first + self.rank :]), fill, x.dtype)
+        sizes = [max(0, min(size, far - begin)) for size, far, begin in zip(image, reach, self.begins, strict=True)]
+        inside = (slice(begin, begin + size) for begin, size in zip(self.begins, sizes, strict=True))
+        leading = (slice(None),) * first
+        padded[(*leading, *inside)] = x[(*leading, *map(slice, sizes))]
+        return padded
+
+    def views(self, padded: Array, result: Sequence[int]) -> Array:
+        """Return all windows of [N, spatial…, C] as a view [N, positions…, taps…, C]."""
+        batch, *spatial, channel = padded.strides
+        positions = [step * stride for step, stride in zip(spatial, self.strides, strict=True)]
+        taps = [step * dilation for step, dilation in zip(spatial, self.dilations, strict=True)]
+        shape = (len(padded), *result, *self.kernel_shape, padded.shape[-1])
+        return as_strided(padded, shape, (batch, *positions, *taps, channel), writeable=False)
 
     def shares(self, image: Sequence[int], result: Sequence[int], *, include_pad: bool) -> Array:
-        """One over the number of elements of each window that count, in the dimensions of `result`, in float32.
+        """Return one over the number of elements that count in each window, in float32.
 
         Args:
             image: sizes of the spatial axes.
@@ -79,53 +96,18 @@ class Window(NamedTuple):
             counts = counts * along.reshape((-1,) + (1,) * (len(result) - axis - 1))
         return (1 / np.maximum(counts, 1)).astype(np.float32)
 
-    def views(self, padded: Array, result: Sequence[int]) -> Array:
-        """All windows of a padded [C, …], as a view [C, taps…, positions…]."""
-        strides = padded.strides[1:]
-        taps = [step * dilation for step, dilation in zip(strides, self.dilations, strict=True)]
-        positions = [step * stride for step, stride in zip(strides, self.strides, strict=True)]
-        shape = (padded.shape[0], *self.kernel_shape, *result)
-        return as_strided(padded, shape, (padded.strides[0], *taps, *positions), writeable=False)
+    def add_windows(self, full: Array, values: Array, first_row: int = 0) -> None:
+        """Add windows [N, positions…, taps…, C] at their places in a padded image [N, spatial…, C].
 
-
-def bind_padding(x: Array, padded: Array, begins: Sequence[int], fill: float) -> Run:
-    """Bind the copy of [.., spatial…] into `padded`, `fill` around it; what does not fit at the end is left out."""
-    leading = (slice(None),) * (x.ndim - len(begins))
-    room = padded.shape[len(leading) :]
-    kept = [min(size, far - begin) for size, far, begin in zip(x.shape[len(leading) :], room, begins, strict=True)]
-    inside: tuple[slice, ...] = (
-        *leading,
-        *(slice(begin, begin + size) for begin, size in zip(begins, kept, strict=True)),
-    )
-    source = x[(*leading, *map(slice, kept))]
-    return in_sequence([partial(np.copyto, padded, fill), partial(np.copyto, padded[inside], source)])
-
-
-def bind_overlap(columns: Array, window: Window, full: Array, out: Array) -> Run:
-    """Bind the sum of blocks where they lie in an image.
-
-    Args:
-        columns: [C, taps…, positions…].
-        window: where the blocks lie in the padded image.
-        full: the padded image, [C, …]; may be larger than what blocks cover.
-        out: the image, cut out of `full`.
-    """
-    rank = len(window.kernel_shape)
-    positions = columns.shape[1 + rank :]
-    pairs = []
-    for tap in window.taps():
-        places = (
-            window.along(axis, step, count) for axis, (step, count) in enumerate(zip(tap, positions, strict=True))
-        )
-        values: tuple[slice | int, ...] = (slice(None), *tap)
-        pairs.append((full[(slice(None), *places)], columns[values]))
-    inside = tuple(slice(begin, begin + size) for begin, size in zip(window.begins, out.shape[1:], strict=True))
-    image = full[(slice(None), *inside)]
-
-    def run() -> None:
-        full[...] = 0
-        for target, block in pairs:
-            np.add(target, block, target)
-        np.copyto(out, image)
-
-    return run
+        Args:
+            full: the padded image.
+            values: the windows.
+            first_row: position of the first window along the first axis.
+        """
+        counts = values.shape[1 : 1 + self.rank]
+        starts = (first_row, *(0,) * (self.rank - 1))
+        for tap in self.taps():
+            steps = zip(tap, counts, starts, strict=True)
+            places: Any = [self.along(axis, step, count, start) for axis, (step, count, start) in enumerate(steps)]
+            elements: Any = (slice(None),) * (1 + self.rank) + tap
+            full[(slice(None), *places)] += values[elements]

@@ -128,14 +128,12 @@ def lower_sum(emitter: Emitter, operation: Operation) -> None:
 
 
 def with_filter(kernel: str, *more: str) -> Lower:
-    """CONV_3D, CONV_3D_TRANSPOSE and DEFORMABLE_CONV_2D; `more` names attributes beside the window's and group."""
+    """Lower to one instruction with the roles of its inputs, the geometry of its filter, and the attributes `more`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
-        operands = operation.inputs
         parameters = {name: operation.attributes[name] for name in ("strides", "dilations", "pads", "group", *more)}
-        parameters["kernel_shape"] = emitter.model.operands[operands[1]].type.dimensions[2:]
-        parameters["has_bias"] = len(operands) > 3 and operands[3] != ABSENT
-        emitter.emit_operation(operation, kernel, parameters)
+        parameters["kernel_shape"] = emitter.model.operands[operation.inputs[1]].type.dimensions[2:]
+        _emit(emitter, operation, kernel, parameters)
 
     return lower
 

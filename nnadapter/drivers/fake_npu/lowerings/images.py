@@ -19,10 +19,11 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.convolution import pack_filter
-from nnadapter.drivers.fake_npu.kernels.depthwise import depthwise_repeats, pack_depthwise_filter
-from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
-from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
+from nnadapter.drivers.fake_npu.kernels.convolution import (
+    pack_depthwise_filter,
+    pack_filter,
+    pack_transposed_filter,
+)
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
 from nnadapter.ir.derived import derived
@@ -48,13 +49,10 @@ def emit_filter(emitter: Emitter, kernel: str, tensor: int, group: int) -> int:
 
 
 def place_bias(emitter: Emitter, operation: Operation) -> list[int]:
-    """The bias of a convolution in a list, an empty one if there is none; a constant is packed."""
+    """The bias of a convolution in a list, an empty one if there is none."""
     if len(operation.inputs) < 3 or operation.inputs[2] == ABSENT:
         return []
-    bias = operation.inputs[2]
-    if emitter.is_constant(bias):
-        return [emitter.add_constant(derived(pack_bias, emitter.constant(bias)))]
-    return [emitter.tensor(bias)]
+    return [emitter.tensor(operation.inputs[2])]
 
 
 def convolution_kernel(weight: tuple[int, ...], group: int, window: Window) -> str:
@@ -78,12 +76,9 @@ def _emit_grouped(emitter: Emitter, tensor: int, group: int) -> int:
 
 
 def _emit_depthwise(emitter: Emitter, tensor: int, group: int) -> int:
-    """[C, 1, kH, kW] -> [kH * kW, repeat * C]."""
+    """[C, 1, kH, kW] -> [kH * kW, C]."""
     channels, _, height, width = emitter.type_of(tensor).dimensions
-    taps = emitter.transpose(emitter.view(tensor, (channels, height * width)), (1, 0))
-    repeats = depthwise_repeats(channels)
-    result = TensorType(emitter.type_of(taps).dtype, (height * width, repeats * channels))
-    return emitter.emit("tile", (taps,), (result,), {"repeats": (1, repeats)})[0] if repeats > 1 else taps
+    return emitter.transpose(emitter.view(tensor, (channels, height * width)), (1, 0))
 
 
 def _emit_transposed(emitter: Emitter, tensor: int, group: int) -> int:
@@ -150,7 +145,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     weight = emitter.model.operands[operation.inputs[1]].type.dimensions
     parameters = window_parameters(operation, weight[2:])
     group: Any = operation.attributes["group"]
-    kernel = convolution_kernel(weight, group, Window.of(parameters))
+    kernel = convolution_kernel(weight, group, Window(**parameters))
     inputs = [image, place_filter(emitter, kernel, operation.inputs[1], group), *place_bias(emitter, operation)]
     (output,) = emitter.emit(kernel, inputs, (result,), parameters, activation_of(operation))
     set_image(emitter, operation.outputs[0], output)

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.binding import bind
 from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.execution import bind
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
 from nnadapter.drivers.fake_npu.kernels.quantized_elements import to_integers
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.limits import USUAL
@@ -34,7 +33,6 @@ from nnadapter.drivers.fake_npu.lowerings.images import (
     set_image,
     window_parameters,
 )
-from nnadapter.drivers.fake_npu.memory import with_scratch
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.derived import applied, decided, derived
 from nnadapter.ir.model import ABSENT, Operation
@@ -150,17 +148,13 @@ class _Product:
         inputs = self.operation.inputs
         return inputs[2] if len(inputs) > 2 and inputs[2] != ABSENT else None
 
-    def bias(self, pack: Callable[[Array], Array]) -> list[int]:
-        """The bias as floats in a list, an empty one if there is none; a constant is packed."""
+    def bias(self) -> list[int]:
+        """The bias as floats in a list, an empty one if there is none."""
         bias = self._bias()
         if bias is None:
             return []
         if self.emitter.is_constant(bias):
-            return [
-                self.emitter.add_constant(
-                    applied(_packed_bias, self.emitter.constant(bias), dtype=self.dtype, pack=pack)
-                )
-            ]
+            return [self.emitter.add_constant(applied(_as_floats, self.emitter.constant(bias), dtype=self.dtype))]
         tensor = self.emitter.tensor(bias)
         result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)
         return [*self.emitter.emit("cast", (tensor,), (result,))]
@@ -245,8 +239,8 @@ def _largest_of(bias: Array) -> int:
     return int(np.abs(bias.astype(np.int64)).max(initial=0))
 
 
-def _packed_bias(bias: Array, *, dtype: str, pack: Callable[[Array], Array]) -> Array:
-    return pack(bias.astype(dtype))
+def _as_floats(bias: Array, *, dtype: str) -> Array:
+    return bias.astype(dtype)
 
 
 def _sum_as_array(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> Array:
@@ -259,14 +253,14 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     dimensions = product.types[1].dimensions
     group: Any = operation.attributes["group"]
     parameters = window_parameters(operation, dimensions[2:])
-    kernel = convolution_kernel(dimensions, group, Window.of(parameters))
+    kernel = convolution_kernel(dimensions, group, Window(**parameters))
     if emitter.is_constant(weight):
         product.weigh(emitter.constant(weight), 0)
         packed = place_constant_filter(emitter, kernel, product.weight(), group)
     else:
         product.count(prod(dimensions[1:]))
         packed = emit_filter(emitter, kernel, product.factor(1, emitter.tensor(weight)), group)
-    inputs = [product.factor(0, image_of(emitter, operation.inputs[0])), packed, *product.bias(pack_bias)]
+    inputs = [product.factor(0, image_of(emitter, operation.inputs[0])), packed, *product.bias()]
     sums = product.sums(kernel, inputs, image_type(emitter, operation.outputs[0]).dimensions, parameters)
     set_image(emitter, operation.outputs[0], product.finished(sums))
 
@@ -280,7 +274,7 @@ def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
     else:
         product.count(product.types[1].dimensions[1])
         weight = product.factor(1, emitter.tensor(operation.inputs[1]))
-    inputs = [product.factor(0, emitter.tensor(operation.inputs[0])), weight, *product.bias(lambda bias: bias)]
+    inputs = [product.factor(0, emitter.tensor(operation.inputs[0])), weight, *product.bias()]
     sums = product.sums("fully_connected", inputs, product.result.dimensions)
     emitter.assign(operation.outputs[0], product.finished(sums))
 
@@ -334,9 +328,9 @@ def _reals(type_: OperandType) -> Array:
 def _integers(reals: Array, type_: OperandType) -> Array:
     quantization = quantization_of(type_)
     integers = np.empty(reals.shape, type_.dtype.value)
-    convert = to_integers(np.divide, *integer_range(type_.dtype))
     scale, zero_point = (np.array(values, np.float32) for values in (quantization.scale, quantization.zero_point))
-    convert(reals, integers, scale, zero_point, np.empty_like(reals))
+    minimum, maximum = integer_range(type_.dtype)
+    to_integers(integers, reals, scale, zero_point, combine=np.divide, axis=-1, minimum=minimum, maximum=maximum)
     return integers
 
 
@@ -347,9 +341,9 @@ def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
     model = builder.finish(builder.add_operation(operation.type, (input_operand,), operation.attributes))
     emitter = Emitter(model, USUAL)
     plain(emitter, model.operations[0])
-    graph = with_scratch(emitter.finish())
+    graph = emitter.finish()
     arrays = [np.empty(tensor.type.dimensions, tensor.type.dtype) for tensor in graph.tensors]
     arrays[graph.inputs[0]] = reals
     for instruction in graph.instructions:
-        bind(instruction, arrays, instruction.parameters)()
+        bind(instruction, arrays)()
     return arrays[graph.outputs[0]]
