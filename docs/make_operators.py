@@ -21,7 +21,7 @@ import onnx.defs
 from onnx import numpy_helper, parser
 
 import nnadapter.converters
-import nnadapter.ir.reference.onnx_ops
+import nnadapter.ir.definition.onnx_ops
 from nnadapter.candidates.conversions import prepare
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.converters.registry import NO_CONVERTER, UNCONVERTED, converted
@@ -35,7 +35,7 @@ from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.onnx.schemas import MICROSOFT, is_further
 
 PAGE = Path(__file__).with_name("operators.md")
-TABLE = Path(nnadapter.ir.reference.onnx_ops.__file__)
+TABLE = Path(nnadapter.ir.definition.onnx_ops.__file__)
 OLDEST_OPSET = 7
 _BECOMES = {
     "MatMulNBits": ["MAT_MUL_N_BITS"],
@@ -238,7 +238,7 @@ def table() -> str:
             for type_ in types:
                 ops.setdefault(type_, set()).add(f"{domain}::{op_type}" if domain else op_type)
     rows = (f"{type_}: {' '.join(sorted(ops[type_]))}" for type_ in SCHEMAS if type_ in ops)
-    lines = "\n".join("\n".join(textwrap.wrap(row, 110, subsequent_indent="    ")) for row in rows)
+    lines = textwrap.fill("; ".join(rows), 118, break_long_words=False, break_on_hyphens=False)
     head, _, rest = TABLE.read_text().partition('"""\\\n')
     return head + '"""\\\n' + lines + '\n"""' + rest.partition('\n"""')[2]
 

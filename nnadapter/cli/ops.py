@@ -42,8 +42,12 @@ def ops(device: str | None, describe: str | None, as_json: bool) -> None:
 
 
 def _described(type_: str, as_json: bool) -> str:
-    from nnadapter.ir.reference.entry import entry_of, operation_called  # a table of words, which nothing else reads
-    from nnadapter.ir.reference.plain import to_dict, to_text
+    from nnadapter.ir.definition.reference import (  # only this command reads it
+        entry_of,
+        operation_called,
+        to_dict,
+        to_text,
+    )
 
     entry = entry_of(operation_called(type_))
     return to_json(to_dict(entry)) if as_json else to_text(entry)

@@ -49,8 +49,16 @@ if TYPE_CHECKING:
         QuantizedType,
     )
     from nnadapter.ir.operations import SCHEMAS, schema_of
-    from nnadapter.ir.reference.meaning import Example, OperationDoc
-    from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
+    from nnadapter.ir.schema import (
+        Attribute,
+        AttributeKind,
+        Attributes,
+        AttributeValue,
+        Example,
+        OperationDoc,
+        OperationSchema,
+        Role,
+    )
     from nnadapter.ir.symbolic_numbers import SymbolicNumber, substitute_sizes
     from nnadapter.ir.text import digest, to_text
     from nnadapter.ir.verification import check_attributes, check_inputs, verify
@@ -63,10 +71,10 @@ _HOMES = {
     "AttributeValue": "nnadapter.ir.schema",
     "Attributes": "nnadapter.ir.schema",
     "DataType": "nnadapter.ir.operand",
-    "Example": "nnadapter.ir.reference.meaning",
+    "Example": "nnadapter.ir.schema",
     "Layout": "nnadapter.ir.operand",
     "Lifetime": "nnadapter.ir.operand",
-    "OperationDoc": "nnadapter.ir.reference.meaning",
+    "OperationDoc": "nnadapter.ir.schema",
     "Model": "nnadapter.ir.model",
     "ModelBuilder": "nnadapter.ir.builder",
     "NamedOperation": "nnadapter.ir.named_operation",

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nnadapter.ir.operand import ANY, DataType, OperandType
-
-if TYPE_CHECKING:
-    from nnadapter.ir.reference.meaning import OperationDoc
+from nnadapter.ir.operand import ANY, Array, DataType, OperandType, Quantization, QuantizedType
 
 AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 """What an attribute may hold."""
@@ -73,6 +70,41 @@ class Attribute:
     default: AttributeValue | None = None
     choices: tuple[str, ...] = ()
     length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """Inputs and attributes to try an operation with; results are computed, never written down."""
+
+    inputs: tuple[Array | None, ...]
+    """By role, None where an optional one is absent."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """An attribute that is not given takes its default."""
+    quantizations: tuple[Quantization | None, ...] = ()
+    """By input; those at the end that are left out are not quantized."""
+    results: tuple[QuantizedType | None, ...] = ()
+    """By output, for those that are quantized and whose type no shape rule tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OperationDoc:
+    """Documentation that a person needs to implement an operation, besides its row of the schema table."""
+
+    summary: str
+    """The effect, in a sentence or two."""
+    formula: str
+    """The result in terms of inputs and attributes, as plain text."""
+    inputs: Mapping[str, str]
+    """By role."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """By name."""
+    outputs: Mapping[str, str]
+    """By name."""
+    example: Example
+    traps: tuple[str, ...] = ()
+    """Common mistakes, a sentence each."""
+    flops: str = ""
+    """The FLOP formula in words, if it is not so many steps per element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from nnadapter.ir.reference.entry import entry_of
-from nnadapter.ir.reference.plain import to_text
+from nnadapter.ir.definition.reference import entry_of, to_text
 
 
 @pytest.mark.parametrize("type_", ["CONV_2D", "SLICE", "ATTENTION", "QUANTIZE", "CUSTOM"])

@@ -1,8 +1,8 @@
-"""The definition of the adapter IR: what every operation computes, slowly and obviously, in numpy.
+"""Definition of the adapter IR: the results of every operation, slowly and obviously, in numpy, and its documentation.
 
-An operation means what its function here does. Documentation, the conformance kit, passes and tests refer to it, and no
-device shares code with it. A file holds a family of operations, as in `nnadapter.ir.operations`; `models` holds the
-table of all of them, and runs them one after the other.
+An operation means what its function here computes. Documentation, the conformance kit, passes and tests refer to it.
+A file holds a family of operations, as in `nnadapter.ir.operations`, with their documentation as text. `models` holds
+the table of all functions, and runs them one after the other. `reference` joins rows, documentation and definitions.
 """
 
 from nnadapter.ir.definition.models import FUNCTIONS, by_definition

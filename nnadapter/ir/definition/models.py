@@ -13,21 +13,19 @@ from typing import Any
 import numpy as np
 
 from nnadapter.errors import DriverError
-from nnadapter.ir.definition.attention import ATTENTION
-from nnadapter.ir.definition.bits import BITS
-from nnadapter.ir.definition.elementwise import ACTIVATIONS, ELEMENTWISE, cast
-from nnadapter.ir.definition.losses import LOSSES
-from nnadapter.ir.definition.matrix import MATRIX
-from nnadapter.ir.definition.movement import MOVEMENT
-from nnadapter.ir.definition.normalization import NORMALIZATION
-from nnadapter.ir.definition.quantized import quantized_function
-from nnadapter.ir.definition.recurrent import RECURRENT
-from nnadapter.ir.definition.reduction import REDUCTION
-from nnadapter.ir.definition.resizing import RESIZING
-from nnadapter.ir.definition.sampling import SAMPLING
-from nnadapter.ir.definition.scattering import SCATTERING
-from nnadapter.ir.definition.spectral import SPECTRAL
-from nnadapter.ir.definition.windows import WINDOWS
+from nnadapter.ir.definition.attention import FUNCTIONS as ATTENTION
+from nnadapter.ir.definition.convolution import FUNCTIONS as CONVOLUTION
+from nnadapter.ir.definition.elementwise import ACTIVATIONS, cast
+from nnadapter.ir.definition.elementwise import FUNCTIONS as ELEMENTWISE
+from nnadapter.ir.definition.indexing import FUNCTIONS as INDEXING
+from nnadapter.ir.definition.linear_algebra import FUNCTIONS as LINEAR_ALGEBRA
+from nnadapter.ir.definition.movement import FUNCTIONS as MOVEMENT
+from nnadapter.ir.definition.normalization import FUNCTIONS as NORMALIZATION
+from nnadapter.ir.definition.pooling import FUNCTIONS as POOLING
+from nnadapter.ir.definition.quantization import quantized_function
+from nnadapter.ir.definition.recurrent import FUNCTIONS as RECURRENT
+from nnadapter.ir.definition.reduction import FUNCTIONS as REDUCTION
+from nnadapter.ir.definition.resampling import FUNCTIONS as RESAMPLING
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout, dtype_name
 from nnadapter.ir.operations import BROUGHT, SCHEMAS, schema_of
@@ -104,19 +102,16 @@ def _widened(value: Array | None, operation: str) -> Any:
 _MOVING = frozenset({"RESHAPE", "TRANSPOSE", "EXPAND", "TILE", "CONCAT", "SPLIT", "SLICE", "GATHER", "GATHER_ELEMENTS"})
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **ELEMENTWISE,
-    **BITS,
-    **MATRIX,
-    **NORMALIZATION,
-    **REDUCTION,
-    **MOVEMENT,
-    **SCATTERING,
-    **RESIZING,
-    **SAMPLING,
-    **WINDOWS,
-    **RECURRENT,
     **ATTENTION,
-    **LOSSES,
-    **SPECTRAL,
+    **CONVOLUTION,
+    **ELEMENTWISE,
+    **INDEXING,
+    **LINEAR_ALGEBRA,
+    **MOVEMENT,
+    **NORMALIZATION,
+    **POOLING,
+    **RECURRENT,
+    **REDUCTION,
+    **RESAMPLING,
 }
-"""One function for each operation of the schema table; `quantized` has those of quantized operands."""
+"""One function for each operation of the schema table; `quantization` has those of quantized operands."""

@@ -1,4 +1,4 @@
-"""What moves, repeats or makes elements without computing with them."""
+"""Definitions of operations that move, repeat or make elements without computing with them."""
 
 from __future__ import annotations
 
@@ -14,42 +14,133 @@ def _split(x: Array, axis: int, split: Any) -> list[Array]:
     return np.split(x, np.cumsum(split)[:-1], axis)
 
 
-def _slice(x: Array, starts: Any, ends: Any, axes: Any, steps: Any) -> Array:
-    where = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        where[axis] = slice(start, end, step)
-    return x[tuple(where)]
-
-
-def _gather_elements(x: Array, indices: Array, axis: int) -> Array:
-    reached = tuple(slice(size) if other != axis else slice(None) for other, size in enumerate(indices.shape))
-    return np.take_along_axis(x[reached], np.where(indices < 0, indices + x.shape[axis], indices), axis)
-
-
-def _pad(x: Array, mode: str, pads: Any, value: float) -> Any:
-    if x.ndim == 0:
-        return x
-    begins, ends = pads[: x.ndim], pads[x.ndim :]
-    kept = tuple(
-        slice(max(0, -begin), size - max(0, -end)) for begin, end, size in zip(begins, ends, x.shape, strict=True)
+def _depth_to_space(x: Array, block_size: int, mode: str) -> Array:
+    n, c, h, w = x.shape
+    shape = (
+        (n, block_size, block_size, c // block_size**2, h, w)
+        if mode == "DCR"
+        else (n, c // block_size**2, block_size, block_size, h, w)
     )
-    width = [(max(0, begin), max(0, end)) for begin, end in zip(begins, ends, strict=True)]
-    extra = {"constant_values": np.array(value).astype(x.dtype)} if mode == "constant" else {}
-    return np.pad(x[kept], width, mode=mode, **extra)  # type: ignore[call-overload]
+    order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    return x.reshape(shape).transpose(order).reshape(n, c // block_size**2, h * block_size, w * block_size)
 
 
-MOVEMENT: Mapping[str, Callable[..., Any]] = {
+def _space_to_depth(x: Array, block_size: int) -> Array:
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c, h // block_size, block_size, w // block_size, block_size)
+    return blocks.transpose(0, 3, 5, 1, 2, 4).reshape(n, c * block_size**2, h // block_size, w // block_size)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "RESHAPE": lambda x, shape: x.reshape(shape),
     "TRANSPOSE": lambda x, perm, output_layout: x.transpose(perm),
     "EXPAND": lambda x, shape: np.broadcast_to(x, shape),
     "TILE": lambda x, repeats: np.tile(x, repeats),
     "CONCAT": lambda *inputs, axis: np.concatenate(inputs, axis),
     "SPLIT": _split,
-    "SLICE": _slice,
-    "GATHER": lambda x, indices, axis: np.take(x, indices, axis),
-    "GATHER_ELEMENTS": _gather_elements,
-    "PAD": _pad,
+    "DEPTH_TO_SPACE": _depth_to_space,
+    "SPACE_TO_DEPTH": _space_to_depth,
     "FILL": lambda value, shape: np.full(shape, value),
     "RANGE": lambda start, delta, count: start + np.arange(count).astype(start.dtype) * delta,
+    "EYE_LIKE": lambda x, to, k: np.eye(x.shape[0], x.shape[1], int(k)),
 }
 """By operation."""
+
+DOCS = """\
+# *
+input: Any operand.
+block_size: Height and width of a block, 1 or more.
+# RESHAPE: The same elements in the same order, with other dimensions.
+| flat(output) = flat(input), in row-major order
+shape: The new dimensions, all of them known: neither -1 nor 0 stands for anything else.
+-> output: The data type of `input`; dimensions `shape`; layout NCHW.
+- A 0 in `shape` is a size of 0, not ONNX's copy of the input's.
+- The result of an NHWC operand has no layout any more: elements stay in the order that they have.
+- simplify merges those that follow each other.
+- A result of a per-tensor quantized operand is quantized as it is.
+example: counting(2, 3), shape=(3, 2)
+# TRANSPOSE: The same elements, their axes in another order.
+| output axis i is input axis perm[i]: output.dimensions[i] = input.dimensions[perm[i]]
+perm: For every axis of the result, which axis of the input it is.
+output_layout: How the result is to be read: `NCHW`, or `NHWC` for rank 4. It moves nothing.
+-> output: The data type of `input`, with the layout that `output_layout` says.
+- perm says where each axis comes from, not where it goes.
+- perm is never left out, and has no negative axes.
+- output_layout is a label: from NCHW to NHWC takes perm (0, 2, 3, 1) and output_layout NHWC.
+- simplify and cancel_transposes merge those that follow each other; channels_last puts them off.
+- A result of a per-tensor quantized operand is quantized as it is.
+example: counting(1, 2, 3), perm=(2, 0, 1)
+# EXPAND: Axes of size 1 repeated, as numpy broadcasts.
+| output[…, i, …] = input[…, 0, …] where the input has size 1, input[…, i, …] elsewhere
+shape: The dimensions of the result, of at least the rank of `input`.
+-> output: The data type of `input`; dimensions `shape`.
+- Dimensions align at the last axis.
+- A 1 in `shape` where the input has more is refused. ONNX's Expand allows it: there shapes broadcast both ways, and
+  here is the result.
+- A result of a per-tensor quantized operand is quantized as it is.
+example: [[1.0], [2.0]], shape=(2, 2, 3)
+# TILE: The whole operand, repeated along each axis.
+| output[…, i, …] = input[…, i mod size, …]
+repeats: How often along each axis: one number per axis, 0 or more.
+-> output: The data type of `input`; every dimension times its number of repeats.
+- 1 2 becomes 1 2 1 2, not 1 1 2 2.
+- A result of a per-tensor quantized operand is quantized as it is.
+example: [[1.0, 2.0]], repeats=(2, 2)
+# CONCAT: Operands behind each other along an axis.
+| output = inputs[0], inputs[1], … along axis
+inputs: One or more of one data type and rank, equal in every dimension but that of the axis.
+-> output: The inputs' data type; along the axis, the sum of their sizes. Layout of the first.
+- If all inputs are quantized alike, integers move and the result is quantized as they are. If they differ, the result
+  says how it is quantized, and every input is rescaled to that.
+- The number of inputs is not bounded.
+example: counting(2, 2), [[10.0], [20.0]], axis=1
+# SPLIT: An operand cut into pieces along an axis.
+| outputs[p] = input[…, split[0] + … + split[p - 1] : split[0] + … + split[p], …]
+split: Sizes of the pieces; as many outputs as numbers. Their sum is the size of the axis.
+-> outputs: One per number in `split`. The data type and layout of `input`.
+- `split` is always given: equal pieces are written out.
+- A piece may have size 0, and there may be one piece alone.
+- A result of a per-tensor quantized operand is quantized as it is.
+example: counting(1, 5), axis=1, split=(2, 3)
+# DEPTH_TO_SPACE: Channels become blocks of pixels: a larger image with fewer channels.
+| output[n, c, y * b + i, x * b + j] = input[n, k, y, x], b = block_size, C' = C / (b * b)
+| DCR: k = (i * b + j) * C' + c    CRD: k = c * b * b + i * b + j
+input: [N, C, H, W], or [N, H, W, C] if the layout says NHWC; C a multiple of block_size squared.
+mode: Which channels make a block. `DCR`: depth, column, row. `CRD`: column, row, depth, as PyTorch's PixelShuffle.
+-> output: [N, C / b², H * b, W * b], in the layout of `input`. Its data type.
+- The two modes give the same only if C' is 1.
+- A result of a per-tensor quantized operand is quantized as it is.
+example: counting(1, 8, 1, 1), block_size=2, mode='CRD'
+# SPACE_TO_DEPTH: Blocks of pixels become channels: a smaller image with more channels.
+| output[n, (i * b + j) * C + c, y, x] = input[n, c, y * b + i, x * b + j], b = block_size
+input: [N, C, H, W], or [N, H, W, C] if the layout says NHWC; H and W multiples of block_size.
+-> output: [N, C * b², H / b, W / b], in the layout of `input`. Its data type.
+- It undoes DEPTH_TO_SPACE of mode DCR, not of CRD.
+- A result of a per-tensor quantized operand is quantized as it is.
+example: counting(1, 2, 2, 2), block_size=2
+# FILL: One number, everywhere.
+| output[…] = value
+value: A scalar: rank 0.
+shape: The dimensions of the result; empty for a scalar.
+-> output: The data type of `value`; dimensions `shape`.
+- [1] is no scalar, and is refused.
+example: 7.0, shape=(2, 2)
+# RANGE: Numbers at equal distances.
+| output[i] = start + i * delta for i = 0 to count - 1
+start: The first number, a scalar.
+delta: The distance, a scalar; it may be negative.
+count: How many numbers, 0 or more.
+-> output: [count]. The data type of `start`.
+- There is no limit: the converter has worked out how many numbers lie before ONNX's.
+- Multiply; do not add up: roundings of sums grow.
+example: 10, -3, count=4
+# EYE_LIKE: Ones on a diagonal, zeros elsewhere, in the dimensions of another matrix.
+| output[i, j] = 1 if j - i = k, else 0
+input: A matrix; its dimensions alone matter, its numbers do not.
+k: Which diagonal: 0 the main one, 1 the one above it, -1 the one below.
+-> output: The data type `to`; dimensions of `input`.
+- The matrix need not be square.
+- `to` is never left out, and is not the input's by default.
+example: counting(2, 3), to='int32', k=1
+"""
+"""Documentation; see `documentation`."""

@@ -1,4 +1,4 @@
-"""What brings values to a common scale: by a mean and a variance, by a norm, by a sum of exponentials."""
+"""Definitions of normalizations by a mean and a variance, a norm or a sum of exponentials, and of losses."""
 
 from __future__ import annotations
 
@@ -65,22 +65,151 @@ def _mean_variance(x: Array, axes: Sequence[int], epsilon: float) -> Any:
     return (x - x.mean(tuple(axes), keepdims=True)) / (x.std(tuple(axes), keepdims=True) + epsilon)
 
 
-def _hardmax(x: Array, axis: int) -> Array:
-    rows = np.moveaxis(x, axis, -1)
-    chosen = np.eye(rows.shape[-1])[np.argmax(rows, -1)]
-    return np.moveaxis(chosen, -1, axis)
+def _likelihood(
+    x: Array, target: Array, weight: Array | None = None, *, reduction: str, ignore_index: int | None
+) -> Any:
+    losses, weights = np.zeros(target.shape), np.zeros(target.shape)
+    for place in np.ndindex(target.shape):
+        label = target[place]
+        if label != ignore_index:
+            weights[place] = 1 if weight is None else weight[label]
+            losses[place] = -weights[place] * x[place[0], label, *place[1:]]
+    return {"none": losses, "sum": losses.sum(), "mean": losses.sum() / weights.sum()}[reduction]
 
 
-NORMALIZATION: Mapping[str, Callable[..., Any]] = {
+def _cross_entropy(x, target, weight=None, **attributes):  # type: ignore[no-untyped-def]
+    shifted = x - x.max(1, keepdims=True)
+    logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return [_likelihood(logarithms, target, weight, **attributes), logarithms]
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "BATCH_NORMALIZATION": _batch_normalization,
     "LAYER_NORMALIZATION": _layer_normalization,
     "INSTANCE_NORMALIZATION": _instance_normalization,
     "LOCAL_RESPONSE_NORMALIZATION": _local_response,
     "SOFTMAX": _softmax,
     "LOG_SOFTMAX": _log_softmax,
-    "HARDMAX": _hardmax,
     "RMS_NORMALIZATION": _rms,
     "LP_NORMALIZATION": _lp,
     "MEAN_VARIANCE_NORMALIZATION": _mean_variance,
+    "NEGATIVE_LOG_LIKELIHOOD_LOSS": _likelihood,
+    "SOFTMAX_CROSS_ENTROPY_LOSS": _cross_entropy,
 }
 """By operation."""
+
+DOCS = """\
+# *
+input: [N, C, …]; the channels are the last axis if the layout says NHWC.
+scale: [C].
+epsilon: Added to the variance, under the square root.
+target: [N, d1, …]: the class of every place, from 0 to C - 1, or `ignore_index`.
+weight: [C]: what each class counts; none: 1 each.
+reduction: `none`: a loss for every place. `sum`: their sum. `mean`: their sum by the sum of the weights.
+ignore_index: Places with this target count for nothing; -1, the default, is no class.
+# BATCH_NORMALIZATION: Every channel moved and scaled by statistics that training found.
+| output = (input - mean[c]) / sqrt(variance[c] + epsilon) * scale[c] + bias[c]
+bias: [C], what is added at the end.
+mean: [C], what training found.
+variance: [C], what training found: not the deviation.
+- Nothing is computed from the input: it is a scale and a shift per channel.
+- Statistics may have another floating-point type than the input.
+- fuse_batch_normalization folds it into the operation before it, or makes MUL and ADD of it.
+example: counting(2, 2), [1.0, 10.0], [0.0, 1.0], [2.0, 3.0], [1.0, 4.0], epsilon=0.0
+# LAYER_NORMALIZATION: Every item brought to mean 0 and variance 1, over the last axes.
+| output = (input - mean) / sqrt(variance + epsilon) * scale + bias
+| mean, variance: over the axes from `axis` to the last; variance = mean of (input - mean)^2
+input: Any rank.
+scale: Broadcasts to the dimensions from `axis` on.
+bias: Broadcasts to the dimensions from `axis` on; none adds nothing.
+axis: The first of the axes that are normalized together. The axis, from 0 to rank - 1. Negative ones are refused:
+  converters have resolved them.
+- The variance divides by the number of elements, not by one less.
+- All axes from `axis` on are taken, not that one alone.
+- It has one output: where ONNX's Mean or InvStdDev is read, the converter spells the node out in steps.
+example: [[1.0, 3.0], [0.0, 4.0]], [1.0, 2.0], [0.0, 10.0], axis=1, epsilon=0.0
+# INSTANCE_NORMALIZATION: Every channel of every item brought to mean 0 and variance 1.
+| output = (input - mean[n, c]) / sqrt(variance[n, c] + epsilon) * scale[c] + bias[c]
+| mean, variance: over the spatial axes
+bias: [C].
+- The bias is not optional.
+- The variance divides by the number of elements, not by one less.
+- GroupNormalization becomes this operation between two RESHAPE, with a group in the place of a channel.
+example: [[[1.0, 3.0], [0.0, 4.0]]], [1.0, 2.0], [0.0, 10.0], epsilon=0.0
+# LOCAL_RESPONSE_NORMALIZATION: Every element divided by a power of the sum of squares of its neighbors in other
+  channels.
+| output[n, c, …] = input[n, c, …] / (bias + alpha / size * sum of input[n, i, …]^2) ^ beta
+| i from max(0, c - floor((size - 1) / 2)) to min(C - 1, c + floor(size / 2))
+size: How many channels are summed, 1 or more.
+alpha: Factor of the mean of squares.
+beta: The power.
+bias: What is added before the power is taken.
+- alpha is divided by size. NNAPI's is not.
+- At the border fewer channels are summed, and alpha is divided by size all the same.
+- An even size reaches one channel further up than down.
+FLOPs: size + 5 for each element of the output
+example: [[[[1.0]], [[2.0]], [[3.0]]]], size=3, alpha=3.0, beta=1.0
+# SOFTMAX: Exponentials along an axis, divided by their sum.
+| output[…, i, …] = exp(input[…, i, …]) / sum over j of exp(input[…, j, …])
+input: The scores.
+- Subtract the maximum before exp: scores of 100 overflow otherwise.
+- Along one axis alone. ONNX's before opset 13 flattens all axes from its axis on: the converter reshapes.
+- A row of nothing but -inf gives NaN.
+example: [[0.0, 1.0, 2.0], [5.0, 5.0, 5.0]], axis=1
+# LOG_SOFTMAX: The logarithm of SOFTMAX.
+| output[…, i, …] = input[…, i, …] - log(sum over j of exp(input[…, j, …]))
+input: The scores.
+- Subtract the maximum before exp, and do not take the logarithm of SOFTMAX: it may be 0.
+example: [[1.0, 2.0, 3.0]], axis=1
+# RMS_NORMALIZATION: Every item divided by its root mean square, over the last axes.
+| output = input / sqrt(mean of input^2 over the axes from `axis` to the last + epsilon) * scale
+input: Any rank.
+scale: Broadcasts to the dimensions of `input`.
+axis: The first of the axes that the mean is taken over. The axis, from 0 to rank - 1. Negative ones are refused:
+  converters have resolved them.
+epsilon: Added to the mean of squares, under the square root.
+-> output: The data type of `scale`; dimensions and layout of `input`.
+- No mean is subtracted, and there is no bias.
+- The result has the data type of the scale, which may differ from the input's.
+example: [[3.0, 4.0]], [1.0, 10.0], axis=1, epsilon=0.0
+# LP_NORMALIZATION: Elements along an axis, divided by their norm.
+| output[…, i, …] = input[…, i, …] / (sum over j of |input[…, j, …]| ^ p) ^ (1 / p)
+input: The numbers.
+p: 1: the sum of absolute values. 2: the square root of the sum of squares.
+- Where the norm is 0 the result is 0, not NaN.
+- There is no epsilon.
+example: [[3.0, 4.0], [0.0, 0.0]], axis=1
+# MEAN_VARIANCE_NORMALIZATION: Brought to mean 0 and deviation 1 over any axes.
+| output = (input - mean) / (deviation + epsilon)
+| mean: over `axes`; deviation = sqrt(mean of (input - mean)^2 over `axes`)
+input: The numbers.
+axes: Which axes mean and deviation are taken over: ascending, at least one, from 0 to rank - 1.
+epsilon: Added to the deviation.
+- epsilon is added to the deviation, outside of the square root. Other normalizations add it inside.
+- The deviation divides by the number of elements, not by one less.
+example: [[1.0, 3.0], [0.0, 4.0]], axes=(1,)
+# NEGATIVE_LOG_LIKELIHOOD_LOSS: How unlikely the right classes are, from logarithms of probabilities.
+| loss[n, d…] = -weight[t] * input[n, t, d…] with t = target[n, d…]; 0 where t = ignore_index
+| output = loss, its sum, or its sum / sum of weight[t]
+input: [N, C, d1, …]: logarithms of probabilities.
+-> output: The data type of `input`; [N, d1, …] with reduction `none`, else a scalar.
+- `mean` divides by the sum of the weights of the targets, not by their number.
+- If every place is ignored, the mean is NaN.
+- Classes are axis 1, not the last one.
+- It takes no logarithm: the input is one.
+FLOPs: 4 for each target
+example: [[-1.0, -2.0, -3.0], [-1.0, -2.0, -3.0], [-1.0, -2.0, -3.0]], [0, 2, -1], [1.0, 1.0, 3.0]
+# SOFTMAX_CROSS_ENTROPY_LOSS: How unlikely the right classes are, from scores.
+| log_probabilities[n, c, d…] = input[n, c, d…] - log(sum over k of exp(input[n, k, d…]))
+| output as NEGATIVE_LOG_LIKELIHOOD_LOSS of log_probabilities
+input: [N, C, d1, …]: scores.
+-> output: The data type of `input`; [N, d1, …] with reduction `none`, else a scalar.
+-> log_probabilities: Data type and dimensions of `input`.
+- `mean` divides by the sum of the weights of the targets, not by their number.
+- If every place is ignored, the mean is NaN.
+- Classes are axis 1, not the last one.
+- Subtract the maximum before exp.
+- There are always two outputs.
+example: [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], [0, 2, -1], reduction='none'
+"""
+"""Documentation; see `documentation`."""

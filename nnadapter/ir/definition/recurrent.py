@@ -1,4 +1,4 @@
-"""Recurrent layers, step by step."""
+"""Definitions of recurrent layers, step by step."""
 
 from __future__ import annotations
 
@@ -93,9 +93,85 @@ def _recurrent(step: Any, functions: int, states: int, flag: str) -> Callable[..
     return run
 
 
-RECURRENT: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "LSTM": _recurrent(_lstm_step, 3, 2, "input_forget"),
     "GRU": _recurrent(_gru_step, 2, 1, "linear_before_reset"),
     "RNN": _recurrent(_rnn_step, 1, 1, ""),
 }
 """By operation."""
+
+DOCS = """\
+# *
+input: [T, B, I]. Steps T, batch B, features I, directions D (1 or 2), hidden units H.
+sequence_lengths: [B], 0 to T: how many steps each sequence has; none: T.
+initial_hidden: [D, B, H]: the hidden state before the first step; none: zeros.
+direction: `forward`: from step 0 on. `reverse`: from the last step on. `bidirectional`: both, D = 2, forward first.
+activation_alpha: One number per name in `activations`, or none if no function reads it.
+activation_beta: The same for the second parameter.
+clip: What a function is given is kept between -clip and clip.
+-> output: [T, D, B, H]: the hidden state after every step; zeros behind the end of a sequence.
+-> hidden: [D, B, H]: the hidden state after the last step of each sequence.
+# LSTM: A layer of long short-term memory over whole sequences.
+| per step, x = input[t], h and c the states; W, R, b, P: the gate's weights, recurrent weights, both biases added, \
+peephole
+| i = f(W_i x + R_i h + b_i + P_i * c)
+| forget = f(W_f x + R_f h + b_f + P_f * c), or 1 - i with input_forget
+| c' = forget * c + i * g(W_c x + R_c h + b_c)
+| o = f(W_o x + R_o h + b_o + P_o * c')
+| h' = o * h_function(c')
+weights: [D, 4H, I]; gates in the order input, output, forget, cell.
+recurrent_weights: [D, 4H, H]; gates in that order.
+bias: [D, 8H]: those of the weights, then those of the recurrent weights; none: zeros.
+initial_cell: [D, B, H]: the cell state before the first step; none: zeros.
+peepholes: [D, 3H]: of the input, output and forget gate, element by element; none: zeros.
+activations: Names with spaces between them, per direction: gates f, cell g, hidden. Any of affine, elu, hard_sigmoid,
+  leaky_relu, relu, scaled_tanh, sigmoid, softplus, softsign, tanh, thresholded_relu.
+input_forget: True: the forget gate is one less the input gate.
+-> cell: [D, B, H]: the cell state after the last step of each sequence.
+- Gates are input, output, forget, cell. PyTorch's order is input, forget, cell, output.
+- The peephole of the output gate sees the new cell state, the others the old one.
+- clip holds for f and g, not for the hidden function.
+- alpha and beta: affine alpha * x + beta; scaled_tanh alpha * tanh(beta * x); hard_sigmoid max(0, min(1, alpha * x +
+  beta)); thresholded_relu x if x >= alpha, else 0; leaky_relu and elu as the operations.
+- Backwards, a sequence begins at its own last step, lengths[b] - 1. Results stand at the step that they belong to.
+- Behind its length a sequence gives zeros, and its states stay.
+- Dimensions are ONNX's layout 0: steps first.
+FLOPs: (4 * (2I + 2H + 2) + 10) for each element of the output
+example: [[[1.0]], [[2.0]]], [[[1.0], [1.0], [1.0], [1.0]]], [[[0.5], [0.5], [0.5], [0.5]]]
+# GRU: A layer of gated recurrent units over whole sequences.
+| per step, x = input[t], h the state; W, R: the gate's weights, bw and br: its two biases
+| z = f(W_z x + R_z h + bw_z + br_z)
+| r = f(W_r x + R_r h + bw_r + br_r)
+| linear_before_reset false: n = g(W_h x + R_h (r * h) + br_h + bw_h)
+| linear_before_reset true:  n = g(W_h x + r * (R_h h + br_h) + bw_h)
+| h' = (1 - z) * n + z * h
+weights: [D, 3H, I]; gates in the order update, reset, hidden.
+recurrent_weights: [D, 3H, H]; gates in that order.
+bias: [D, 6H]: those of the weights, then those of the recurrent weights; none: zeros.
+activations: Names with spaces between them, per direction: gates f, hidden g. Any of affine, elu, hard_sigmoid,
+  leaky_relu, relu, scaled_tanh, sigmoid, softplus, softsign, tanh, thresholded_relu.
+linear_before_reset: True: the reset gate is applied behind the product, as PyTorch and cuDNN do.
+- Gates are update, reset, hidden. PyTorch's order is reset, update, new.
+- alpha and beta: affine alpha * x + beta; scaled_tanh alpha * tanh(beta * x); hard_sigmoid max(0, min(1, alpha * x +
+  beta)); thresholded_relu x if x >= alpha, else 0; leaky_relu and elu as the operations.
+- Backwards, a sequence begins at its own last step, lengths[b] - 1. Results stand at the step that they belong to.
+- Behind its length a sequence gives zeros, and its states stay.
+- Dimensions are ONNX's layout 0: steps first.
+FLOPs: (3 * (2I + 2H + 2) + 7) for each element of the output
+example: [[[1.0]], [[2.0]]], [[[1.0], [1.0], [1.0]]], [[[0.5], [0.5], [0.5]]]
+# RNN: A plain recurrent layer over whole sequences.
+| h' = f(W x + R h + b), b: both biases added
+weights: [D, H, I].
+recurrent_weights: [D, H, H].
+bias: [D, 2H]: those of the weights, then those of the recurrent weights; none: zeros.
+activations: Names with spaces between them, per direction: hidden f. Any of affine, elu, hard_sigmoid, leaky_relu,
+  relu, scaled_tanh, sigmoid, softplus, softsign, tanh, thresholded_relu.
+- alpha and beta: affine alpha * x + beta; scaled_tanh alpha * tanh(beta * x); hard_sigmoid max(0, min(1, alpha * x +
+  beta)); thresholded_relu x if x >= alpha, else 0; leaky_relu and elu as the operations.
+- Backwards, a sequence begins at its own last step, lengths[b] - 1. Results stand at the step that they belong to.
+- Behind its length a sequence gives zeros, and its states stay.
+- Dimensions are ONNX's layout 0: steps first.
+FLOPs: (2I + 2H + 3) for each element of the output
+example: [[[1.0]], [[2.0]]], [[[1.0]]], [[[0.5]]], direction='reverse', activations='relu'
+"""
+"""Documentation; see `documentation`."""

@@ -1,4 +1,4 @@
-"""What operations compute along axes: reductions, running sums and products, the largest."""
+"""Definitions of operations along axes: reductions, running sums and products, the largest elements."""
 
 from __future__ import annotations
 
@@ -64,7 +64,13 @@ def _top_k(x: Array, k: int, axis: int, largest: bool, sorted: bool) -> list[Arr
     return [np.take_along_axis(x, chosen, axis), chosen]
 
 
-REDUCTION: Mapping[str, Callable[..., Any]] = {
+def _hardmax(x: Array, axis: int) -> Array:
+    rows = np.moveaxis(x, axis, -1)
+    chosen = np.eye(rows.shape[-1])[np.argmax(rows, -1)]
+    return np.moveaxis(chosen, -1, axis)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "REDUCE_MEAN": _reduce(_mean),
     "REDUCE_SUM": _reduce(np.sum),
     "REDUCE_MAX": _reduce(_largest),
@@ -75,5 +81,90 @@ REDUCTION: Mapping[str, Callable[..., Any]] = {
     "CUM_SUM": _cum_sum,
     "TOP_K": _top_k,
     "CUM_PROD": _cum_prod,
+    "HARDMAX": _hardmax,
 }
 """By operation."""
+
+DOCS = """\
+# *
+input: The numbers.
+axes: Which axes are reduced: ascending, none twice, at least one, from 0 to rank - 1.
+keepdims: True: the axes stay, with size 1. False: they go.
+-> output: The data type of `input`; the reduced axes have size 1, or go.
+reverse: True: from the end of the axis on. Elements keep their places.
+example: counting(2, 3), axes=(1,), keepdims=False
+# REDUCE_MEAN: The mean over axes.
+| output = (sum of input over axes) / number of elements
+- The mean of integers is cut off toward 0.
+- The mean of no element is NaN; of integers it is undefined.
+- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
+FLOPs: 1 for each element of the input, and 1 for each of the output
+# REDUCE_SUM: The sum over axes.
+| output = sum of input over axes
+- Integers wrap around in their own data type: keep int32 in int32.
+- The sum of no element is 0.
+- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
+# REDUCE_MAX: The largest element over axes.
+| output = max of input over axes
+- No element at all gives -inf, or the smallest integer. NaN among the elements gives NaN.
+- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
+# REDUCE_MIN: The smallest element over axes.
+| output = min of input over axes
+- No element at all gives inf, or the largest integer. NaN among the elements gives NaN.
+- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
+# REDUCE_PROD: The product over axes.
+| output = product of input over axes
+- Integers wrap around.
+- The product of no element is 1.
+- `axes` is never empty: ONNX's reduction over no axis has become one over all, or ASSIGN.
+# ARG_MAX: Where the largest element along an axis is.
+| output[…] = i with input[…, i, …] the largest
+select_last_index: Of several largest elements, true takes the last one, false the first.
+-> output: int64: indices along the axis, from 0. The axis has size 1, or goes.
+- The axis must have an element.
+- With select_last_index, indices still count from the front.
+- The definition takes a NaN for the largest element.
+example: [[1.0, 3.0, 3.0], [2.0, 0.0, 0.0]], axis=1, keepdims=False
+# ARG_MIN: Where the smallest element along an axis is.
+| output[…] = i with input[…, i, …] the smallest
+select_last_index: Of several smallest elements, true takes the last one, false the first.
+-> output: int64: indices along the axis, from 0. The axis has size 1, or goes.
+- The axis must have an element.
+- With select_last_index, indices still count from the front.
+- The definition takes a NaN for the smallest element.
+example: [[1.0, 3.0, 3.0], [2.0, 0.0, 0.0]], axis=1, keepdims=False
+# CUM_SUM: Running sums along an axis.
+| output[…, i, …] = sum of input[…, j, …] for j <= i
+| exclusive: for j < i. reverse: for j >= i, or j > i
+input: The summands.
+exclusive: True: an element does not count itself; the first one (with reverse, the last) is 0.
+-> output: Data type, dimensions and layout of `input`.
+- Integers wrap around.
+example: counting(4), axis=0, exclusive=True, reverse=True
+# CUM_PROD: Running products along an axis.
+| output[…, i, …] = product of input[…, j, …] for j <= i
+| exclusive: for j < i. reverse: for j >= i, or j > i
+input: The factors.
+exclusive: True: an element does not count itself; the first one (with reverse, the last) is 1.
+-> output: Data type, dimensions and layout of `input`.
+- Integers wrap around.
+example: counting(4), axis=0, exclusive=True, reverse=True
+# TOP_K: The k largest or smallest elements along an axis, and where they are.
+| values, indices = the first k along the axis of (input, index) in order
+k: How many, from 0 to the size of the axis.
+largest: True: the largest, in descending order. False: the smallest, in ascending order.
+sorted: False: the order of the k does not matter to whoever reads them. The definition sorts always.
+-> values: The data type of `input`; the axis has size k.
+-> indices: int64, dimensions as `values`: where they were along the axis.
+- Of equal elements the one with the lower index comes first, among the largest as among the smallest.
+- A NaN counts as larger than everything.
+FLOPs: (number of binary digits of k, 1 at least) for each element of the input
+example: [[1.0, 3.0, 2.0, 3.0]], k=3, axis=1
+# HARDMAX: 1 at the largest element along an axis, 0 at the others.
+| output[…, i, …] = 1 if i is the first index of max(input[…, :, …]), else 0
+-> output: Data type, dimensions and layout of `input`.
+- Of equal elements the first one gets the 1.
+- A NaN counts as the largest.
+example: [[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]], axis=1
+"""
+"""Documentation; see `documentation`."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from nnadapter.exporting import to_onnx
 from nnadapter.ir import SCHEMAS
-from nnadapter.ir.reference.entry import entry_of
+from nnadapter.ir.definition.reference import entry_of
 from nnadapter.onnx.references import inlined
 from tests.every import for_every
 from tests.models import run_whole

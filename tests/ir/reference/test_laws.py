@@ -7,15 +7,15 @@ import ast
 import numpy as np
 
 from nnadapter.ir import SCHEMAS
-from nnadapter.ir.reference.entry import entry_of
-from nnadapter.ir.reference.families import FAMILIES, meaning_of
-from nnadapter.ir.reference.onnx_ops import ONNX_OPS
-from nnadapter.ir.reference.plain import to_dict, to_text
+from nnadapter.ir.definition.documentation import doc_of
+from nnadapter.ir.definition.onnx_ops import ONNX_OPS
+from nnadapter.ir.definition.reference import entry_of, to_dict, to_text
+from nnadapter.ir.operations import FAMILIES
 from tests.every import for_every
 
 
 def test_every_operation_stands_in_one_family_that_of_its_row():
-    told = [(family, type_) for family, meanings in FAMILIES.items() for type_ in meanings]
+    told = [(family, type_) for family, rows in FAMILIES.items() for type_ in (row.type for row in rows)]
     assert sorted(type_ for _, type_ in told) == sorted(SCHEMAS)
     for family, type_ in told:
         assert SCHEMAS[type_].infer.__module__.startswith("nnadapter.ir.operations"), family
@@ -24,7 +24,7 @@ def test_every_operation_stands_in_one_family_that_of_its_row():
 
 @for_every(type_=SCHEMAS)
 def test_every_part_has_a_meaning(type_):
-    schema, meaning = SCHEMAS[type_], meaning_of(SCHEMAS[type_])
+    schema, meaning = SCHEMAS[type_], doc_of(SCHEMAS[type_])
     assert list(meaning.outputs) == list(schema.outputs)
     assert set(meaning.inputs) == {role.name for role in schema.inputs}
     assert set(meaning.attributes) == {attribute.name for attribute in schema.attributes}
@@ -49,7 +49,7 @@ def test_every_entry_has_an_example_that_runs_and_code_that_reads(type_):
 def test_the_definition_of_an_entry_holds_all_that_it_calls():
     names = {"np": np, "Array": np.ndarray}
     exec("from __future__ import annotations\n" + entry_of("AVERAGE_POOL_3D").definition, names)
-    assert {"_average_pool", "_sum_pool", "_padded_windows", "_count"} <= names.keys()
+    assert {"_average_pool", "_sum_pool", "padded_windows", "_count"} <= names.keys()
     assert entry_of("LP_POOL_2D").definition.splitlines()[-1].startswith("LP_POOL = _pool(lambda x: 0")
     assert entry_of("REDUCE_SUM").definition.endswith("# made by _reduce with function = numpy.sum")
     assert entry_of("ABS").definition == "numpy.absolute"

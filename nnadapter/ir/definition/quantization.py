@@ -1,4 +1,4 @@
-"""Operations on quantized operands: integers as int64, reals as float32, nothing clever."""
+"""Definitions of operations on quantized operands: integers as int64, reals as float32, nothing clever."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, OperandType
+from nnadapter.ir.operand import Array, DataType, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operand_checks import integer_range
-from nnadapter.ir.operations.quantization import MOVERS, REALS
-
-PRODUCTS = frozenset({"CONV_2D", "FULLY_CONNECTED", "MAT_MUL"})
+from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 
 
 def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -22,8 +20,8 @@ def quantized_function(model: Model, operation: Operation, plain: Callable[..., 
     """
     types = [None if index == ABSENT else model.operands[index].type for index in operation.inputs]
     result = model.operands[operation.outputs[0]].type
-    if operation.type in QUANTIZED_FUNCTIONS:
-        function: Callable[..., Any] = QUANTIZED_FUNCTIONS[operation.type](types, result)
+    if operation.type in FUNCTIONS:
+        function: Callable[..., Any] = FUNCTIONS[operation.type](types, result)
         return function
     assert plain is not None
     first = types[0]
@@ -91,7 +89,7 @@ def _same(types: Any, result: OperandType) -> Callable[..., Any]:
     return lambda x, finish: [x]
 
 
-QUANTIZED_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "QUANTIZE": _quantize,
     "DEQUANTIZE": _dequantize,
     "STORAGE_CAST": _same,
@@ -129,3 +127,42 @@ def _real(plain: Callable[..., Any], types: Any, result: OperandType) -> Callabl
         return [to_integers(computed.astype(np.float32), result)]
 
     return function
+
+
+DOCS = """\
+# QUANTIZE: Reals as the integers of a quantized operand.
+| output = saturated(rint(input / scale) + zero_point)
+input: Reals; taken as float32.
+-> output: The dimensions of `input`. Data type, scale, zero point and axis are those that the model gives the result:
+  no attribute says them.
+- Halves round to even, before the zero point is added.
+- Too large and too small numbers become the largest and the smallest integer.
+- Per axis, there is one scale and zero point for each index of the axis.
+- What NaN becomes is not defined.
+example: [-6.0, -0.25, 0.25, 0.75, 200.0]
+# DEQUANTIZE: The reals that a quantized operand stands for.
+| output = (input - zero_point) * scale
+input: A quantized operand of any integer type. Its type says scale, zero point and axis.
+-> output: The data type `to`; dimensions and layout of `input`; not quantized.
+- Subtract in more bits than the operand has: 0 - 255 does not fit int8 or uint8.
+- It is computed in float32, also where `to` is float64.
+- An operand that is not quantized is refused; CAST takes it.
+example: uint8([0, 10, 11, 255])
+# STORAGE_CAST: The same integers, said to stand for reals from now on.
+| output = input
+input: Integers.
+-> output: Data type and dimensions of `input`, quantized as the model says of the result: scale, zero point and axis
+  are no attributes.
+- Nothing is computed: a device may let the result share the memory of the input.
+example: uint8([1, 2, 3])
+"""
+"""Documentation; see `documentation`."""
+
+_HALVES = Quantization(scale=(0.5,), zero_point=(10,))
+_BYTES = QuantizedType(DataType.UINT8, _HALVES)
+EXAMPLES: Mapping[str, tuple[tuple[Quantization | None, ...], tuple[QuantizedType | None, ...]]] = {
+    "QUANTIZE": ((), (_BYTES,)),
+    "DEQUANTIZE": ((_HALVES,), ()),
+    "STORAGE_CAST": ((), (_BYTES,)),
+}
+"""By operation: quantizations of the inputs and types of the results of its example."""

@@ -1,4 +1,4 @@
-"""Entries of the operation reference: row, documentation, definition source, and a computed example."""
+"""Entries of the operation reference: row, documentation, definition source and a computed example, as text or data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,8 +18,10 @@ import numpy as np
 
 from nnadapter.errors import FAILURES, InvalidModelError, describe
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.definition import FUNCTIONS, by_definition
-from nnadapter.ir.definition.quantized import QUANTIZED_FUNCTIONS
+from nnadapter.ir.definition.documentation import doc_of, family_of
+from nnadapter.ir.definition.models import FUNCTIONS, by_definition
+from nnadapter.ir.definition.onnx_ops import ONNX_OPS
+from nnadapter.ir.definition.quantization import FUNCTIONS as QUANTIZED_FUNCTIONS
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import ANY, FLOATING, INTEGER, NUMERIC, Array, DataType, OperandType
 from nnadapter.ir.operations import SCHEMAS, schema_of
@@ -26,10 +29,7 @@ from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 from nnadapter.ir.operations.row import PerElement
 from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.passes.run import PASSES
-from nnadapter.ir.reference.families import family_of, meaning_of
-from nnadapter.ir.reference.meaning import Example, OperationDoc
-from nnadapter.ir.reference.onnx_ops import ONNX_OPS
-from nnadapter.ir.schema import Attribute, FlopsRule, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, Example, FlopsRule, OperationDoc, OperationSchema, Role
 from nnadapter.ir.verification import verify
 
 _OWN = "nnadapter.ir.definition"
@@ -100,7 +100,8 @@ def _collect_name(module: str, name: str, parts: dict[str, str]) -> None:
     value = getattr(sys.modules[module], name, None)
     home = getattr(value, "__module__", module) if isinstance(value, FunctionType) else module
     key = f"{home}.{name}"
-    if key in parts or (home != module and not home.startswith(_OWN)) or name not in _texts(home):
+    is_defined = home.startswith(_OWN) and home != __name__
+    if key in parts or not (home == module or is_defined) or name not in _texts(home):
         return
     parts[key] = ""  # its place is taken, so that a function which calls itself comes to an end
     text = _texts(home)[name]
@@ -213,7 +214,7 @@ def passes_that_name(type_: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tried:
+class TriedExample:
     """An example with what came of it."""
 
     model: Model
@@ -226,7 +227,7 @@ class Tried:
     """By the row's formula."""
 
 
-def tried(type_: str, example: Example) -> Tried:
+def tried(type_: str, example: Example) -> TriedExample:
     """Return an example with its results.
 
     Raises:
@@ -250,7 +251,7 @@ def tried(type_: str, example: Example) -> Tried:
     attributes = model.operations[0].attributes
     result_types = [model.type_at(result) for result in results]
     arrays = [array for array in example.inputs if array is not None]
-    return Tried(
+    return TriedExample(
         model=model,
         inputs=tuple(
             None if array is None or input_type is None else (input_type, array)
@@ -303,7 +304,7 @@ class Entry:
     traps: tuple[str, ...]
     passes: tuple[str, ...]
     """Those of the kit whose rules or tables name it."""
-    example: Tried | None
+    example: TriedExample | None
     onnx: tuple[str, ...]
     """ONNX ops whose conversion was seen to make it."""
     definition: str
@@ -318,25 +319,23 @@ def entry_of(type_: str) -> Entry:
         InvalidModelError: there is no such operation.
     """
     schema = schema_of(type_)
-    meaning = meaning_of(schema)
+    doc = doc_of(schema)
     return Entry(
         type=type_,
         family=family_of(type_),
-        summary=meaning.summary if meaning else "",
+        summary=doc.summary if doc else "",
         signature=_signature(schema),
         ranks=ranks_in_words(schema.ranks),
-        inputs=tuple(_input(role, meaning) for role in schema.inputs),
-        attributes=tuple(_attribute(attribute, meaning) for attribute in schema.attributes),
-        outputs=tuple(
-            {"name": name, "meaning": meaning.outputs.get(name, "") if meaning else ""} for name in schema.outputs
-        ),
-        formula=meaning.formula if meaning else "",
+        inputs=tuple(_input(role, doc) for role in schema.inputs),
+        attributes=tuple(_attribute(attribute, doc) for attribute in schema.attributes),
+        outputs=tuple({"name": name, "meaning": doc.outputs.get(name, "") if doc else ""} for name in schema.outputs),
+        formula=doc.formula if doc else "",
         layouts=layouts(type_),
         quantized=quantized_operands(schema),
-        flops=meaning.flops if meaning and meaning.flops else flops_in_words(schema.flops),
-        traps=meaning.traps if meaning else (),
+        flops=doc.flops if doc and doc.flops else flops_in_words(schema.flops),
+        traps=doc.traps if doc else (),
         passes=passes_that_name(type_),
-        example=tried(type_, meaning.example) if meaning else None,
+        example=tried(type_, doc.example) if doc else None,
         onnx=ONNX_OPS.get(type_, ()),
         definition=_definition(type_),
         source=schema.source,
@@ -373,14 +372,14 @@ def ranks_in_words(ranks: tuple[int, int]) -> str:
     return str(low) if low == high else f"{low} or more" if high >= 64 else f"{low} to {high}"
 
 
-def _input(role: Role, meaning: OperationDoc | None) -> Mapping[str, str]:
+def _input(role: Role, doc: OperationDoc | None) -> Mapping[str, str]:
     types = f"as {role.same_dtype_as}" if role.same_dtype_as not in (None, role.name) else _data_types(role.dtypes)
     several = "any number" if role.optional else "one or more"
     kind = several if role.variadic else "optional" if role.optional else ""
     return {
         "name": role.name,
         "types": ", ".join(filter(None, (types, kind))),
-        "meaning": meaning.inputs.get(role.name, "") if meaning else "",
+        "meaning": doc.inputs.get(role.name, "") if doc else "",
     }
 
 
@@ -394,7 +393,7 @@ def _data_types(dtypes: frozenset[DataType]) -> str:
     return ", ".join(dtype.value for dtype in DataType if dtype in dtypes)
 
 
-def _attribute(attribute: Attribute, meaning: OperationDoc | None) -> Mapping[str, str]:
+def _attribute(attribute: Attribute, doc: OperationDoc | None) -> Mapping[str, str]:
     length = "" if attribute.length is None else f" of {attribute.length}"
     choices = () if len(attribute.choices) == len(DataType) else attribute.choices
     return {
@@ -402,7 +401,7 @@ def _attribute(attribute: Attribute, meaning: OperationDoc | None) -> Mapping[st
         "kind": attribute.kind.value + length,
         "default": "required" if attribute.default is None else in_words(attribute.default),
         "choices": ", ".join(choices) or ("a data type" if attribute.choices else ""),
-        "meaning": meaning.attributes.get(attribute.name, "") if meaning else "",
+        "meaning": doc.attributes.get(attribute.name, "") if doc else "",
     }
 
 
@@ -423,3 +422,149 @@ def _definition(type_: str) -> str:
         guarded = schema_of(type_).definition  # of an operation from outside: what its package wrote is inside
         function = guarded and unwrap(guarded)
     return "" if function is None else source_of(function)
+
+
+_WIDTH = 96
+
+
+def to_text(entry: Entry) -> str:
+    """Return the entry as a person reads it in a terminal."""
+    return "\n".join(line.rstrip() for line in _lines(entry))
+
+
+def _lines(entry: Entry) -> Iterator[str]:
+    yield signature_text(entry)
+    yield from _wrapped(entry.summary or "Nobody says what it means.")
+    yield from _section("inputs", [(f"{row['name']} ({row['types']})", row["meaning"]) for row in entry.inputs])
+    yield from _section("attributes", [(_attribute_text(row), row["meaning"]) for row in entry.attributes])
+    yield from _section("outputs", [(row["name"], row["meaning"]) for row in entry.outputs])
+    yield from _block("formula", formula_text(entry))
+    if entry.example is not None:
+        yield from _block(f"example, {entry.example.flops} FLOPs", example_text(entry))
+    if entry.traps:
+        yield from ("", "traps")
+    for trap in entry.traps:
+        yield from _wrapped(trap, "    ", first="  - ")
+    yield from _section("more", facts(entry))
+    yield from _block("definition", entry.definition)
+
+
+def _attribute_text(row: Mapping[str, str]) -> str:
+    return f"{row['name']} ({row['kind']}, {row['default']}{'; ' if row['choices'] else ''}{row['choices']})"
+
+
+def facts(entry: Entry) -> Sequence[tuple[str, str]]:
+    """What is said of every operation in one sentence each: name and sentence; what is empty is left out."""
+    nobody = "none that is known; models built by hand have it" if entry.family and entry.definition else ""
+    rows = (
+        ("rank of the first input", entry.ranks),
+        ("layouts", entry.layouts),
+        ("quantized operands", entry.quantized),
+        ("FLOPs", entry.flops),
+        ("passes that name it", ", ".join(entry.passes)),
+        ("ONNX ops that become it", ", ".join(entry.onnx) or nobody),
+        ("source", entry.source),
+    )
+    return [(name, text) for name, text in rows if text]
+
+
+def signature_text(entry: Entry) -> str:
+    """The signature in lines that fit."""
+    return "\n".join(_wrapped(entry.signature, "    "))
+
+
+def formula_text(entry: Entry) -> str:
+    """The formula in lines that fit."""
+    lines: list[str] = []
+    for line in entry.formula.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        lines.extend(_wrapped(line.strip(), f"{indent}        ", first=indent))
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "", first: str = "") -> Iterator[str]:
+    yield from textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=indent, break_long_words=False)
+
+
+def _section(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if rows:
+        yield from ("", title)
+    for name, text in rows:
+        yield from _wrapped(f"{name}: {text}", "      ", first="  ")
+
+
+def _block(title: str, text: str) -> Iterator[str]:
+    if text:
+        yield from ("", title, textwrap.indent(text, "  "))
+
+
+def example_text(entry: Entry) -> str:
+    """The example of an entry that has one: inputs, attributes in one line, results."""
+    example = entry.example
+    assert example is not None
+    lines = [_operand_text(*row) for row in _inputs(entry, example)]
+    attributes = _attributes(example)
+    if attributes:
+        settings = ", ".join(f"{name} = {value}" for name, value in attributes.items())
+        lines.extend(textwrap.wrap(settings, _WIDTH - 2, break_long_words=False))
+    lines.extend(f"-> {_operand_text(*row)}" for row in _outputs(entry, example))
+    return "\n".join(lines)
+
+
+def _operand_text(name: str, type_: str, contents: str) -> str:
+    head = f"{name}: {type_}"
+    return f"{head} {contents}".rstrip() if "\n" not in contents else f"{head}\n{textwrap.indent(contents, '    ')}"
+
+
+def _inputs(entry: Entry, example: TriedExample) -> Iterator[tuple[str, str, str]]:
+    names = [row["name"] for row in entry.inputs]
+    several = len(example.inputs) > len(names)
+    for position, given in enumerate(example.inputs):
+        name = f"{names[-1]}[{position}]" if several else names[position]
+        yield (name, "absent", "") if given is None else (name, _type(given[0]), _numbers(given[1]))
+
+
+def _attributes(example: TriedExample) -> dict[str, str]:
+    return {name: in_words(value) for name, value in example.model.operations[0].attributes.items()}
+
+
+def _outputs(entry: Entry, example: TriedExample) -> Iterator[tuple[str, str, str]]:
+    names = [row["name"] for row in entry.outputs]
+    several = len(example.outputs) > len(names)
+    for position, (type_, array) in enumerate(example.outputs):
+        name = f"{names[-1]}[{position}]" if several else names[position]
+        yield name, _type(type_), "computed by a kernel" if array is None else _numbers(array)
+
+
+def _numbers(array: Array) -> str:
+    shown = array.astype(np.float64) if array.dtype.kind == "V" else array
+    return np.array2string(shown, precision=4, separator=", ", suppress_small=True, max_line_width=90)
+
+
+def _type(type_: OperandType) -> str:
+    quantization = type_.quantization
+    if quantization is None:
+        return str(type_)
+    scale, zero_point = (
+        in_words(values[0] if quantization.axis is None else values)
+        for values in (quantization.scale, quantization.zero_point)
+    )
+    return f"{type_}, scale {scale}, zero point {zero_point},"
+
+
+def to_dict(entry: Entry) -> dict[str, Any]:
+    """The entry as plain data."""
+    example = entry.example
+    plain = {name: getattr(entry, name) for name in entry.__dataclass_fields__ if name != "example"}
+    if example is None:
+        return {**plain, "example": None}
+    tensors = (
+        [{"name": name, "type": type_, "value": value} for name, type_, value in rows]
+        for rows in (_inputs(entry, example), _outputs(entry, example))
+    )
+    inputs, outputs = tensors
+    attributes = _attributes(example)
+    return {
+        **plain,
+        "example": {"inputs": inputs, "attributes": attributes, "outputs": outputs, "flops": example.flops},
+    }

@@ -1,0 +1,178 @@
+"""Documentation of operations: what a row does not say, read from the texts of the families.
+
+A family's text has a section for each operation:
+
+    # TYPE: the summary
+    | a line of the formula
+    name: meaning of an input or an attribute
+    -> name: meaning of an output
+    - a trap
+    FLOPs: the formula in words, if it is not so many steps for each element
+    example: inputs and attributes as arguments of a call
+
+Two spaces continue a line. The section `# *` holds what several operations share.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.definition import (
+    attention,
+    convolution,
+    elementwise,
+    indexing,
+    linear_algebra,
+    movement,
+    normalization,
+    pooling,
+    quantization,
+    recurrent,
+    reduction,
+    resampling,
+)
+from nnadapter.ir.operand import Array, DataType
+from nnadapter.ir.operations import FAMILIES
+from nnadapter.ir.schema import Example, OperationDoc, OperationSchema
+
+_CUSTOM = """\
+# CUSTOM: One node of any ONNX op, computed by a custom kernel that a person registered.
+| outputs = kernel(domain, op_type, since_version)(inputs, attributes)
+inputs: The inputs of the node that are there, in their order.
+domain: Of the ONNX op; empty for ONNX's own.
+op_type: Name of the ONNX op.
+since_version: Of the op's schema; for an op without one, of the domain's opset.
+attributes: The node's attributes as a JSON object; a tensor is {tensor: [data type, dimensions, base64 of the bytes]}.
+present: For every input of the operation, which input of the node it is; ascending. Those that do not occur are absent.
+output_types: Types of the results, such as `float32[1, 3]; int64[]`.
+-> outputs: As many as `output_types` says, of those types.
+- It has no definition in numpy: what it means is for the kernel to say.
+- A driver never sees it: the host calls the kernel between the parts that the driver is given.
+- `CustomCall.of(attributes)` in nnadapter.ir.operations.custom reads the attributes.
+FLOPs: 1 for each element of the outputs: nobody knows what a kernel does
+example: [1.0, 2.0], domain='com.example', op_type='Twice', present=(0,), output_types='float32[2]'
+"""
+_EVERYWHERE = """\
+# *
+-> output: Data type, dimensions and layout of `input`.
+fuse_code: Activation of the result r, before it is rounded to its data type. `none`: r. `relu`: max(r, 0). `clip`:
+  min(max(r, min), max). `sigmoid`, `tanh`, `hard_sigmoid`, `hard_swish`, `leaky_relu`: as the operations of these
+  names. `swish`: r * sigmoid(r). `gelu`: by erf. `gelu_tanh`: GELU with approximate tanh.
+fuse_parameters: Attributes of the activation: (min, max) for `clip`, (alpha, beta) for `hard_sigmoid` and `hard_swish`,
+  (alpha,) for `leaky_relu`; none for the others.
+to: The data type of the result.
+axis: The axis, from 0 to rank - 1. Negative ones are refused: converters have resolved them.
+"""
+_DOCS = {
+    module.__name__.rpartition(".")[2]: module.DOCS
+    for module in (
+        attention,
+        convolution,
+        elementwise,
+        indexing,
+        linear_algebra,
+        movement,
+        normalization,
+        pooling,
+        quantization,
+        recurrent,
+        reduction,
+        resampling,
+    )
+} | {"custom": _CUSTOM}
+_FAMILY_OF = {row.type: family for family, rows in FAMILIES.items() for row in rows}
+
+
+def family_of(type_: str) -> str:
+    """Return the family of an operation; empty for an external one."""
+    return _FAMILY_OF.get(type_, "")
+
+
+def doc_of(schema: OperationSchema) -> OperationDoc | None:
+    """Return the documentation of an operation, of its own row or of the family's text; None if there is none.
+
+    Raises:
+        InvalidModelError: an external row holds something else.
+    """
+    doc = schema.doc
+    if doc is not None and not isinstance(doc, OperationDoc):
+        raise InvalidModelError(f"{schema.type}: doc is {type(doc).__name__}, expected an nnadapter.ir.OperationDoc")
+    if doc is not None or schema.type not in _FAMILY_OF:
+        return doc
+    sections = _sections(_FAMILY_OF[schema.type])
+    return _read(schema, sections[schema.type], {**_sections("")["*"], **sections.get("*", {})})
+
+
+@cache
+def _sections(family: str) -> Mapping[str, Mapping[str, list[str]]]:
+    """Return the texts of each section of a family by their kind or the name that they explain."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    texts: list[str] = []
+    for line in (_DOCS[family] if family else _EVERYWHERE).splitlines():
+        if line.startswith("  "):
+            texts[-1] += line[1:]
+            continue
+        mark, _, rest = line.partition(" ")
+        if mark == "#":
+            type_, _, summary = rest.partition(": ")
+            section = sections[type_] = {}
+            texts = section["summary"] = [summary]
+            continue
+        name, _, text = line.partition(": ")
+        key, text = (mark, rest) if mark in ("|", "-") else (name, text)
+        texts = section.setdefault(key, [])
+        texts.append(text)
+    return sections
+
+
+def _read(schema: OperationSchema, section: Mapping[str, list[str]], shared: Mapping[str, list[str]]) -> OperationDoc:
+    def said(name: str) -> str:
+        return (section.get(name) or shared[name])[0]
+
+    return OperationDoc(
+        summary=said("summary"),
+        formula="\n".join(section["|"]),
+        inputs={role.name: said(role.name) for role in schema.inputs},
+        attributes={attribute.name: said(attribute.name) for attribute in schema.attributes},
+        outputs={name: said(f"-> {name}") for name in schema.outputs},
+        example=_example(schema.type, said("example")),
+        traps=tuple(section.get("-", ())),
+        flops="".join(section.get("FLOPs", ())),
+    )
+
+
+def _example(type_: str, text: str) -> Example:
+    call = ast.parse(f"example({text})", mode="eval").body
+    assert isinstance(call, ast.Call), text
+    quantizations, results = quantization.EXAMPLES.get(type_, ((), ()))
+    attributes = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+    return Example(tuple(map(_array, call.args)), attributes, quantizations, results)
+
+
+def _array(node: ast.expr) -> Array | None:
+    """Return the array that an argument stands for: a list, `dtype(list)`, `counting(*dimensions)`, or None."""
+    if not isinstance(node, ast.Call):
+        values = ast.literal_eval(node)
+        return None if values is None else tensor(values)
+    assert isinstance(node.func, ast.Name), "a call by a plain name"
+    arguments = [ast.literal_eval(argument) for argument in node.args]
+    return counting(*arguments) if node.func.id == "counting" else tensor(arguments[0], node.func.id)
+
+
+def tensor(values: object, dtype: str | None = None) -> Array:
+    """Return an array of nested lists; without a data type, numbers with a point are float32, integers int64."""
+    array: np.ndarray[Any, Any] = np.array(values)
+    if dtype is None:
+        dtype = {"f": "float32", "i": "int64", "b": "bool"}[array.dtype.kind]
+    return array.astype(DataType(dtype).array_type)
+
+
+def counting(*dimensions: int) -> Array:
+    """Return 1, 2, 3, … as float32 of these dimensions."""
+    return np.arange(1, 1 + int(np.prod(dimensions)), dtype=np.float32).reshape(dimensions)
