@@ -26,7 +26,7 @@ ENTRIES: Mapping[str, str] = MappingProxyType(
         "installed_providers": "nnadapter.drivers.execution_providers.libraries:installed_providers",
         "provider_tensor": "nnadapter.drivers.execution_providers.program:tensor_of",
         "why_provider_is_unusable": "nnadapter.drivers.execution_providers.driver:why_unusable",
-        "openvino_divided_chains": "nnadapter.drivers.openvino.guards:DIVIDED_CHAINS",
+        "openvino_divided_chains": "nnadapter.drivers.openvino.fusion_workarounds:DIVIDED_CHAINS",
         "openvino_baseline": "nnadapter.drivers.openvino.baseline:opened",
         "openvino_version": "nnadapter.drivers.openvino.baseline:version",
         "paddle_model_as_onnx": "nnadapter.paddle.conversion:as_onnx",

@@ -1,36 +1,4 @@
-"""Workarounds for transposes, permutations, reductions and attention that OpenVINO computes wrongly.
-
-Transposes of the engine's model that leave the shape as it is, though they move more than the last two dimensions.
-
-Attention is where that happens, with as many heads as tokens. The engine takes the layout in front for the one behind,
-and whatever stands between the Transpose and the products of matrices (scales, caches) is no matter. A step in front of
-it and one behind keep the two apart; either alone does not. Seen with OpenVINO 2026.4, with known sizes.
-
-Attention in the engine's model over keys whose number is open.
-
-The engine makes one step of a product, the Softmax of it and the product of that with values. Where there was one key
-at the first run of a program, as there is for a decoder whose cache is empty, that step is wrong at 16 keys and more,
-in every run from then on. It is right where something of two parts stands in front of the Softmax, as a mask that is
-added does; where nothing does, a step is put there. Seen with OpenVINO 2026.4.
-
-Transposes of the engine's model that undo each other around what is elementwise.
-
-The engine moves one of them to the other, behind a convolution whose channels lie last in memory, and leaves both out
-there; what lies in memory comes out in the order in which it lies. Seen with OpenVINO 2026.4 where an order is its own
-inverse and moves the channels, with known sizes. They are left out before it sees them.
-
-Operators of the engine's model that change the order of channels, kept apart from the filters behind them.
-
-The engine moves such an order into the filters of the convolutions behind it, also through elementwise operators and
-Transpose. It takes the order itself where the inverse is meant, and a part of a Split, or indices of several
-dimensions, for single channels. What is its own inverse comes out right, and stays as it is.
-
-Reductions in the engine's model over the first or last of three dimensions, with a constant per channel after them.
-
-The engine computes a reduction and the elementwise operators after it at once. There it takes the constants of the
-first batch for those of all batches and reads beyond their end, or takes the first one for all channels. In four
-dimensions it is right. Seen with OpenVINO 2026.4.
-"""
+"""Workarounds for transposes, permutations, reductions and attention that OpenVINO computes wrongly."""
 
 from __future__ import annotations
 
@@ -41,19 +9,24 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
-from nnadapter.drivers.openvino.guards import part, parted
+from nnadapter.drivers.openvino.graph import (
+    insert,
+    is_constant,
+    part,
+    parted,
+    replace,
+    replace_operator,
+)
 from nnadapter.ir.operand import Array
 
 _ORDER = 1
 
 
-def separate_shape_preserving(model: Any) -> None:
-    """Put a step in front of each such Transpose of reals, and one behind it."""
-    for operator in model.get_ordered_ops():
-        is_real = operator.get_type_name() == "Transpose" and operator.get_output_element_type(0).is_real()
-        if is_real and _keeps_shape(operator):
-            part(operator.input(0))
-            _part_behind(operator.output(0))
+def separate_shape_preserving(transpose: Any) -> None:
+    """Put a step in front of a Transpose of reals that keeps the shape, and one after it."""
+    if transpose.get_output_element_type(0).is_real() and _keeps_shape(transpose):
+        part(transpose.input(0))
+        insert(transpose.output(0), parted)
 
 
 def _keeps_shape(transpose: Any) -> bool:
@@ -70,27 +43,14 @@ def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
     return is_moved and tuple(sizes[axis] for axis in order) == sizes
 
 
-def _part_behind(output: Any) -> None:
-    readers, names = output.get_target_inputs(), output.get_names()
-    step = parted(output)
-    for reader in readers:
-        reader.replace_source_output(step)
-    output.set_names(set())
-    step.set_names(names)
-
-
 _REALS = frozenset(("f16", "f32"))
-_NORMALIZING = frozenset(("Exp", "Softmax"))
-"""The engine makes a Softmax of Exp that is divided by its sum."""
 
 
-def part_scores(model: Any) -> None:
-    """Put a step in front of each Softmax, or Exp, of open length, of a product or of what is computed of one alone."""
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() in _NORMALIZING and _grows(operator.get_output_partial_shape(0)):
-            is_real = operator.get_output_element_type(0).get_type_name() in _REALS
-            if is_real and _is_of_product(operator.input_value(0).get_node()):
-                part(operator.input(0))
+def part_scores(softmax: Any) -> None:
+    """Put a step in front of a Softmax, or Exp, of dynamic length whose input is a product of matrices."""
+    is_real = softmax.get_output_element_type(0).get_type_name() in _REALS
+    if is_real and _grows(softmax.get_output_partial_shape(0)) and _is_of_product(softmax.input_value(0).get_node()):
+        part(softmax.input(0))
 
 
 def _grows(shape: Any) -> bool:
@@ -101,9 +61,7 @@ def _grows(shape: Any) -> bool:
 def _is_of_product(node: Any) -> bool:
     """Whether a value is a product of matrices, or computed of one and of constants."""
     while node.get_type_name() != "MatMul":
-        computed = [
-            source.get_node() for source in node.input_values() if source.get_node().get_type_name() != "Constant"
-        ]
+        computed = [source.get_node() for source in node.input_values() if not is_constant(source)]
         if len(computed) != 1:
             return False
         (node,) = computed
@@ -118,31 +76,19 @@ _ELEMENTWISE = frozenset((
 ))  # fmt: skip
 
 
-def leave_out_opposite_orders(model: Any) -> None:
-    """Leave out each Transpose that undoes another one before elementwise operators of one input, with the other."""
-    transposes = [operator for operator in model.get_ordered_ops() if operator.get_type_name() == "Transpose"]
-    if any([_is_left_out(transpose) for transpose in transposes]):  # noqa: C419  all of them
-        model.validate_nodes_and_infer_types()
-
-
-def _is_left_out(last: Any) -> bool:
-    """Leave out a Transpose that undoes another one, with that one, and say whether it does."""
+def leave_out_opposite_order(last: Any) -> None:
+    """Leave out a Transpose that undoes another one before elementwise operators of one input, with the other."""
     value, port = last.input_value(0), None
     while (input_port := _elementwise_input(value)) is not None:
         port, value = input_port, input_port.get_source_output()
     first = value.get_node()
     if port is None or first.get_type_name() != "Transpose":
-        return False
+        return
     order, back = _order(first), _order(last)
     if order is None or back is None or not np.array_equal(order[back], np.arange(len(back))):
-        return False
-    last_input, last_output = last.input_value(0), last.output(0)
+        return
     port.replace_source_output(first.input_value(0))
-    names = last_output.get_names()
-    for reader in last_output.get_target_inputs():
-        reader.replace_source_output(last_input)
-    last_input.set_names(names)
-    return True
+    replace(last.output(0), last.input_value(0), last.output(0).get_target_inputs())
 
 
 def _elementwise_input(value: Any) -> Any:
@@ -175,15 +121,7 @@ _PARTS = 3
 """A Split and a Concat of this many parts are looked at by the engine; it knows red, green and blue."""
 
 
-def keep_permutations(model: Any) -> None:
-    """Rewrite the operators of an engine's model that it would move into filters wrongly."""
-    for operator in model.get_ordered_ops():
-        rewrite = _REWRITES.get(operator.get_type_name())
-        if rewrite is not None:
-            rewrite(operator)
-
-
-def _keep_gather(gather: Any) -> None:
+def keep_gather(gather: Any) -> None:
     """Count the axis from the end: the engine looks at axes that are counted from the start alone."""
     axis, shape = _axis_of(gather, _AXIS), gather.get_input_partial_shape(0)
     indices = gather.get_input_partial_shape(_INDICES)
@@ -200,7 +138,7 @@ def _gathers_back(gather: Any) -> bool:
     return source.get_type_name() == "Constant" and source.data.ndim == 1 and _is_own_inverse(source.data)
 
 
-def _keep_parts(concat: Any) -> None:
+def keep_parts(concat: Any) -> None:
     """Name the sizes of the parts: the engine looks at parts whose sizes are not named alone."""
     sources = concat.input_values()
     splits = {source.get_node().get_friendly_name(): source.get_node() for source in sources}
@@ -211,8 +149,7 @@ def _keep_parts(concat: Any) -> None:
         return
     named = _with_sizes(split)
     for output, named_output in zip(split.outputs(), named.outputs(), strict=True):
-        for reader in output.get_target_inputs():
-            reader.replace_source_output(named_output)
+        replace(output, named_output, output.get_target_inputs())
 
 
 def _joins_back(split: Any, concat: Any, order: Sequence[int]) -> bool:
@@ -245,45 +182,26 @@ def _is_own_inverse(order: Any) -> bool:
     return bool((positive < len(order)).all() and (positive[positive] == places).all())
 
 
-_REWRITES = {"Gather": _keep_gather, "Concat": _keep_parts}
-
-
-_MAKERS = {
-    "ReduceL1": "reduce_l1",
-    "ReduceL2": "reduce_l2",
-    "ReduceMax": "reduce_max",
-    "ReduceMean": "reduce_mean",
-    "ReduceMin": "reduce_min",
-    "ReduceProd": "reduce_prod",
-    "ReduceSum": "reduce_sum",
-}
+_MAKERS = {f"Reduce{name}": f"reduce_{name.lower()}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")}
 """The engine's reductions of numbers, and what makes them."""
 _RANK = 3
 _LAST = _RANK - 1
 
 
-def reduce_in_four_dimensions(model: Any) -> None:
-    """Give the input of such a reduction a fourth dimension of size 1, which is reduced as well.
+def reduce_in_four_dimensions(reduction: Any) -> None:
+    """Give the input of a reduction a fourth dimension of size 1, which is reduced as well.
 
-    Others stay as they are: the engine recognizes norms, for instance, by how they are written.
+    Without constants after it a reduction stays as it is: the engine recognizes norms, for instance, by their form.
     """
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() in _MAKERS:
-            axis = _reduced_axis(operator)
-            if axis in (0, _LAST) and _meets_constants(operator):
-                _give_dimension(operator, axis)
-
-
-def _give_dimension(reduction: Any, axis: int) -> None:
+    axis = _reduced_axis(reduction)
+    if axis not in (0, _LAST) or not _meets_constants(reduction):
+        return
     operators = module().opset13
     make, reduced_axis = getattr(operators, _MAKERS[reduction.get_type_name()]), operators.constant(np.array([axis]))
     widened = operators.unsqueeze(reduction.input_value(0), operators.constant(np.array([_RANK])))
     # With the last one kept the engine does without the fourth dimension, where all sizes are known.
     reduced = make(widened, operators.constant(np.array([axis, _RANK])), False)
-    reduced.set_friendly_name(reduction.get_friendly_name())
-    replacement = operators.unsqueeze(reduced, reduced_axis) if reduction.get_keep_dims() else reduced
-    for reader in reduction.output(0).get_target_inputs():
-        reader.replace_source_output(replacement.output(0))
+    replace_operator(reduction, operators.unsqueeze(reduced, reduced_axis) if reduction.get_keep_dims() else reduced)
 
 
 def _reduced_axis(reduction: Any) -> int | None:
@@ -305,7 +223,7 @@ def _meets_constants(operator: Any) -> bool:
         reader = next(iter(readers))
         node, position = reader.get_node(), reader.get_index()
         sibling_sources = [source for index, source in enumerate(node.input_values()) if index != position]
-        if node.get_output_size() != 1 or not all(_is_constant(source.get_node()) for source in sibling_sources):
+        if node.get_output_size() != 1 or not all(map(_is_known, sibling_sources)):
             return False
         if any(math.prod(source.get_shape()) > 1 for source in sibling_sources if source.get_partial_shape().is_static):
             return True
@@ -313,7 +231,6 @@ def _meets_constants(operator: Any) -> bool:
     return False
 
 
-def _is_constant(node: Any) -> bool:
-    sources = node.input_values()
-    is_made = bool(sources) and all(_is_constant(source.get_node()) for source in sources)
-    return node.get_type_name() == "Constant" or is_made
+def _is_known(value: Any) -> bool:
+    sources = value.get_node().input_values()
+    return is_constant(value) or (bool(sources) and all(map(_is_known, sources)))

@@ -1,50 +1,4 @@
-"""Workarounds for quantized graph forms that OpenVINO computes wrongly.
-
-Values of the engine's model that are multiplied by negative numbers, and quantized behind that or before.
-
-The engine has what quantizes them do the product as well, between bounds of which the lower one is the larger; it moves
-that in front of a join for it. Where sizes are open, and there is a number for each channel, that comes out wrong. A
-step between the two keeps them apart. Seen with OpenVINO 2026.4.
-
-Products of quantized values in the engine's model, rectified, and multiplied by negative numbers behind that.
-
-The engine scales what it computed in integers, and has the scale take in what a rectified product is multiplied by:
-relu(s x) for s relu(x), which a negative s is not to be put inside of. Seen with OpenVINO 2026.4 for products without a
-bias. A step between the two keeps them apart.
-
-Products and convolutions of integers, on processors where the engine saturates their sums.
-
-The engine multiplies quantized values by weights of 8 bits in integers. A processor without instructions for that
-(VNNI) adds two products in 16 bits, and two of 255 * 127 overflow. Two of weights up to 64 do not. With larger weights
-the product is computed in floating point there; a small product shows whether the processor needs that. Seen with
-OpenVINO 2026.4 on a processor with AVX2, and with instructions limited to AVX2 and to AVX512 without VNNI.
-
-Values quantized to 8 bits in the engine's model of a model that joins values, quantized and dequantized in one step.
-
-The engine moves what quantizes joined values in front of the join, and with it what dequantizes them. That is several
-steps there: where the last of them, the product with the scale, has gone into what reads it (values that are quantized
-again as they are, or scaled and shifted), it ends the process; and zero points of int8 are wrong behind it, as 128
-becomes -128. One step from reals to reals has nothing to move but itself. Seen with OpenVINO 2026.4.
-
-Values quantized to 16 bits in the engine's model, which keep the bounds of their steps.
-
-Where a value is quantized to 16 bits and dequantized at once, the engine leaves both out, and what lay beyond the
-largest or below the smallest step comes through as it is: behind a Conv whose Relu is such a bound, negative numbers.
-Seen with OpenVINO 2026.4. What is not rounded is off by half a step at most.
-
-Products of quantized values in the engine's model that several others read.
-
-The engine computes them in integers and scales them afterwards, in front of each reader or behind it. Where sizes are
-open it has the product do that for one reader, and others scale what is scaled already: behind a Conv without a bias
-they read numbers that are thousands of times too small. A step of its own in front of all readers is the only one. Seen
-with OpenVINO 2026.4.
-
-Convolutions of single pixels by dequantized filters in the engine's model, whose dimensions are put in an order.
-
-The engine makes one product of matrices of both, with the channels last: that is one order of four dimensions, and it
-takes every other one for it, also one that it makes of several. Seen with OpenVINO 2026.4. A step between the two keeps
-them apart.
-"""
+"""Workarounds for quantized graph forms that OpenVINO computes wrongly."""
 
 from __future__ import annotations
 
@@ -55,8 +9,68 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
-from nnadapter.drivers.openvino.guards import part, parted
+from nnadapter.drivers.openvino.graph import (
+    Operators,
+    insert,
+    is_constant,
+    is_finite,
+    kind_of,
+    part,
+    parted,
+    replace_operator,
+)
 from nnadapter.ir.operand import Array
+
+_SEQUENCES = 3
+"""Dimensions of several sequences of vectors."""
+
+
+def _pads_with_zeros(operator: Any) -> bool:
+    attributes = operator.get_attributes()
+    pads = (*attributes["pads_begin"], *attributes["pads_end"])
+    return not attributes["exclude-pad"] and (any(pads) or attributes["auto_pad"] != "explicit")
+
+
+def _has_open_channels(operator: Any) -> bool:
+    return bool(operator.get_input_partial_shape(0)[1].is_dynamic)
+
+
+def _has_three_dimensions(operator: Any) -> bool:
+    rank = operator.get_input_partial_shape(0).rank
+    return bool(rank.is_static and rank.get_length() == _SEQUENCES)
+
+
+REAL: Mapping[str, Callable[[Any], bool]] = {
+    "AvgPool": _pads_with_zeros,
+    "BatchNormInference": _has_open_channels,
+    **dict.fromkeys(
+        ("Clamp", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "Maximum", "Minimum"),
+        lambda _: True,
+    ),
+    **{f"Reduce{name}": _has_three_dimensions for name in ("L1", "L2", "Max", "Mean", "Min", "Sum")},
+}
+"""Which of the operators: the engine pads quantized values with the integer 0, cuts bounds to whole numbers, where
+channels are open takes a normalization's zero for another, and behind a reduction of three dimensions reads the zero
+points of the first batch for all of them, beyond their end."""
+
+
+def keep_real(operator: Any) -> None:
+    """Put a step in front of an operator that has to be computed in real numbers.
+
+    The step is a maximum with the smallest number, or a minimum with the largest one: a maximum and a minimum in a row
+    would be one operator to the engine.
+    """
+    kind = operator.get_type_name()
+    if not REAL[kind](operator):
+        return
+    operators, limits = module().opset13, np.finfo(np.float32)
+    for port in operator.inputs():
+        source = port.get_source_output()
+        if source.get_element_type().get_type_name() == "f32" and not is_constant(source):
+            bound, make = (limits.max, "minimum") if kind == "Minimum" else (limits.min, "maximum")
+            port.replace_source_output(getattr(operators, make)(source, operators.constant(bound)).output(0))
+            break
+
 
 _GAMMA = 1
 """The input that a normalization multiplies by."""
@@ -66,44 +80,36 @@ def _is_by_negative(operator: Any) -> bool:
     return any(map(_has_negative, operator.input_values()))
 
 
-def _is_from_known(operator: Any) -> bool:
-    return constant_numbers(operator.input_value(0)) is not None
-
-
-def _keeps(operator: Any) -> bool:
-    return False
-
-
 _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("Add", "Concat", "Identity", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze"), _keeps),
+    **dict.fromkeys(
+        ("Add", "Concat", "Identity", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze"), lambda _: False
+    ),
     "BatchNormInference": lambda operator: _has_negative(operator.input_value(_GAMMA)),
     "Divide": _is_by_negative,
     "Multiply": _is_by_negative,
-    "Negative": lambda operator: True,
-    "Subtract": _is_from_known,
+    "Negative": lambda _: True,
+    "Subtract": lambda operator: constant_numbers(operator.input_value(0)) is not None,
 }
 """What a quantizer may go into, or in front of, and which of it changes signs."""
 _OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multiply": np.multiply}
 """What dequantizes a constant, beside Convert."""
 
 
-def keep_signs(model: Any) -> None:
-    """Put a step between products with negative numbers and what quantizes, in an engine's model with open sizes."""
-    for operator in model.get_ordered_ops():
-        kind = operator.get_type_name()
+def keep_signs(operators: Operators) -> None:
+    """Put a step between products with negative numbers and quantizers, where shapes are dynamic."""
+    for kind, operator in operators:
         if kind == "FakeQuantize":
             port = operator.input(0)
             if _is_dynamic_float(port.get_source_output()) and _is_negated(port.get_source_output()):
                 part(port)
-        elif changes_signs(operator):
+        elif _multiplies_by_negative(operator):
             for port in operator.inputs():
                 value = port.get_source_output()
-                if _is_dynamic_float(value) and value.get_node().get_type_name() == "FakeQuantize":
+                if _is_dynamic_float(value) and kind_of(value) == "FakeQuantize":
                     part(port)
 
 
-def changes_signs(operator: Any) -> bool:
-    """Whether an operator multiplies its input by negative numbers."""
+def _multiplies_by_negative(operator: Any) -> bool:
     kind = operator.get_type_name()
     return kind in _NEGATIVE and _NEGATIVE[kind](operator)
 
@@ -120,7 +126,7 @@ def _is_negated(value: Any) -> bool:
         node = pending.pop()
         if node.get_type_name() not in _NEGATIVE or node.get_name() in visited:
             continue
-        if changes_signs(node):
+        if _multiplies_by_negative(node):
             return True
         visited.add(node.get_name())
         computed_nodes = [source.get_node() for source in node.input_values() if constant_numbers(source) is None]
@@ -148,8 +154,7 @@ def constant_numbers(value: Any) -> Array | None:
     return None if any(operand is None for operand in read) else _OF_KNOWN[kind](*read)
 
 
-_RECTIFIERS = frozenset(("PRelu", "Relu"))
-_PRODUCTS = frozenset(("Convolution", "GroupConvolution", "MatMul"))
+PRODUCTS = frozenset(("Convolution", "GroupConvolution", "MatMul"))
 _SCALES = frozenset(("Divide", "Identity", "Multiply"))
 _READERS = frozenset((
     "Add", "BatchNormInference", "Divide", "Identity", "Multiply", "Negative", "Reshape", "Squeeze", "Subtract",
@@ -158,19 +163,18 @@ _READERS = frozenset((
 """What an operator that scales is written as, or stands behind."""
 
 
-def part_rectified(model: Any) -> None:
-    """Put a step between rectified products and what changes their signs."""
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() in _RECTIFIERS and _is_product(operator.input_value(0)):
-            for port in operator.output(0).get_target_inputs():
-                if _changes_signs(port.get_node()):
-                    part(port)
+def part_rectified(rectifier: Any) -> None:
+    """Put a step between a rectified product and what changes its signs."""
+    if _is_product(rectifier.input_value(0)):
+        for port in rectifier.output(0).get_target_inputs():
+            if _changes_signs(port.get_node()):
+                part(port)
 
 
 def _is_product(value: Any) -> bool:
     """Whether a value is a product, scaled or not, to which nothing is added but zeros."""
     node = value.get_node()
-    if node.get_type_name() in _PRODUCTS:
+    if node.get_type_name() in PRODUCTS:
         return True
     computed = [source for source in node.input_values() if constant_numbers(source) is None]
     constants = [contents for source in node.input_values() if (contents := constant_numbers(source)) is not None]
@@ -185,7 +189,7 @@ def _is_any(contents: Any) -> bool:
 def _changes_signs(node: Any) -> bool:
     if node.get_type_name() not in _READERS:
         return False
-    if changes_signs(node):
+    if _multiplies_by_negative(node):
         return True
     readers = node.output(0).get_target_inputs()
     return len(readers) == 1 and _changes_signs(next(iter(readers)).get_node())
@@ -196,20 +200,19 @@ _ROOMY = 64
 _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
 _BITS = 8
-_INTEGER_PRODUCTS = frozenset(("MatMul", "Convolution", "GroupConvolution"))
 _DEQUANTIZING = frozenset(("Multiply", "Subtract", "Convert", "VariadicSplit", "Reshape", "Transpose"))
 """Operators that dequantize integers, or take a part of them."""
 _IN_INTEGERS = _DEQUANTIZING | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", "Relu", "Split", "Squeeze", "Unsqueeze"}
 """Operators between integers and a product that leave the product in integers."""
 
 
-def keep_sums(model: Any) -> None:
-    """Put a step before products that the engine would not add up correctly."""
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() not in _INTEGER_PRODUCTS or not _is_of_integers(operator.input_value(0).get_node()):
-            continue
-        if _largest(operator.input_value(1).get_node()) > _ROOMY and not _has_room():
-            part(operator.input(0))
+def keep_sums(product: Any) -> None:
+    """Put a step before a product whose sums would saturate."""
+    is_wide = (
+        _is_of_integers(product.input_value(0).get_node()) and _largest(product.input_value(1).get_node()) > _ROOMY
+    )
+    if is_wide and not _has_room():
+        part(product.input(0))
 
 
 def _is_of_integers(node: Any) -> bool:
@@ -222,12 +225,8 @@ def _is_of_integers(node: Any) -> bool:
             return True
         if kind in _IN_INTEGERS and each.get_name() not in visited:
             visited.add(each.get_name())
-            pending.extend(map(_source, each.input_values()))
+            pending.extend(source.get_node() for source in each.input_values())
     return False
-
-
-def _source(value: Any) -> Any:
-    return value.get_node()
 
 
 def _largest(node: Any) -> int:
@@ -260,14 +259,12 @@ _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
 """Inputs of a FakeQuantize: the value, between which bounds it is taken, and what these become."""
 
 
-def join_steps(model: Any) -> None:
-    """Make one step of what quantizes and what dequantizes, in an engine's model that joins reals."""
-    operators = model.get_ordered_ops()
-    if not any(op.get_type_name() == "Concat" and op.get_output_element_type(0).is_real() for op in operators):
-        return
-    for operator in operators:
-        if operator.get_type_name() == "FakeQuantize" and operator.get_attributes()["levels"] == _LEVELS:
-            _join(operator)
+def join_steps(operators: Operators) -> None:
+    """Make one step of what quantizes and what dequantizes, in a model that joins reals."""
+    if any(kind == "Concat" and operator.get_output_element_type(0).is_real() for kind, operator in operators):
+        for kind, operator in operators:
+            if kind == "FakeQuantize" and operator.get_attributes()["levels"] == _LEVELS:
+                _join(operator)
 
 
 def _join(quantizer: Any) -> None:
@@ -295,12 +292,7 @@ def _dequantize(quantizer: Any, bounds: list[Array | None], wide: Any) -> None:
     output_bounds = [operators.constant(((bound - point) * scale).astype(scale.dtype)) for bound in (low, high)]
     quantizer_inputs = [quantizer.input_value(position) for position in (_INPUT, _LOW, _HIGH)]
     joined = operators.fake_quantize(*quantizer_inputs, *output_bounds, _LEVELS)
-    scaled_output, joined_output = scaled.output(0), joined.output(0)
-    joined.set_friendly_name(scaled.get_friendly_name())
-    names = scaled_output.get_names()
-    for reader in scaled_output.get_target_inputs():
-        reader.replace_source_output(joined_output)
-    joined_output.set_names(names)
+    replace_operator(scaled, joined)
 
 
 def _only_reader(output: Any, kind: str) -> Any:
@@ -310,59 +302,33 @@ def _only_reader(output: Any, kind: str) -> Any:
 
 
 def _constant(output: Any) -> Array | None:
-    """What is known of a value, as real numbers; None where nothing is."""
+    """Return a constant as real numbers; None for anything else."""
     node = output.get_node()
-    if node.get_type_name() == "Convert":
-        node, dtype = node.input_value(0).get_node(), output.get_element_type().to_dtype()
-        return node.data.astype(dtype) if node.get_type_name() == "Constant" else None
-    return node.data if node.get_type_name() == "Constant" else None
+    is_known = is_constant(output) or (node.get_type_name() == "Convert" and is_constant(node.input_value(0)))
+    return constant_numbers(output) if is_known else None
 
 
-_NARROW_LEVELS = 256
-"""Of 8 bits: these are computed."""
-_LOW_BOUND, _HIGH_BOUND = 1, 2
-
-
-def keep_bounds(model: Any) -> None:
-    """Put the bounds in front of what quantizes to more than 8 bits."""
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() == "FakeQuantize" and operator.get_attributes()["levels"] > _NARROW_LEVELS:
-            _bound(operator)
-
-
-def _bound(quantizer: Any) -> None:
-    operators, port = module().opset13, quantizer.input(0)
-    low, high = (quantizer.input_value(position) for position in (_LOW_BOUND, _HIGH_BOUND))
-    if all(map(_is_finite, (low.get_node(), high.get_node()))):
+def keep_bounds(quantizer: Any) -> None:
+    """Put the bounds of a quantizer to more than 8 bits in front of it."""
+    low, high = (quantizer.input_value(position) for position in (_LOW, _HIGH))
+    if quantizer.get_attributes()["levels"] > _LEVELS and is_finite(low) and is_finite(high):
+        operators, port = module().opset13, quantizer.input(0)
         raised = operators.maximum(port.get_source_output(), low)
         port.replace_source_output(operators.minimum(raised, high).output(0))
 
 
-def _is_finite(bound: Any) -> bool:
-    """Whether a bound is known, and one: a quantizer that met the smallest float, as masks have it, may make none."""
-    return bound.get_type_name() == "Constant" and bool(np.isfinite(bound.data).all())
-
-
 _PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
 """What stands between quantized weights, or values, and the product that reads them."""
-_NARROW_TYPES = frozenset(("i8", "u8"))
 
 
-def part_products(model: Any) -> None:
-    """Put a step behind each product of quantized values that has several readers, where sizes are open in a model."""
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() not in _PRODUCTS or operator.get_output_element_type(0).get_type_name() != "f32":
-            continue
-        product = _behind_identities(operator.output(0))
-        if not product.get_partial_shape().is_dynamic:
-            continue
-        readers, names = product.get_target_inputs(), product.get_names()
-        if len(readers) > 1 and any(map(_is_dequantized, operator.input_values())):
-            step = parted(product)
-            for reader in readers:
-                reader.replace_source_output(step)
-            product.set_names(set())
-            step.set_names(names)
+def part_products(operator: Any) -> None:
+    """Put a step after a product of quantized values that has several readers, where shapes are dynamic."""
+    if operator.get_output_element_type(0).get_type_name() != "f32":
+        return
+    product = _behind_identities(operator.output(0))
+    is_shared = len(product.get_target_inputs()) > 1 and product.get_partial_shape().is_dynamic
+    if is_shared and any(map(_is_dequantized, operator.input_values())):
+        insert(product, parted)
 
 
 def _behind_identities(value: Any) -> Any:
@@ -377,27 +343,16 @@ def _is_dequantized(value: Any) -> bool:
     node = value.get_node()
     while node.get_type_name() in _PASSED:
         value = node.input_value(0)
-        if value.get_element_type().get_type_name() in _NARROW_TYPES:
+        if value.get_element_type().get_type_name() in _NARROW:
             return True
         node = value.get_node()
     return bool(node.get_type_name() == "FakeQuantize")
 
 
-_CONVOLUTIONS = frozenset(("Convolution", "GroupConvolution"))
-_FILTER = 1
-_PIXEL = (1, 1)
-
-
-def part_from_orders(model: Any) -> None:
-    """Put a step between such convolutions and each Transpose of what they make."""
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() == "Transpose" and _is_of_pixels(operator.input_value(0).get_node()):
-            part(operator.input(0))
-
-
-def _is_of_pixels(node: Any) -> bool:
-    if node.get_type_name() not in _CONVOLUTIONS:
-        return False
-    shape = node.get_input_partial_shape(_FILTER)
-    is_plain = node.input_value(_FILTER).get_node().get_type_name() == "Constant"
-    return not is_plain and shape.is_static and tuple(shape.to_shape())[-2:] == _PIXEL
+def part_from_order(transpose: Any) -> None:
+    """Put a step between a Transpose and a convolution of single pixels whose filter is dequantized."""
+    node = transpose.input_value(0).get_node()
+    if node.get_type_name() in ("Convolution", "GroupConvolution") and not is_constant(node.input_value(1)):
+        shape = node.get_input_partial_shape(1)
+        if shape.is_static and tuple(shape.to_shape())[-2:] == (1, 1):
+            part(transpose.input(0))

@@ -1,355 +1,346 @@
-"""Workarounds for graph forms that OpenVINO computes wrongly: arithmetic rewrites, and the table of all.
+"""Defects of OpenVINO that are worked around in the engine's models: one table.
 
-Conversions to boolean in the engine's model, as comparisons.
-
-Of a part of a Split, the engine converts what the first part holds; and not-a-number, which ONNX's Cast makes true as
-ONNX Runtime has it, becomes false. A comparison with zero has neither fault.
-
-Comparisons of reals in the engine's model: what is greater is asked for as what is less, the other way round.
-
-The engine calls NaN greater than everything. Less it computes as ONNX does. Seen with OpenVINO 2026.4.
-
-Divisions in the engine's model of a model that rounds.
-
-The engine multiplies by a reciprocal where a model divides, and is off by the last bit in a tenth of all cases. Halves
-are rounded to the other neighbor then: DynamicQuantizeLinear, written out, would be off by a step. Operators that bear
-the engine's own mark for it are divided as IEEE 754 says. Seen with OpenVINO 2026.4.
-
-The largest and the least of numbers in the engine's model: infinite where all of them are.
-
-The engine begins with the largest finite number, and ends with it where nothing is beyond. It is asked for the extreme
-of halves, which finite numbers do not bring there, so that what it began with is told from what it was given. Where the
-extreme is bounded by a number from the other side at once, it stays. Seen with OpenVINO 2026.4.
-
-NonMaxSuppression in the engine's model: which boxes overlap too much.
-
-ONNX suppresses a box that overlaps another one by more than the threshold, the engine one that overlaps it by the
-threshold as well. The next larger float is the same question.
-
-Operators of the engine's model that are computed in real numbers, among others that are computed in integers.
-
-The engine computes what reads dequantized values in integers where it can, and is wrong in some of these. They get a
-step in front that it does not look through: the maximum of a value and the smallest number, which is the value, or the
-minimum of it and the largest one. A maximum and a minimum in a row would be one operator to the engine.
-
-Sums with constants in the engine's model, behind other sums with large ones.
-
-The engine adds up constants: of (x + a) + b it makes x + (a + b), of (x + a) * b it makes x * b + a * b. Where x takes
-the large part of the sum away again, as a mask does, nothing is left of the small one: (1 - mask) * -3.4e38 + bias is 0
-where it should be the bias, in every T5 whose length is known. So is what rounds by adding 1.5 * 2^23 and subtracting
-it. And products of large constants are infinite. A step of its own between the two keeps them apart.
-Seen with OpenVINO 2026.4.
+`tests/drivers/openvino/test_workarounds.py` has a model for each row, which the engine alone computes wrongly. The test
+fails when the engine computes it rightly: then the row can go, with its function.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import numpy as np
-
-from nnadapter.drivers.openvino.engine import module
+from nnadapter.drivers.openvino.arithmetic_workarounds import (
+    compare_booleans,
+    compare_the_other_way,
+    divide_exactly,
+    exclude_threshold,
+    keep_small_terms,
+    reach_infinities,
+)
 from nnadapter.drivers.openvino.forms import QUANTIZING
-from nnadapter.drivers.openvino.guards import GUARDS, part
+from nnadapter.drivers.openvino.fusion_workarounds import (
+    broadcast_before_constants,
+    divide_chains,
+    multiply_by_number,
+    replace_cast,
+    separate_factor,
+    separate_gates,
+    separate_reduction,
+    separate_rotation,
+    separate_scales,
+    separate_slope,
+    separate_weights,
+)
+from nnadapter.drivers.openvino.graph import Operators
 from nnadapter.drivers.openvino.layout_workarounds import (
-    keep_permutations,
-    leave_out_opposite_orders,
+    keep_gather,
+    keep_parts,
+    leave_out_opposite_order,
     part_scores,
     reduce_in_four_dimensions,
     separate_shape_preserving,
 )
 from nnadapter.drivers.openvino.quantized_workarounds import (
+    PRODUCTS,
+    REAL,
     join_steps,
     keep_bounds,
+    keep_real,
     keep_signs,
     keep_sums,
-    part_from_orders,
+    part_from_order,
     part_products,
     part_rectified,
 )
 
-
-def compare_booleans(model: Any) -> None:
-    """Put a comparison with zero in the place of each conversion to boolean of an engine's model."""
-    boolean = module().Type.boolean
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() == "Convert" and operator.get_output_element_type(0) == boolean:
-            _compare(operator)
-
-
-def _compare(convert: Any) -> None:
-    source, convert_output = convert.input_value(0), convert.output(0)
-    zero = module().op.Constant(source.get_element_type(), module().Shape([]), [0])
-    compared = module().opset13.not_equal(source, zero)
-    compared.set_friendly_name(convert.get_friendly_name())
-    compared_output, names = compared.output(0), convert_output.get_names()
-    for reader in convert_output.get_target_inputs():
-        reader.replace_source_output(compared_output)
-    compared_output.set_names(names)
-
-
-_SWAPPED_COMPARISONS = {"Greater": "less", "GreaterEqual": "less_equal"}
-"""The engine's operators, and what makes those that take their place."""
-
-
-def compare_the_other_way(model: Any) -> None:
-    """Let Less take the place of every Greater of reals, its inputs exchanged."""
-    operators = module().opset13
-    for operator in model.get_ordered_ops():
-        make = _SWAPPED_COMPARISONS.get(operator.get_type_name())
-        if make is None or not operator.get_input_element_type(0).is_real():
-            continue
-        left, right = operator.input_values()
-        comparison = getattr(operators, make)(right, left)
-        comparison.set_friendly_name(operator.get_friendly_name())
-        for reader in operator.output(0).get_target_inputs():
-            reader.replace_source_output(comparison.output(0))
-
-
-_MARK = "nonconvertable_divide_0"
-"""The engine's name for what keeps a division from becoming a product; it looks whether there is one."""
-
-
-def divide_exactly(model: Any) -> None:
-    """Mark all divisions."""
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() == "Divide":
-            operator.get_rt_info()[_MARK] = True
-
-
-_EXTREMES = {"ReduceMax": ("reduce_max", -1, "Maximum"), "ReduceMin": ("reduce_min", 1, "Minimum")}
-"""The engine's operators, what makes them, on which side what they begin with lies, and what bounds them there."""
-_DTYPES = {"f16": np.float16, "f32": np.float32}
-
-
-def reach_infinities(model: Any) -> None:
-    """Give infinity where an extreme of reals is what the engine began with."""
-    for operator in model.get_ordered_ops():
-        dtype = _DTYPES.get(operator.get_output_element_type(0).get_type_name()) if operator.get_output_size() else None
-        if operator.get_type_name() in _EXTREMES and dtype is not None and not _is_bounded(operator):
-            _reach(operator, np.dtype(dtype))
-
-
-def _is_bounded(operator: Any) -> bool:
-    *_, bound = _EXTREMES[operator.get_type_name()]
-    readers = [reader.get_node() for reader in operator.output(0).get_target_inputs()]
-    return all(reader.get_type_name() == bound and any(map(_is_finite, reader.input_values())) for reader in readers)
-
-
-def _is_finite(source: Any) -> bool:
-    node = source.get_node()
-    return node.get_type_name() == "Constant" and bool(np.isfinite(node.data).all())
-
-
-def _reach(operator: Any, dtype: np.dtype[Any]) -> None:
-    operators = module().opset13
-    name, side, _ = _EXTREMES[operator.get_type_name()]
-    half, two, beyond, infinite = (
-        operators.constant(np.array(number, dtype))
-        for number in (0.5, 2, side * 0.75 * float(np.finfo(dtype).max), side * np.inf)
-    )
-    source, axes = operator.input_values()
-    halves = operators.multiply(source, half)
-    extreme = getattr(operators, name)(halves, axes, operator.get_keep_dims())
-    is_beyond = operators.less(extreme, beyond) if side < 0 else operators.less(beyond, extreme)
-    replacement = operators.select(is_beyond, infinite, operators.multiply(extreme, two))
-    replacement.set_friendly_name(operator.get_friendly_name())
-    for reader in operator.output(0).get_target_inputs():
-        reader.replace_source_output(replacement.output(0))
-
-
-_THRESHOLD = 3
-_LEAST = np.finfo(np.float32).tiny
-"""Smaller ones are zero to the engine."""
-
-
-def exclude_thresholds(model: Any) -> None:
-    """Raise the thresholds of overlaps in an engine's model, where they are constants."""
-    for operator in model.get_ordered_ops():
-        if operator.get_type_name() != "NonMaxSuppression":
-            continue
-        port = operator.input(_THRESHOLD)
-        threshold = port.get_source_output().get_node()
-        if threshold.get_type_name() == "Constant":
-            raised = np.maximum(np.nextafter(np.float32(threshold.data), np.float32(np.inf)), _LEAST)
-            port.replace_source_output(module().opset13.constant(raised, dtype=np.float32).output(0))
-
-
-_FLOAT32 = np.finfo(np.float32)
-_SEQUENCES = 3
-"""Dimensions of several sequences of vectors."""
-
-
-def _pads_with_zeros(operator: Any) -> bool:
-    attributes = operator.get_attributes()
-    pads = (*attributes["pads_begin"], *attributes["pads_end"])
-    return not attributes["exclude-pad"] and (any(pads) or attributes["auto_pad"] != "explicit")
-
-
-def _has_open_channels(operator: Any) -> bool:
-    return bool(operator.get_input_partial_shape(0)[1].is_dynamic)
-
-
-def _has_three_dimensions(operator: Any) -> bool:
-    rank = operator.get_input_partial_shape(0).rank
-    return bool(rank.is_static and rank.get_length() == _SEQUENCES)
-
-
-def _always(operator: Any) -> bool:
-    return True
-
-
-_REAL: Mapping[str, Callable[[Any], bool]] = {
-    "AvgPool": _pads_with_zeros,
-    "BatchNormInference": _has_open_channels,
-    "Clamp": _always,
-    "ConvolutionBackpropData": _always,
-    "GroupConvolutionBackpropData": _always,
-    "Maximum": _always,
-    "Minimum": _always,
-    "ReduceL1": _has_three_dimensions,
-    "ReduceL2": _has_three_dimensions,
-    "ReduceMax": _has_three_dimensions,
-    "ReduceMean": _has_three_dimensions,
-    "ReduceMin": _has_three_dimensions,
-    "ReduceSum": _has_three_dimensions,
-}
-"""Which of the operators: the engine pads quantized values with the integer 0, cuts bounds to whole numbers, where
-channels are open takes a normalization's zero for another, and behind a reduction of three dimensions reads the zero
-points of the first batch for all of them, beyond their end."""
-
-
-def keep_real(model: Any) -> None:
-    """Put the step in front of every operator of an engine's model that has to be computed in real numbers."""
-    operators = module().opset13
-    for operator in model.get_ordered_ops():
-        is_real = _REAL.get(operator.get_type_name())
-        if is_real is None or not is_real(operator):
-            continue
-        for port in operator.inputs():
-            source = port.get_source_output()
-            is_constant = source.get_node().get_type_name() == "Constant"
-            if source.get_element_type().get_type_name() == "f32" and not is_constant:
-                port.replace_source_output(_same(operators, operator.get_type_name(), source).output(0))
-                break
-
-
-def _same(operators: Any, kind: str, source: Any) -> Any:
-    """A value, by a step that neither is looked through nor becomes one with the operator behind it."""
-    if kind == "Minimum":
-        return operators.minimum(source, operators.constant(_FLOAT32.max))
-    return operators.maximum(source, operators.constant(_FLOAT32.min))
-
-
-_LARGE = 1024.0
-"""A sum in float32, in which the engine computes, with less than this loses 2^-14 of a small one beside it at most."""
-_REAL_DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
-"""The data types that are looked at, by the engine's names."""
-_ADDING = ("Add", "Subtract")
-_MOVING = frozenset((
-    "Broadcast", "Convert", "Identity", "Negative", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose",
-    "Unsqueeze",
-))  # fmt: skip
-"""What the engine takes constants through, or leaves out."""
-
-
-class _Size(NamedTuple):
-    """How large constants are in a value: what was added to what a run computes, and what that was multiplied by."""
-
-    term: float = 0.0
-    factor: float = 1.0
-
-
-_NONE = _Size()
-
-
-def keep_small_terms(model: Any) -> None:
-    """Put a step between sums, or products, with constants where those of the first are large."""
-    constant_names, sizes = set[str](), dict[str, _Size]()
-    for operator in model.get_ordered_ops():
-        kind, read = operator.get_type_name(), [source.get_node() for source in operator.input_values()]
-        computed = [place for place, node in enumerate(read) if node.get_name() not in constant_names]
-        if kind == "Constant" or (read and not computed):
-            constant_names.add(operator.get_name())
-        elif kind in _MOVING and computed[0] == 0:
-            sizes[operator.get_name()] = sizes.get(read[0].get_name(), _NONE)
-        elif kind in _SIZES and len(computed) == 1 and (dtype := _dtype_of(operator)):
-            (place,) = computed
-            size, constant = sizes.get(read[place].get_name(), _NONE), operator.input_value(1 - place)
-            if size != _NONE and _are_too_large(kind, size, constant, dtype):
-                size = _NONE
-                part(operator.input(place))
-            if not (kind == "Divide" and place):  # by what a run computes, nothing is put together
-                sizes[operator.get_name()] = _SIZES[kind](size, constant)
-
-
-def _dtype_of(operator: Any) -> Any:
-    return _REAL_DTYPES.get(operator.get_output_element_type(0).get_type_name())
-
-
-def _are_too_large(kind: str, size: _Size, constant: Any, dtype: Any) -> bool:
-    """Whether constants in a value are too large to be put together with another one that it is taken with."""
-    if size.term >= _LARGE:
-        return True
-    return kind not in _ADDING and max(_SIZES[kind](size, constant)) > float(np.finfo(dtype).max)
-
-
-def _added(size: _Size, constant: Any) -> _Size:
-    return _Size(max(size.term, _largest(constant)), size.factor)
-
-
-def _multiplied(size: _Size, constant: Any) -> _Size:
-    scale = _largest(constant)
-    return _Size(size.term * scale, size.factor * scale)
-
-
-def _divided(size: _Size, constant: Any) -> _Size:
-    scale = _largest(constant, is_divisor=True)
-    return _Size(size.term * scale, size.factor * scale)
-
-
-_SIZES: Mapping[str, Callable[[_Size, Any], _Size]] = {
-    **dict.fromkeys(_ADDING, _added),
-    "Multiply": _multiplied,
-    "Divide": _divided,
-}
-"""What the constants in a value become where it is taken with another one."""
-
-
-def _largest(value: Any, *, is_divisor: bool = False) -> float:
-    """The largest number of a constant without its sign, or the largest by which one is multiplied that is divided."""
-    node = value.get_node()
-    while node.get_type_name() in _MOVING:
-        node = node.input_value(0).get_node()
-    if node.get_type_name() != "Constant" or not node.data.size:
-        return 0.0
-    numbers = node.data
-    if is_divisor:
-        with np.errstate(divide="ignore"):
-            numbers = 1 / numbers.astype(np.float64)
-    largest = max(float(numbers.max()), -float(numbers.min()))
-    return largest if math.isfinite(largest) else float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
-
-
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-_REDUCING = (*(f"Reduce{name}" for name in _REDUCTIONS), "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool")
-"""Ops of which the engine makes reductions."""
-_WORKAROUNDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
-    (QUANTIZING, (join_steps, keep_bounds, keep_real, part_products, keep_signs, part_rectified, keep_sums)),
-    (("NonMaxSuppression",), (exclude_thresholds,)),
-    (("Add", "Sub", "Mul", "Div"), (keep_small_terms,)),
-    (("Gather", "Split"), (keep_permutations,)),
-    (("Greater", "GreaterOrEqual"), (compare_the_other_way,)),
-    (("Cast",), (compare_booleans,)),
-    (("Round",), (divide_exactly,)),
-    (("Exp", "Softmax"), (part_scores,)),
-    (("Transpose",), (leave_out_opposite_orders, part_from_orders, separate_shape_preserving)),
-    (("ReduceMax", "ReduceMin"), (reach_infinities,)),
-    (_REDUCING, (reduce_in_four_dimensions,)),
-)
-"""ONNX's ops, and what is done where a model has one of them, in this order."""
+_REDUCING = frozenset((*map("Reduce{}".format, _REDUCTIONS), "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"))
 
+
+@dataclass(frozen=True, kw_only=True)
+class Workaround:
+    """One defect of the engine, and what is done about it."""
+
+    name: str
+    defect: str
+    """The form, and what the engine computes."""
+    action: str
+    apply: Callable[..., str | None]
+    """Changes one operator; or a list of operators, without `kinds`. It may return a note for the report."""
+    kinds: frozenset[str] = frozenset()
+    """Types of the engine's operators that are changed."""
+    ops: frozenset[str] = frozenset()
+    """ONNX ops of which a model has to have one; empty for every model."""
+    seen: str = "2026.4.1"
+    """The version of OpenVINO in which the defect was seen last."""
+    fixed: str = ""
+    """The version without the defect; a row stays until `engine.OLDEST` is that version."""
+    processors: str = ""
+    """Where the defect shows, if not everywhere."""
+    changes_shapes: bool = False
+    """Whether the engine has to infer shapes again."""
+
+    def run(self, operators: Operators) -> str | None:
+        """Change the operators that need it, and return a note for the report, if there is one."""
+        if not self.kinds:
+            return self.apply(operators)
+        for kind, operator in operators:
+            if kind in self.kinds:
+                self.apply(operator)
+        return None
+
+
+def _kinds(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_quantized = partial(Workaround, ops=QUANTIZING)
+_transposed = partial(Workaround, ops=_kinds("Transpose"), kinds=_kinds("Transpose"))
+
+WORKAROUNDS: tuple[Workaround, ...] = (
+    _quantized(
+        name="joined values of 8 bits",
+        defect="What quantizes a Concat moves before it with what dequantizes it, in several steps: the process ends "
+        "where the last of them has gone into a reader, and zero points of int8 become -128 for 128.",
+        action="One step quantizes and dequantizes.",
+        apply=join_steps,
+    ),
+    _quantized(
+        name="bounds of 16 bits",
+        defect="A value that is quantized to 16 bits and dequantized at once is neither; its bounds are lost, also a "
+        "Relu that became one.",
+        action="A maximum and a minimum before the quantizer keep the bounds; only rounding is missing.",
+        apply=keep_bounds,
+        kinds=_kinds("FakeQuantize"),
+    ),
+    _quantized(
+        name="operators in integers",
+        defect="Operators that read dequantized values are computed in integers: padding is the integer 0, bounds are "
+        "whole numbers, zero points of dynamic channels are mistaken, and reductions of three dimensions read the "
+        "zero points of the first batch for all of them.",
+        action="A step that the engine does not look through stands before the operator.",
+        apply=keep_real,
+        kinds=frozenset(REAL),
+    ),
+    _quantized(
+        name="products with several readers",
+        defect="With dynamic shapes a product of quantized values is scaled for one reader, and others scale it again.",
+        action="A step after the product is its only reader.",
+        apply=part_products,
+        kinds=PRODUCTS,
+    ),
+    _quantized(
+        name="negative factors",
+        defect="With dynamic shapes and a factor per channel a quantizer does the product as well, between bounds of "
+        "which the lower one is the larger.",
+        action="A step stands between a product with negative numbers and the quantizer before or after it.",
+        apply=keep_signs,
+    ),
+    _quantized(
+        name="rectified products",
+        defect="The scale of a product without bias takes in what the rectified product is multiplied by: relu(s x) "
+        "for s relu(x), also for a negative s.",
+        action="A step stands between the rectifier and what changes signs.",
+        apply=part_rectified,
+        kinds=_kinds("PRelu Relu"),
+    ),
+    _quantized(
+        name="sums of 8-bit products",
+        defect="Processors without VNNI add two products of 8 bits in 16 bits, which overflow for weights above 64.",
+        action="Such a product is computed in floating point if a small product shows that the processor overflows.",
+        processors="AVX2, and AVX-512 without VNNI",
+        apply=keep_sums,
+        kinds=PRODUCTS,
+    ),
+    Workaround(
+        name="overlap thresholds",
+        defect="NonMaxSuppression suppresses a box that overlaps another one by exactly the threshold.",
+        action="The threshold becomes the next larger float.",
+        apply=exclude_threshold,
+        kinds=_kinds("NonMaxSuppression"),
+        ops=_kinds("NonMaxSuppression"),
+    ),
+    Workaround(
+        name="large terms",
+        defect="Constants are added up: (x + a) + b becomes x + (a + b), (x + a) * b becomes x * b + a * b. A large "
+        "constant that x takes away again, as a mask does, has swallowed a small one; products become infinite.",
+        action="A step keeps constants apart if those of the first sum or product are large.",
+        apply=keep_small_terms,
+        ops=_kinds("Add Sub Mul Div"),
+    ),
+    Workaround(
+        name="gathered channels",
+        defect="A Gather that permutes channels moves into the filters after it as its inverse.",
+        action="Its axis counts from the end, which the engine does not look at.",
+        apply=keep_gather,
+        kinds=_kinds("Gather"),
+        ops=_kinds("Gather Split"),
+    ),
+    Workaround(
+        name="permuted parts",
+        defect="A Split and a Concat of three parts move into the filters after them as single channels.",
+        action="The sizes of the parts are stated, which the engine does not look at.",
+        apply=keep_parts,
+        kinds=_kinds("Concat"),
+        ops=_kinds("Gather Split"),
+    ),
+    Workaround(
+        name="NaN in comparisons",
+        defect="NaN is greater than everything.",
+        action="Less compares, with the inputs exchanged.",
+        seen="2026.4",
+        processors="other processors than those with AVX2 alone, where 2026.4.1 is right",
+        apply=compare_the_other_way,
+        kinds=_kinds("Greater GreaterEqual"),
+        ops=_kinds("Greater GreaterOrEqual"),
+    ),
+    Workaround(
+        name="conversions to boolean",
+        defect="Convert takes the first part of a Split for every part, and makes NaN false.",
+        action="A comparison with zero converts.",
+        apply=compare_booleans,
+        kinds=_kinds("Convert"),
+        ops=_kinds("Cast"),
+    ),
+    Workaround(
+        name="rounded quotients",
+        defect="A division becomes a product with the reciprocal, off by the last bit in a tenth of all cases: Round "
+        "takes halves to the other neighbor.",
+        action="The engine's own mark keeps the division.",
+        apply=divide_exactly,
+        kinds=_kinds("Divide"),
+        ops=_kinds("Round"),
+    ),
+    Workaround(
+        name="attention that begins with one key",
+        defect="Attention over a dynamic number of keys, which was 1 in the first run of a program, is wrong from 16 "
+        "keys on, in every later run.",
+        action="A step stands before the Softmax if no mask is added there.",
+        apply=part_scores,
+        kinds=_kinds("Exp Softmax"),
+        ops=_kinds("Exp Softmax"),
+    ),
+    _transposed(
+        name="transposes that undo each other",
+        defect="After a convolution with channels last, a Transpose that undoes another one around elementwise "
+        "operators goes away with it, and the result keeps the order of the memory.",
+        action="Both are left out before the engine sees them.",
+        apply=leave_out_opposite_order,
+        changes_shapes=True,
+    ),
+    _transposed(
+        name="transposed convolutions of pixels",
+        defect="A convolution of single pixels by a dequantized filter, and a Transpose of it, become one product of "
+        "matrices, which has one order of dimensions for all.",
+        action="A step stands between the two.",
+        apply=part_from_order,
+    ),
+    _transposed(
+        name="transposes that keep the shape",
+        defect="In attention with as many heads as tokens, a Transpose that keeps the static shape is taken for none.",
+        action="A step stands before it and one after it; either alone does not help.",
+        apply=separate_shape_preserving,
+    ),
+    Workaround(
+        name="infinite extremes",
+        defect="ReduceMax and ReduceMin begin with the largest finite number, and end with it if all elements are "
+        "infinite.",
+        action="Halves are reduced, and what the engine began with becomes infinity.",
+        apply=reach_infinities,
+        kinds=_kinds("ReduceMax ReduceMin"),
+        ops=_kinds("ReduceMax ReduceMin"),
+    ),
+    Workaround(
+        name="reductions of three dimensions",
+        defect="A reduction over the first or last of three dimensions takes the constants per channel of the "
+        "elementwise operators after it from the first batch, and reads beyond their end.",
+        action="A fourth dimension of size 1 is reduced as well.",
+        apply=reduce_in_four_dimensions,
+        kinds=_kinds("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"),
+        ops=_REDUCING,
+    ),
+    Workaround(
+        name="casts to the same type",
+        defect="The output of a Convert to the type of its input stays unwritten if the input has other readers.",
+        action="The Convert is removed; one that is an output becomes an opaque step.",
+        apply=replace_cast,
+        kinds=_kinds("Convert"),
+    ),
+    Workaround(
+        name="constants that enlarge",
+        defect="A constant that enlarges the other operand is taken for a single number, or is dropped.",
+        action="The operand is broadcast before.",
+        apply=broadcast_before_constants,
+    ),
+    Workaround(
+        name="reductions that drop dimensions",
+        defect="A norm or Softmax of a reduction that drops its dimensions is taken for one along these dimensions.",
+        action="An opaque step follows the reduction if elementwise operators read it.",
+        apply=separate_reduction,
+        kinds=frozenset(f"Reduce{name}" for name in (*_REDUCTIONS, "LogicalAnd", "LogicalOr")),
+    ),
+    Workaround(
+        name="gates of attention",
+        defect="The process ends if an operand goes into attention whose result has a further reader. Attention "
+        "combined with an operand of more dimensions does not compile.",
+        action="An opaque step follows the operand; or the result, if the operand has more dimensions.",
+        apply=separate_gates,
+        kinds=_kinds("MatMul"),
+    ),
+    Workaround(
+        name="weights of another rank",
+        defect="Products of a Softmax of another rank are taken for attention, and do not compile.",
+        action="An opaque step stands before the product.",
+        apply=separate_weights,
+        kinds=_kinds("MatMul"),
+    ),
+    Workaround(
+        name="products with one number",
+        defect="A product with a constant matrix of one element goes into the product before it, and does not compile.",
+        action="It becomes an elementwise product.",
+        apply=multiply_by_number,
+        kinds=_kinds("MatMul"),
+    ),
+    Workaround(
+        name="slopes of one dimension",
+        defect="Relu and a product become a PRelu, which takes a vector as long as there are channels for one number "
+        "per channel.",
+        action="An opaque step stands between them.",
+        apply=separate_slope,
+        kinds=_kinds("Multiply"),
+    ),
+    Workaround(
+        name="rotary embeddings of another form",
+        defect="Every Concat of a negated half and the other half becomes a rotary embedding that negates the second "
+        "half and reads tables of full width.",
+        action="An opaque step follows the Concat.",
+        apply=separate_rotation,
+        kinds=_kinds("Concat"),
+    ),
+    Workaround(
+        name="computed factors of Swish",
+        defect="A Sigmoid of a product with a computed number becomes a Swish, which takes numbers without dimensions.",
+        action="An opaque step stands before the Sigmoid.",
+        apply=separate_factor,
+        kinds=_kinds("Sigmoid"),
+    ),
+    Workaround(
+        name="scales",
+        defect="In quantized models a scale before a norm is dropped, with epsilon as it was; a scale per channel "
+        "moves after a Gather, where it is of another dimension.",
+        action="A step stands before norms, and before a Gather whose indices have several dimensions.",
+        apply=separate_scales,
+    ),
+    Workaround(
+        name="long chains",
+        defect="Elementwise operators in a row become one kernel, whose compile time is cubic in their number.",
+        action="An opaque step follows every hundredth of them.",
+        apply=divide_chains,
+    ),
+)
+"""In the order in which they are applied."""
 
 NOTES = ("nnadapter", "notes")
 """Where an engine's model has notes of what was changed, a line for each."""
@@ -362,11 +353,16 @@ def apply_workarounds(model: Any, ops: Collection[str]) -> None:
         model: as the engine read it.
         ops: names of ONNX's ops that it was written in.
     """
-    for concerned, steps in _WORKAROUNDS:
-        if not set(concerned).isdisjoint(ops):
-            for step in steps:
-                step(model)
-    operators = [(operator.get_type_name(), operator) for operator in model.get_ordered_ops()]
-    notes = list(filter(None, [guard(operators) for guard in GUARDS.values()]))
+    for row in WORKAROUNDS:
+        if not row.ops.isdisjoint(ops):
+            row.run(_operators(model))
+            if row.changes_shapes:
+                model.validate_nodes_and_infer_types()
+    operators = _operators(model)
+    notes = list(filter(None, [row.run(operators) for row in WORKAROUNDS if not row.ops]))
     if notes:
         model.set_rt_info("\n".join(notes), list(NOTES))
+
+
+def _operators(model: Any) -> Operators:
+    return [(operator.get_type_name(), operator) for operator in model.get_ordered_ops()]

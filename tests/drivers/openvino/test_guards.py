@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 
 import numpy as np
-import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import nnadapter as nna
 from nnadapter import InferenceSession
-from nnadapter.drivers.openvino import compiler, guards, workarounds
-from nnadapter.drivers.openvino.guards import GUARDS
+from nnadapter.drivers.openvino import compiler, fusion_workarounds, workarounds
 from nnadapter.errors import FallbackWarning
 from tests.models import parse
 
@@ -153,7 +149,7 @@ def test_guarded_compositions_equal_the_reference_evaluator():
 
 def test_usual_compositions_need_no_guard(monkeypatch):
     guarded = {name: _kinds(text) for name, text in FUSED.items()}
-    monkeypatch.setattr(workarounds, "GUARDS", {})
+    monkeypatch.setattr(workarounds, "WORKAROUNDS", ())
     assert guarded == {name: _kinds(text) for name, text in FUSED.items()}
 
 
@@ -169,13 +165,13 @@ def chain(count, *lines):
 
 
 def test_long_chain_is_divided():
-    count = 4 * guards._LONGEST_CHAIN + 1
+    count = 4 * fusion_workarounds._LONGEST_CHAIN + 1
     model = compiler.read(chain(count, "Tanh($)", "Abs($)", "Sigmoid($)"))
     assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 4
 
 
 def test_long_chain_of_selections_is_divided():
-    count = 2 * guards._LONGEST_CHAIN + 1
+    count = 2 * fusion_workarounds._LONGEST_CHAIN + 1
     nodes = " ".join(f"c{at} = Less(v{at}, w) v{at + 1} = Where(c{at}, v{at}, x)" for at in range(count))
     text = f"g (float[4] x, float[4] w) => (float[4] y) {{ v0 = Abs(x) {nodes} y = Abs(v{count}) }}"
     model = compiler.read(model_of(text))
@@ -183,18 +179,22 @@ def test_long_chain_of_selections_is_divided():
 
 
 def test_long_chain_of_conditions_is_divided():
-    count = 2 * guards._LONGEST_CHAIN + 1
+    count = 2 * fusion_workarounds._LONGEST_CHAIN + 1
     nodes = " ".join(f"v{at + 1} = Xor(v{at}, a)" for at in range(count))
     model = compiler.read(model_of(f"g (bool[4] a) => (bool[4] y) {{ v0 = Not(a) {nodes} y = Not(v{count}) }}"))
     assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 2
 
 
 def test_report_says_that_long_chains_are_divided(tmp_path):
-    model, feed = chain(2 * guards._LONGEST_CHAIN + 1, "Tanh($)"), {"x": np.ones(4, np.float32)}
+    model, feed = chain(2 * fusion_workarounds._LONGEST_CHAIN + 1, "Tanh($)"), {"x": np.ones(4, np.float32)}
     for _ in range(2):  # the second session reads the program from the cache
         with nna.InferenceSession(model, devices="openvino", options=nna.Options(cache_dir=tmp_path)) as session:
             session.run(None, feed)
-            assert [note for note in session.report().notes if guards.DIVIDED_CHAINS in note and "2 steps" in note]
+            assert [
+                note
+                for note in session.report().notes
+                if fusion_workarounds.DIVIDED_CHAINS in note and "2 steps" in note
+            ]
 
 
 def test_a_segment_of_many_nodes_is_cut_and_the_report_says_why(monkeypatch):
@@ -209,24 +209,3 @@ def test_a_segment_of_many_nodes_is_cut_and_the_report_says_why(monkeypatch):
         == "a segment was cut in two: a segment has 50 nodes, and OpenVINO compiles up to 20 in linear time"
     )
     np.testing.assert_allclose(found, ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-4)
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("guard", [each for each in GUARDS if each != "long chains"])
-def test_each_guard_is_needed(guard):
-    assert _returncode(guard, without="") == 0
-    assert _returncode(guard, without=guard) != 0
-
-
-def _returncode(guard, without):
-    """Check the cases of a guard in a child process, which may crash, without a guard."""
-    code = f"""
-import warnings
-from nnadapter.drivers.openvino import guards, workarounds
-from nnadapter.errors import FallbackWarning
-from tests.drivers.openvino.test_guards import CASES, check
-warnings.simplefilter("error", FallbackWarning)
-workarounds.GUARDS = {{name: each for name, each in guards.GUARDS.items() if name != {without!r}}}
-for case in (each for each in CASES if each.startswith({guard!r})):
-    check(case)"""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode

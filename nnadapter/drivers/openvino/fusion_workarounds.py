@@ -1,36 +1,30 @@
-"""Guards against fusions that make OpenVINO replace a composition by a different operator.
-
-Guards against fusions: steps that keep the engine from replacing a composition by an operator that computes another.
+"""Workarounds for fusions that replace a composition by an operator that computes something else.
 
 The engine looks for norms, activations and attention that a model writes out. Several of its patterns assume that a
 constant never enlarges the other operand, that reduced dimensions are retained, or that a gate reads no other value.
-Seen with OpenVINO 2026.4. Compositions that meet these assumptions are left as they are, so that they stay fused.
+Compositions that meet these assumptions are left as they are, so that they stay fused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
+from nnadapter.drivers.openvino.graph import (
+    Operators,
+    insert,
+    is_constant,
+    kind_of,
+    opaque,
+    part,
+    parted,
+    replace,
+    replace_operator,
+)
 
-
-def parted(value: Any) -> Any:
-    """The reals of a value behind such a step; NaN stays what it is."""
-    operators = module().opset13
-    least = np.array(-np.inf, value.get_element_type().to_dtype())
-    return operators.maximum(operators.constant(least), value).output(0)  # of NaN its second input is what is left
-
-
-def part(port: Any) -> None:
-    """Put such a step in front of what reads reals."""
-    port.replace_source_output(parted(port.get_source_output()))
-
-
-Operators = Sequence[tuple[str, Any]]
-"""Operators of an engine's model in order, each after its type."""
 _ARITHMETIC = frozenset((
     "Add", "Divide", "FloorMod", "Maximum", "Minimum", "Mod", "Multiply", "PRelu", "Power", "SquaredDifference",
     "Subtract",
@@ -64,57 +58,21 @@ _SIZES = frozenset(("i64", "u64"))
 """Data types of sizes, with which the engine computes shapes."""
 
 
-def opaque(value: Any) -> Any:
-    """Return a value after a step that changes nothing and is in no pattern of the engine: a Split into one part."""
-    operators = module().opset13
-    first, parts = operators.constant(np.int64(0)), operators.constant(np.array([-1], np.int64))
-    if value.get_partial_shape().rank != 0:
-        return operators.variadic_split(value, first, parts).output(0)
-    vector = operators.unsqueeze(value, first)
-    return operators.squeeze(operators.variadic_split(vector, first, parts).output(0), first).output(0)
-
-
-def _insert_opaque(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
-    """Put an opaque step between a value and all that reads it."""
-    readers, step = value.get_target_inputs(), step_of(value)
-    if step != value:
-        _replace(value, step, readers)
-
-
-def _replace(value: Any, step: Any, readers: Any) -> None:
-    """Let readers of a value read another value, which gets its names."""
-    names = value.get_names()
-    for reader in readers:
-        reader.replace_source_output(step)
-    value.set_names(set())
-    step.set_names(names)
-
-
-def replace_casts(operators: Operators) -> None:
-    """Remove each Convert to the type that its input has. One that is an output becomes an opaque step.
-
-    The engine leaves the output of such a Convert unwritten if its input has other readers.
-    """
-    for kind, operator in operators:
-        if kind != "Convert":
-            continue
-        source, result = operator.input_value(0), operator.output(0)
-        if source.get_element_type() == result.get_element_type():
-            readers, names = result.get_target_inputs(), result.get_names()
-            is_output = any(consumer.get_node().get_type_name() == "Result" for consumer in readers)
-            step = opaque(source) if is_output else source
-            for reader in readers:
-                reader.replace_source_output(step)
-            if is_output:
-                result.set_names(set())
-                step.set_names(names)
+def replace_cast(convert: Any) -> None:
+    """Remove a Convert to the type that its input has. One that is an output becomes an opaque step."""
+    source, result = convert.input_value(0), convert.output(0)
+    if source.get_element_type() != result.get_element_type():
+        return
+    readers = result.get_target_inputs()
+    if any(reader.get_node().get_type_name() == "Result" for reader in readers):
+        replace(result, opaque(source), readers)
+    else:
+        for reader in readers:
+            reader.replace_source_output(source)
 
 
 def broadcast_before_constants(operators: Operators) -> None:
-    """Broadcast each operand that a constant enlarges, in dimensions or in sizes, before the two are combined.
-
-    The engine takes such a constant for a single number, or drops it where it changes no number.
-    """
+    """Broadcast each operand that a constant enlarges, in dimensions or in sizes, before the two are combined."""
     constants = set[str]()
     for kind, operator in operators:
         inputs = operator.inputs()
@@ -153,16 +111,10 @@ def _enlarges(constant: Any, shape: Any) -> bool:
     return any(size > 1 and (other.is_dynamic or other.get_length() != size) for size, other in pairs)
 
 
-def separate_reductions(operators: Operators) -> None:
-    """Put an opaque step after each reduction that drops its dimensions and is read by elementwise operators.
-
-    The engine takes it for one that retains them, and a norm or Softmax of it for one along these dimensions. It
-    removes changes of shape between the two that cancel each other.
-    """
-    for kind, operator in operators:
-        is_reduced = kind.startswith("Reduce") and not operator.get_attributes().get("keep_dims", True)
-        if is_reduced and _reaches_elementwise(operator.output(0)):
-            _insert_opaque(operator.output(0))
+def separate_reduction(reduction: Any) -> None:
+    """Put an opaque step after a reduction that drops its dimensions and is read by elementwise operators."""
+    if not reduction.get_attributes().get("keep_dims", True) and _reaches_elementwise(reduction.output(0)):
+        insert(reduction.output(0))
 
 
 def _reaches_elementwise(value: Any) -> bool:
@@ -177,20 +129,11 @@ def _reaches_elementwise(value: Any) -> bool:
     return False
 
 
-def separate_gates(operators: Operators) -> None:
-    """Put an opaque step after each computed operand that is combined with the result of attention.
-
-    The engine ends the process if it takes the operand into attention, of which a further reader needs the result. It
-    does not compile attention combined with an operand of more dimensions: there the step is after the result.
-    """
-    for kind, operator in operators:
-        if kind == "MatMul" and _is_weighted(operator):
-            for port in list(_gates(operator)):
-                port.replace_source_output(opaque(port.get_source_output()))
-
-
-def _is_weighted(product: Any) -> bool:
-    return any(True for _ in _weights(product))
+def separate_gates(product: Any) -> None:
+    """Put an opaque step after each computed operand that is combined with the result of attention."""
+    if any(True for _ in _weights(product)):
+        for port in list(_gates(product)):
+            part(port, opaque)
 
 
 def _weights(product: Any) -> Iterator[Any]:
@@ -218,14 +161,10 @@ def _gates(product: Any) -> Iterator[Any]:
             kind, name = node.get_type_name(), node.get_name()
             if kind in _ELEMENTWISE:
                 sibling_inputs = [port for port in node.inputs() if port.get_index() != reader.get_index()]
-                is_rewritten = kind in _REWRITTEN and any(
-                    not _is_constant(port.get_source_output()) for port in sibling_inputs
-                )
-                ports += (
-                    [reader]
-                    if is_rewritten
-                    else [port for port in sibling_inputs if _is_computed(port.get_source_output())]
-                )
+                siblings = [port.get_source_output() for port in sibling_inputs]
+                is_rewritten = kind in _REWRITTEN and not all(map(is_constant, siblings))
+                computed = [port for port in sibling_inputs if _is_computed(port.get_source_output())]
+                ports += [reader] if is_rewritten else computed
                 if node.get_output_partial_shape(0).rank != value.get_partial_shape().rank:
                     yield reader
             if kind in _FOLLOWED and name not in visited and len(visited) <= _LONGEST_WALK:
@@ -237,57 +176,34 @@ def _gates(product: Any) -> Iterator[Any]:
 
 def _is_computed(value: Any) -> bool:
     """Check whether operators make a value. The engine converts inputs that are not float32 by one."""
-    kind = value.get_node().get_type_name()
-    if kind == "Parameter":
+    if kind_of(value) == "Parameter":
         return bool(value.get_element_type().get_type_name() != "f32")
-    return kind not in {"Constant", "VariadicSplit"}
+    return kind_of(value) not in {"Constant", "VariadicSplit"}
 
 
-def _is_constant(value: Any) -> bool:
-    return bool(value.get_node().get_type_name() == "Constant")
+def separate_weights(product: Any) -> None:
+    """Put an opaque step before a product of a Softmax whose operands have another rank than the Softmax."""
+    ranks = {str(source.get_partial_shape().rank) for source in product.input_values()}
+    if any({str(softmax.get_output_partial_shape(0).rank)} != ranks for softmax in _weights(product)):
+        part(product.input(0), opaque)
 
 
-def separate_weights(operators: Operators) -> None:
-    """Put an opaque step before products of a Softmax whose operands do not have as many dimensions as the Softmax.
-
-    The engine takes them for attention, and then finds that the Softmax is not of the last dimension.
-    """
-    for kind, operator in operators:
-        if kind == "MatMul":
-            ranks = {str(source.get_partial_shape().rank) for source in operator.input_values()}
-            if any({str(softmax.get_output_partial_shape(0).rank)} != ranks for softmax in _weights(operator)):
-                operator.input(0).replace_source_output(opaque(operator.input_value(0)))
+def multiply_by_number(product: Any) -> None:
+    """Write a product of a matrix and a constant of one element as an elementwise product."""
+    matrix, number = product.input_values()
+    is_number = is_constant(number) and tuple(number.get_shape()) == (1, 1)
+    if is_number and not product.get_attributes()["transpose_a"] and matrix.get_partial_shape().rank == 2:
+        replace_operator(product, module().opset13.multiply(matrix, number))
 
 
-def multiply_by_numbers(operators: Operators) -> None:
-    """Write each product of a matrix and a constant of one element as an elementwise product.
-
-    The engine takes it into the product of matrices before it, and does not compile that.
-    """
-    for kind, operator in operators:
-        if kind == "MatMul" and not operator.get_attributes()["transpose_a"]:
-            matrix, number = operator.input_values()
-            is_number = _is_constant(number) and tuple(number.get_shape()) == (1, 1)
-            if is_number and matrix.get_partial_shape().rank == len(number.get_shape()):
-                product = operator.output(0)
-                step = module().opset13.multiply(matrix, number).output(0)
-                _replace(product, step, product.get_target_inputs())
-
-
-def separate_slopes(operators: Operators) -> None:
-    """Put an opaque step between Relu, or x - |x|, and a product with a vector that is not one number per channel.
-
-    The engine makes a PRelu of it, which takes a vector as long as there are channels for one number per channel.
-    """
-    for kind, operator in operators:
-        if kind != "Multiply":
-            continue
-        for port, other in (operator.inputs(), operator.inputs()[::-1]):
-            vector, shape = other.get_partial_shape(), port.get_partial_shape()
-            if vector.rank == 1 and (shape.rank.is_dynamic or len(shape) > _CHANNELS + 1):
-                may_be_channels = shape.rank.is_dynamic or shape[_CHANNELS].compatible(vector[0])
-                if may_be_channels and vector[0] != 1 and _is_rectified(port.get_source_output().get_node()):
-                    port.replace_source_output(opaque(port.get_source_output()))
+def separate_slope(product: Any) -> None:
+    """Put an opaque step between Relu, or x - |x|, and a product with a vector that is not one number per channel."""
+    for port, other in (product.inputs(), product.inputs()[::-1]):
+        vector, shape = other.get_partial_shape(), port.get_partial_shape()
+        if vector.rank == 1 and (shape.rank.is_dynamic or len(shape) > _CHANNELS + 1):
+            may_be_channels = shape.rank.is_dynamic or shape[_CHANNELS].compatible(vector[0])
+            if may_be_channels and vector[0] != 1 and _is_rectified(port.get_source_output().get_node()):
+                part(port, opaque)
 
 
 def _is_rectified(node: Any) -> bool:
@@ -298,14 +214,10 @@ def _is_rectified(node: Any) -> bool:
     )  # fmt: skip
 
 
-def separate_rotations(operators: Operators) -> None:
-    """Put an opaque step after each Concat of a negated half and the other half that is no plain rotary embedding.
-
-    The engine makes a rotary embedding of all of them: it negates the second half, and reads tables of full width.
-    """
-    for kind, operator in operators:
-        if kind == "Concat" and operator.get_input_size() == 2 and _is_odd_rotation(operator):
-            _insert_opaque(operator.output(0))
+def separate_rotation(concat: Any) -> None:
+    """Put an opaque step after a Concat of a negated half and the other half that is no plain rotary embedding."""
+    if concat.get_input_size() == 2 and _is_odd_rotation(concat):
+        insert(concat.output(0))
 
 
 def _is_odd_rotation(concat: Any) -> bool:
@@ -326,7 +238,7 @@ def _negated(node: Any) -> Any:
     if kind == "Negative":
         return node.input_value(0)
     if kind == "Multiply":
-        computed = [source for source in node.input_values() if source.get_node().get_type_name() != "Constant"]
+        computed = [source for source in node.input_values() if not is_constant(source)]
         if len(computed) == 1 and computed[0].get_node().get_type_name() in _HALVING:
             return computed[0]
     return None
@@ -360,18 +272,12 @@ def _has_width(value: Any, shape: Any) -> bool:
     return len(table) > 0 and bool(table[len(table) - 1].compatible(shape[len(shape) - 1]))
 
 
-def separate_factors(operators: Operators) -> None:
-    """Put an opaque step before each Sigmoid of a product with a number that is not constant.
-
-    The engine makes a Swish of it, which takes a number without dimensions alone.
-    """
-    for kind, operator in operators:
-        if kind != "Sigmoid":
-            continue
-        source = operator.input_value(0)
-        factors = source.get_node().input_values() if source.get_node().get_type_name() == "Multiply" else []
-        if any(_is_number(factor) and not _is_constant(factor) for factor in factors):
-            operator.input(0).replace_source_output(opaque(source))
+def separate_factor(sigmoid: Any) -> None:
+    """Put an opaque step before a Sigmoid of a product with a number that is not constant."""
+    source = sigmoid.input_value(0)
+    factors = source.get_node().input_values() if kind_of(source) == "Multiply" else []
+    if any(_is_number(factor) and not is_constant(factor) for factor in factors):
+        part(sigmoid.input(0), opaque)
 
 
 def _is_number(value: Any) -> bool:
@@ -381,19 +287,13 @@ def _is_number(value: Any) -> bool:
 
 
 def separate_scales(operators: Operators) -> None:
-    """Put a step before each norm of a quantized model, and before each Gather whose indices have several dimensions.
-
-    The engine drops a scale before a norm, of dequantization or any other, and leaves epsilon as it was. It moves a
-    scale per channel after such a Gather, where it is of another dimension.
-    """
+    """Put a step before each norm of a quantized model, and before each Gather by indices of several dimensions."""
     if all(kind != "FakeQuantize" for kind, _ in operators):
         return
     values = [value for kind, operator in operators for value in _scaled(kind, operator)]
-    for value in {
-        (scaled_value.get_node().get_name(), scaled_value.get_index()): scaled_value for scaled_value in values
-    }.values():
-        if value.get_node().get_type_name() != "Parameter" and value.get_element_type().is_real():
-            _insert_opaque(value, parted)  # the engine moves scales through a Split
+    for value in {(value.get_node().get_name(), value.get_index()): value for value in values}.values():
+        if kind_of(value) != "Parameter" and value.get_element_type().is_real():
+            insert(value, parted)  # the engine moves scales through a Split
 
 
 def _scaled(kind: str, operator: Any) -> Iterator[Any]:
@@ -429,7 +329,7 @@ def divide_chains(operators: Operators) -> str | None:
         if kind in _CHAINED:
             length = 1 + max(lengths.get(source.get_node().get_name(), 0) for source in operator.input_values())
             if length >= _LONGEST_CHAIN and _takes_long(kind, operator):
-                _insert_opaque(operator.output(0))
+                insert(operator.output(0))
                 length, steps = 0, steps + 1
             lengths[operator.get_name()] = length
     if not steps:
@@ -443,19 +343,3 @@ def divide_chains(operators: Operators) -> str | None:
 def _takes_long(kind: str, operator: Any) -> bool:
     """Check for operators whose chains take long: those of real numbers and of conditions, not those of integers."""
     return kind.startswith("Logical") or bool(operator.get_output_element_type(0).is_real())
-
-
-GUARDS: Mapping[str, Callable[[Operators], str | None]] = {
-    "casts to the same type": replace_casts,
-    "constants that enlarge": broadcast_before_constants,
-    "reductions that drop dimensions": separate_reductions,
-    "gates of attention": separate_gates,
-    "weights of another rank": separate_weights,
-    "products with one number": multiply_by_numbers,
-    "slopes of one dimension": separate_slopes,
-    "rotary embeddings of another form": separate_rotations,
-    "computed factors of Swish": separate_factors,
-    "scales": separate_scales,
-    "long chains": divide_chains,
-}
-"""Guards of every model, by the composition that they are for, in this order; some return a note for the report."""

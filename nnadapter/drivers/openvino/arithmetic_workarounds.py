@@ -1,0 +1,166 @@
+"""Workarounds for arithmetic that OpenVINO computes wrongly; `workarounds.py` says where each is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnadapter.drivers.openvino.engine import module
+from nnadapter.drivers.openvino.graph import Operators, is_constant, is_finite, part, replace_operator
+
+
+def compare_booleans(convert: Any) -> None:
+    """Compare with zero in place of a conversion to boolean."""
+    if convert.get_output_element_type(0) == module().Type.boolean:
+        source = convert.input_value(0)
+        zero = module().op.Constant(source.get_element_type(), module().Shape([]), [0])
+        replace_operator(convert, module().opset13.not_equal(source, zero))
+
+
+def compare_the_other_way(operator: Any) -> None:
+    """Use Less in place of Greater of reals, its inputs exchanged."""
+    if operator.get_input_element_type(0).is_real():
+        left, right = operator.input_values()
+        name = {"Greater": "less", "GreaterEqual": "less_equal"}[operator.get_type_name()]
+        replace_operator(operator, getattr(module().opset13, name)(right, left))
+
+
+def divide_exactly(division: Any) -> None:
+    """Mark a division as the engine marks those that do not become a product with the reciprocal."""
+    division.get_rt_info()["nonconvertable_divide_0"] = True
+
+
+_EXTREMES = {"ReduceMax": ("reduce_max", -1, "Maximum"), "ReduceMin": ("reduce_min", 1, "Minimum")}
+"""The engine's operators, what makes them, on which side what they begin with lies, and what bounds them there."""
+_DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32}
+
+
+def reach_infinities(operator: Any) -> None:
+    """Reduce halves, and return infinity if the result is the number that the engine begins with.
+
+    Finite numbers do not bring halves there. An extreme that is bounded from the other side at once stays as it is.
+    """
+    name, side, bound = _EXTREMES[operator.get_type_name()]
+    dtype = _DTYPES.get(operator.get_output_element_type(0).get_type_name())
+    readers = [reader.get_node() for reader in operator.output(0).get_target_inputs()]
+    is_bounded = all(
+        reader.get_type_name() == bound and any(map(is_finite, reader.input_values())) for reader in readers
+    )
+    if dtype is None or is_bounded:
+        return
+    operators = module().opset13
+    half, two, beyond, infinite = (
+        operators.constant(np.array(number, dtype))
+        for number in (0.5, 2, side * 0.75 * float(np.finfo(dtype).max), side * np.inf)
+    )
+    source, axes = operator.input_values()
+    extreme = getattr(operators, name)(operators.multiply(source, half), axes, operator.get_keep_dims())
+    is_beyond = operators.less(extreme, beyond) if side < 0 else operators.less(beyond, extreme)
+    replace_operator(operator, operators.select(is_beyond, infinite, operators.multiply(extreme, two)))
+
+
+_THRESHOLD = 3
+_LEAST = np.finfo(np.float32).tiny
+"""Smaller ones are zero to the engine."""
+
+
+def exclude_threshold(suppression: Any) -> None:
+    """Raise a constant threshold of overlaps to the next float."""
+    port = suppression.input(_THRESHOLD)
+    threshold = port.get_source_output()
+    if is_constant(threshold):
+        raised = np.maximum(np.nextafter(np.float32(threshold.get_node().data), np.float32(np.inf)), _LEAST)
+        port.replace_source_output(module().opset13.constant(raised, dtype=np.float32).output(0))
+
+
+_LARGE = 1024.0
+"""A sum in float32, in which the engine computes, with less than this loses 2^-14 of a small one beside it at most."""
+_REAL_DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+"""The data types that are looked at, by the engine's names."""
+_ADDING = ("Add", "Subtract")
+_MOVING = frozenset((
+    "Broadcast", "Convert", "Identity", "Negative", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose",
+    "Unsqueeze",
+))  # fmt: skip
+"""What the engine takes constants through, or leaves out."""
+
+
+class _Size(NamedTuple):
+    """How large constants are in a value: what was added to what a run computes, and what that was multiplied by."""
+
+    term: float = 0.0
+    factor: float = 1.0
+
+
+_NONE = _Size()
+
+
+def keep_small_terms(operators: Operators) -> None:
+    """Put a step between sums, or products, with constants where those of the first are large."""
+    constant_names, sizes = set[str](), dict[str, _Size]()
+    for kind, operator in operators:
+        read = [source.get_node() for source in operator.input_values()]
+        computed = [place for place, node in enumerate(read) if node.get_name() not in constant_names]
+        if kind == "Constant" or (read and not computed):
+            constant_names.add(operator.get_name())
+        elif kind in _MOVING and computed[0] == 0:
+            sizes[operator.get_name()] = sizes.get(read[0].get_name(), _NONE)
+        elif kind in _SIZES and len(computed) == 1 and (dtype := _dtype_of(operator)):
+            (place,) = computed
+            size, constant = sizes.get(read[place].get_name(), _NONE), operator.input_value(1 - place)
+            if size != _NONE and _are_too_large(kind, size, constant, dtype):
+                size = _NONE
+                part(operator.input(place))
+            if not (kind == "Divide" and place):  # by what a run computes, nothing is put together
+                sizes[operator.get_name()] = _SIZES[kind](size, constant)
+
+
+def _dtype_of(operator: Any) -> Any:
+    return _REAL_DTYPES.get(operator.get_output_element_type(0).get_type_name())
+
+
+def _are_too_large(kind: str, size: _Size, constant: Any, dtype: Any) -> bool:
+    """Whether constants in a value are too large to be put together with another one that it is taken with."""
+    if size.term >= _LARGE:
+        return True
+    return kind not in _ADDING and max(_SIZES[kind](size, constant)) > float(np.finfo(dtype).max)
+
+
+def _added(size: _Size, constant: Any) -> _Size:
+    return _Size(max(size.term, _largest(constant)), size.factor)
+
+
+def _multiplied(size: _Size, constant: Any) -> _Size:
+    scale = _largest(constant)
+    return _Size(size.term * scale, size.factor * scale)
+
+
+def _divided(size: _Size, constant: Any) -> _Size:
+    scale = _largest(constant, is_divisor=True)
+    return _Size(size.term * scale, size.factor * scale)
+
+
+_SIZES: Mapping[str, Callable[[_Size, Any], _Size]] = {
+    **dict.fromkeys(_ADDING, _added),
+    "Multiply": _multiplied,
+    "Divide": _divided,
+}
+"""What the constants in a value become where it is taken with another one."""
+
+
+def _largest(value: Any, *, is_divisor: bool = False) -> float:
+    """The largest number of a constant without its sign, or the largest by which one is multiplied that is divided."""
+    node = value.get_node()
+    while node.get_type_name() in _MOVING:
+        node = node.input_value(0).get_node()
+    if node.get_type_name() != "Constant" or not node.data.size:
+        return 0.0
+    numbers = node.data
+    if is_divisor:
+        with np.errstate(divide="ignore"):
+            numbers = 1 / numbers.astype(np.float64)
+    largest = max(float(numbers.max()), -float(numbers.min()))
+    return largest if math.isfinite(largest) else float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))

@@ -1,0 +1,71 @@
+"""Edits of the engine's models that several workarounds share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.openvino.engine import module
+
+Operators = Sequence[tuple[str, Any]]
+"""Operators of an engine's model in order, each after its type."""
+
+
+def kind_of(value: Any) -> str:
+    """Return the type of the operator that makes a value."""
+    return str(value.get_node().get_type_name())
+
+
+def is_constant(value: Any) -> bool:
+    """Check whether a value is a constant."""
+    return kind_of(value) == "Constant"
+
+
+def is_finite(value: Any) -> bool:
+    """Check whether a value is a constant of finite numbers."""
+    return is_constant(value) and bool(np.isfinite(value.get_node().data).all())
+
+
+def parted(value: Any) -> Any:
+    """Return the reals of a value after a maximum with minus infinity, which the engine does not look through."""
+    operators = module().opset13
+    least = np.array(-np.inf, value.get_element_type().to_dtype())
+    return operators.maximum(operators.constant(least), value).output(0)  # of NaN its second input is what is left
+
+
+def opaque(value: Any) -> Any:
+    """Return a value after a step that changes nothing and is in no pattern of the engine: a Split into one part."""
+    operators = module().opset13
+    first, parts = operators.constant(np.int64(0)), operators.constant(np.array([-1], np.int64))
+    if value.get_partial_shape().rank != 0:
+        return operators.variadic_split(value, first, parts).output(0)
+    vector = operators.unsqueeze(value, first)
+    return operators.squeeze(operators.variadic_split(vector, first, parts).output(0), first).output(0)
+
+
+def part(port: Any, step_of: Callable[[Any], Any] = parted) -> None:
+    """Put a step in front of one input of an operator."""
+    port.replace_source_output(step_of(port.get_source_output()))
+
+
+def insert(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
+    """Put a step between a value and all that reads it."""
+    readers = value.get_target_inputs()
+    replace(value, step_of(value), readers)
+
+
+def replace(value: Any, step: Any, readers: Any) -> None:
+    """Let readers of a value read another value, which gets its names."""
+    names = value.get_names()
+    for reader in readers:
+        reader.replace_source_output(step)
+    value.set_names(set())
+    step.set_names(names)
+
+
+def replace_operator(operator: Any, replacement: Any) -> None:
+    """Put an operator in the place of another one."""
+    replacement.set_friendly_name(operator.get_friendly_name())
+    replace(operator.output(0), replacement.output(0), operator.output(0).get_target_inputs())
