@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.limits import HELD
-from nnadapter.drivers.fake_npu.verdicts import judge
+from nnadapter.drivers.fake_npu.operations import judge
 from nnadapter.ir import SCHEMAS, DataType, Model
 from nnadapter.testing.random_models.maker import Accept, Maker, RandomCase
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED

@@ -7,7 +7,6 @@ A program that is loaded from a file needs none of this: neither the table of op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,10 +20,10 @@ from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
 from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram
+from nnadapter.drivers.fake_npu.operations import types_needed
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, ProgramNeeds, packed_bytes, weight_bytes
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir.model import Model
@@ -84,21 +83,11 @@ class Compiler:
             traced: who takes events, and of which lane; None for nobody.
         """
         self._options, self._arenas, self._memory, self._traced = options, arenas, memory, traced
-        self._verdicts = StructureVerdicts(options.switched_off)
         self._lowerings = Lowerings(options.arithmetic)
         self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
         self._open: WeakKeyDictionary[Model, NpuGraph] = WeakKeyDictionary()
         """Admitted models whose sizes are open, lowered."""
         self._lock = new_lock()
-
-    def supported(self, model: Model) -> Sequence[Verdict]:
-        """See `Context.supported`.
-
-        Raises:
-            InvalidModelError: the model is the first of its structure, and contradicts itself.
-        """
-        with invalid_models_told(model):
-            return self._verdicts.of(model)
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`. Of a model that leaves sizes open, memory is judged when they are known."""
@@ -148,7 +137,6 @@ class Compiler:
             self._prepared.clear()
             self._open.clear()
         self._lowerings.clear()
-        self._verdicts.clear()
 
     def _admit_open(self, model: Model) -> Admission:
         lowered = lower(model, self._options.arithmetic)

@@ -1,129 +1,156 @@
-"""The driver and its one device: the way in."""
+"""The driver, its one device, and contexts: a table driver whose programs are compiled as wholes.
+
+Modules that handle models are imported when a model is judged or compiled: a program from a file needs none of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
+from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.capability import (
-    Capability,
     DeviceInfo,
     DeviceType,
     DynamicShapes,
     MemoryStatistics,
-    ModelForm,
-    OperationRows,
-    OperationSupport,
     OptionValues,
+    Profile,
     Threading,
 )
-from nnadapter.drivers.fake_npu.context import FakeNpuContext
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.limits import LIMITS
-from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, read_options
+from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, operations_named, read_options
+from nnadapter.drivers.fake_npu.program import deserialize_program
 from nnadapter.drivers.fake_npu.streams import FakeNpuEvent, FakeNpuStream, Waits
-from nnadapter.drivers.interface import Context, Device, Driver, Event, Memory, Stream
+from nnadapter.drivers.interface import Admission, Context, Device, Event, Memory, Program, Stream
+from nnadapter.drivers.invalid_models import invalid_models_told
+from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
 from nnadapter.errors import DeviceNotFoundError
-from nnadapter.process.cache import memoize
+from nnadapter.traces.trace import Trace
+from partition.verdict import Verdict
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.fake_npu.compiling import Compiler
+    from nnadapter.ir.model import Model
 
 
-@memoize(1)
-def capability() -> Capability:
-    """The device's limits, from the tables of options and operations; the second is read when somebody looks."""
-    return Capability(
-        form=ModelForm.IR,
-        threading=Threading.EXCLUSIVE,
-        dynamic_shapes=DynamicShapes.ANY,
-        checks_indices=True,
-        memory_bytes=DEFAULT_MEMORY_BYTES,
-        options=OPTIONS,
-        limits=LIMITS,
-        operations=OperationRows(_operations),
-    )
+class FakeNpuDriver(TableDriver):
+    """The reference device in numpy: a made-up accelerator that runs on the host."""
 
-
-def _operations() -> Iterator[OperationSupport]:
-    from nnadapter.drivers.fake_npu.operations import OPERATIONS  # a program that is loaded needs no table
-
-    for type_, row in sorted(OPERATIONS.items()):
-        yield OperationSupport(
-            type=type_, dtypes=row.other_dtypes.get(0, row.dtypes), ranks=row.ranks, limits=row.limits_in_words
-        )
-
-
-class FakeNpuDriver(Driver):
-    """The fast device in numpy: a made-up accelerator that runs on the host."""
+    threading = Threading.EXCLUSIVE
+    dynamic_shapes = DynamicShapes.ANY
+    options = OPTIONS
+    limits = LIMITS
+    checks_indices = True
+    memory_bytes = DEFAULT_MEMORY_BYTES
 
     def open(self, device_id: str) -> Device:
-        """See `Driver.open`.
-
-        Raises:
-            DeviceNotFoundError: there is only device 0.
-        """
         if device_id not in ("", "0"):
             raise DeviceNotFoundError(f"fake_npu has no device {device_id!r}, only '0'; write fake_npu or fake_npu:0")
-        return FakeNpuDevice()
+        return FakeNpuDevice(type(self))
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`."""
-        return (
-            DeviceInfo(
-                name="fake_npu",
-                vendor="nnadapter",
-                type=DeviceType.ACCELERATOR,
-                sub_type="numpy",
-                version="1.0",
-                capability=capability(),
-            ),
+        device = DeviceInfo(
+            name="fake_npu",
+            vendor="nnadapter",
+            type=DeviceType.ACCELERATOR,
+            sub_type="numpy",
+            version="1.0",
+            capability=FakeNpuDevice(type(self)).capability,
         )
+        return (device,)
+
+    @cached_property
+    def table(self) -> Any:
+        """The table of operations, without those that the option `switched_off` names."""
+        from nnadapter.drivers.fake_npu.operations import OperationTable
+
+        return OperationTable(operations_named(cast("tuple[str, ...]", self.option_values.get("switched_off", ()))))
 
 
-class FakeNpuDevice(Device):
-    """The one device."""
+class FakeNpuDevice(TableDevice):
+    """The one device, with its memory, streams and events."""
 
-    def __init__(self) -> None:
+    has_memory = True
+    has_streams = True
+
+    def __init__(self, driver_type: type[TableDriver] = FakeNpuDriver) -> None:
+        super().__init__(driver_type)
         self._memory = DeviceMemory(DEFAULT_MEMORY_BYTES)
         self._waits = Waits()
 
-    @property
-    def capability(self) -> Capability:
-        """See `Device.capability`."""
-        return capability()
-
     def create_context(self, options: OptionValues) -> Context:
-        """See `Device.create_context`.
-
-        Raises:
-            InvalidOptionError: `switched_off` names an operation that the device does not have.
-        """
-        return FakeNpuContext(read_options(options), self._memory)
-
-    @property
-    def has_memory(self) -> bool:
-        """See `Device.has_memory`."""
-        return True
+        return FakeNpuContext(self._driver(options), self._memory)
 
     def allocate(self, nbytes: int) -> Memory:
-        """See `Device.allocate`."""
         return self._memory.allocate(nbytes)
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """See `Device.memory_statistics`: of what was allocated; weights and arenas are no part of it."""
         return self._memory.statistics
 
-    @property
-    def has_streams(self) -> bool:
-        """See `Device.has_streams`."""
-        return True
-
     def create_stream(self) -> Stream:
-        """See `Device.create_stream`."""
         return FakeNpuStream(self._waits)
 
     def create_event(self) -> Event:
-        """See `Device.create_event`."""
         return FakeNpuEvent(self._waits)
 
     @property
     def waits(self) -> int:
-        """How often the host waited for a stream or an event since the device was opened."""
+        """Number of waits of the host for a stream or an event."""
         return self._waits.number
+
+
+class FakeNpuContext(TableContext):
+    """The device under one set of options; safe to use from many threads."""
+
+    def __init__(self, driver: TableDriver, memory: DeviceMemory) -> None:
+        super().__init__(driver)
+        self._options, self._memory = read_options(driver.option_values), memory
+        self.arenas = Arenas()
+        """Working memory that all programs of this context share."""
+        self._trace: tuple[Trace, str] | None = None
+
+    def with_trace(self, trace: Trace, lane: str) -> FakeNpuContext:
+        self._trace = trace, lane
+        return self
+
+    def supported(self, model: Model) -> Sequence[Verdict]:
+        with invalid_models_told(model):
+            return super().supported(model)
+
+    def admit(self, model: Model) -> Admission:
+        return self._compiler.admit(model)
+
+    def profile(self) -> Profile | None:
+        return self._options.profile
+
+    def compile(self, model: Model) -> Program:
+        return self._compiler.compile(model)
+
+    def clone_with_constants(self, program: Program, model: Model) -> Program | None:
+        return self._compiler.clone_with_constants(program, model)
+
+    def deserialize(self, blob: bytes) -> Program:
+        return self._deserialized(blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        return self._deserialized(blob, is_checked=True)
+
+    def close(self) -> None:
+        if "_compiler" in vars(self):
+            self._compiler.clear()
+        self.arenas.close()
+
+    def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> Program:
+        resources = self.arenas, self._memory, self._options.threads
+        program = deserialize_program(blob, *resources, is_checked=is_checked)
+        program.needs.check(self._options)
+        return program
+
+    @cached_property
+    def _compiler(self) -> Compiler:
+        from nnadapter.drivers.fake_npu.compiling import Compiler
+
+        return Compiler(self._options, self.arenas, self._memory, self._trace)

@@ -15,9 +15,8 @@ from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
-from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.fake_npu.operations import OPERATIONS, judge
 from nnadapter.drivers.fake_npu.program import weight_bytes
-from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array

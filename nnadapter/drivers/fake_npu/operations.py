@@ -1,14 +1,16 @@
-"""THE table: what the device takes of the adapter IR, and how it lowers it.
+"""THE table: operations of the adapter IR that the device takes, their limits, and their lowerings.
 
 Verdicts, the rows of `nnadapter ops fake_npu` and the lowering all read this table, so that they cannot disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
+from nnadapter.drivers.capability import OperationSupport
 from nnadapter.drivers.fake_npu.limits import (
     ALL_FLOATS,
     ALL_NUMBERS,
@@ -17,24 +19,32 @@ from nnadapter.drivers.fake_npu.limits import (
     HELD,
     INDICES,
     LARGEST_RANK,
+    NOT_EMPTY,
     NUMBERS,
+    SMALL_RANK,
     Types,
 )
-from nnadapter.drivers.fake_npu.lowerings import elementwise, images, linear_algebra, movement, normalization, quantized
-from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary, with_filter
-from nnadapter.ir.operand import DataType
+from nnadapter.drivers.fake_npu.lowerings import direct as d
+from nnadapter.drivers.fake_npu.lowerings import images, linear_algebra, normalization, quantized
+from nnadapter.drivers.fake_npu.lowerings.direct import Lower, direct, unary
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import DataType, Operand
 from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 _SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
-"""Held between QUANTIZE and DEQUANTIZE alone, and moved there; what is computed is computed with reals."""
+"""Held between QUANTIZE and DEQUANTIZE alone, and moved there; computation is done with reals."""
 _FOUR_BITS: Types = frozenset({DataType.INT4, DataType.UINT4})
-"""Of weights, a byte each, until DEQUANTIZE makes them reals."""
+"""Of weights, a byte each, until DEQUANTIZE converts them to reals."""
+_STORED: Types = EIGHT_BITS | {DataType.INT32}
+_INTEGERS = ALL_NUMBERS - ALL_FLOATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRow:
-    """What the device takes of one operation."""
+    """Limits and lowering of one operation."""
 
+    type: str
     lower: Lower
     """Writes the instructions."""
     dtypes: Types
@@ -42,289 +52,216 @@ class OperationRow:
     other_dtypes: Mapping[int, Types] = field(default_factory=dict)
     """Data types of inputs, by position, that take others than the rest."""
     quantized: Types = frozenset()
-    """More data types of inputs, where they are quantized."""
+    """More data types of inputs, if they are quantized."""
     results: Types = HELD
     """Data types of the outputs."""
     ranks: tuple[int, int] = (0, LARGEST_RANK)
     """Smallest and largest rank of the first input."""
     limits: str = ""
-    """What else a person should know, in words."""
+    """Further limits, in words."""
     moves: bool = False
     """Moves elements and computes nothing, so that nothing needs rounding."""
 
     @property
     def limits_in_words(self) -> str:
-        """All limits beside data types and ranks."""
+        """All limits besides data types and ranks."""
         more = sorted(self.quantized & (EIGHT_BITS | _SIXTEEN_BITS) - self.dtypes)
         words = [f"also quantized {', '.join(more)}"] if more else []
         return "; ".join([*words, *([self.limits] if self.limits else [])])
 
-
-def _floating(*functions: str) -> dict[str, OperationRow]:
-    return {name.upper(): OperationRow(lower=unary(name), dtypes=ALL_FLOATS) for name in functions}
-
-
-def _binary(kernels: Mapping[str, str], dtypes: Types) -> dict[str, OperationRow]:
-    return {type_: OperationRow(lower=direct(kernel), dtypes=dtypes) for type_, kernel in kernels.items()}
+    @property
+    def support(self) -> OperationSupport:
+        """The row as `nnadapter ops` shows it."""
+        dtypes = self.other_dtypes.get(0, self.dtypes)
+        return OperationSupport(type=self.type, dtypes=dtypes, ranks=self.ranks, limits=self.limits_in_words)
 
 
-_ELEMENTWISE = {
-    **_floating("exp", "log", "sqrt", "reciprocal", "erf", "sin", "cos", "tanh", "sigmoid", "softplus", "softsign"),
-    **_floating("mish"),
-    **{name.upper(): OperationRow(lower=unary(name), dtypes=ALL_NUMBERS) for name in ("abs", "neg", "sign", "relu")},
-    **{
-        name.upper(): OperationRow(lower=elementwise.rounding(name), dtypes=ALL_NUMBERS)
-        for name in ("floor", "ceil", "round")
-    },
-    **_binary({"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}, ALL_NUMBERS),
-    **_binary({"MAX": "maximum", "MIN": "minimum"}, ALL_NUMBERS),
-    **_binary({"EQUAL": "equal"}, HELD),
-    **_binary({"GREATER": "greater", "GREATER_EQUAL": "greater_equal"}, ALL_NUMBERS),
-    **_binary({"LESS": "less", "LESS_EQUAL": "less_equal"}, ALL_NUMBERS),
-    **_binary({"AND": "and", "OR": "or", "XOR": "xor"}, BOOLEANS),
-    "SWISH": OperationRow(lower=unary("swish", "alpha"), dtypes=ALL_FLOATS),
-    "GELU": OperationRow(lower=elementwise.lower_gelu, dtypes=ALL_FLOATS),
-    "HARD_SIGMOID": OperationRow(lower=unary("hard_sigmoid", "alpha", "beta"), dtypes=ALL_FLOATS),
-    "HARD_SWISH": OperationRow(lower=unary("hard_swish", "alpha", "beta"), dtypes=ALL_FLOATS),
-    "LEAKY_RELU": OperationRow(lower=unary("leaky_relu", "alpha"), dtypes=ALL_FLOATS),
-    "ELU": OperationRow(lower=unary("elu", "alpha"), dtypes=ALL_FLOATS),
-    "SELU": OperationRow(lower=unary("selu", "alpha", "gamma"), dtypes=ALL_FLOATS),
-    "CLIP": OperationRow(lower=elementwise.lower_clip, dtypes=ALL_NUMBERS),
-    "NOT": OperationRow(lower=unary("not"), dtypes=BOOLEANS),
-    "PRELU": OperationRow(lower=direct("prelu"), dtypes=ALL_FLOATS),
-    "POW": OperationRow(lower=elementwise.lower_power, dtypes=ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS}),
-    "MOD": OperationRow(lower=elementwise.lower_modulo, dtypes=ALL_NUMBERS),
-    "SUM": OperationRow(lower=elementwise.lower_sum, dtypes=ALL_FLOATS),
-    "WHERE": OperationRow(lower=direct("where"), dtypes=HELD, other_dtypes={0: BOOLEANS}, moves=True),
-    "CAST": OperationRow(lower=elementwise.lower_cast, dtypes=HELD),
-    "ASSIGN": OperationRow(lower=elementwise.lower_assign, dtypes=HELD, moves=True),
-}
+def _rows(types: str, lowering: Callable[[str], Lower], dtypes: Types, **limits: Any) -> Iterator[OperationRow]:
+    """Yield rows of equal limits, whose lowerings are made of the operations' names in lower case."""
+    for type_ in types.split():
+        yield OperationRow(type=type_, lower=lowering(type_.lower()), dtypes=dtypes, **limits)
 
-_IMAGES = {
-    "CONV_2D": OperationRow(lower=images.lower_convolution, dtypes=FLOATS, ranks=(4, 4)),
-    "CONV_2D_TRANSPOSE": OperationRow(lower=images.lower_transposed_convolution, dtypes=FLOATS, ranks=(4, 4)),
-    "MAX_POOL_2D": OperationRow(lower=images.pooling("max_pool"), dtypes=NUMBERS, ranks=(4, 4)),
-    "AVERAGE_POOL_2D": OperationRow(
-        lower=images.pooling("average_pool", "count_include_pad"), dtypes=FLOATS, ranks=(4, 4)
-    ),
-    "DEPTH_TO_SPACE": OperationRow(lower=images.lower_depth_to_space, dtypes=HELD, ranks=(4, 4), moves=True),
-    "SPACE_TO_DEPTH": OperationRow(lower=images.lower_space_to_depth, dtypes=HELD, ranks=(4, 4), moves=True),
-}
 
-_MATRIX_AND_NORMALIZATION = {
-    "FULLY_CONNECTED": OperationRow(lower=direct("fully_connected"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)),
-    "MAT_MUL": OperationRow(
-        lower=direct("matmul", "transpose_x", "transpose_y"), dtypes=ALL_FLOATS | INDICES, ranks=(1, LARGEST_RANK)
-    ),
-    "MAT_MUL_N_BITS": OperationRow(
-        lower=linear_algebra.lower_mat_mul_n_bits,
-        dtypes=FLOATS,
+def _row(type_: str, lower: Lower, dtypes: Types, **limits: Any) -> Iterator[OperationRow]:
+    yield OperationRow(type=type_, lower=lower, dtypes=dtypes, **limits)
+
+
+def _moving(type_: str, lower: Lower, other_dtypes: Mapping[int, Types] | None = None) -> Iterator[OperationRow]:
+    yield OperationRow(type=type_, lower=lower, dtypes=HELD, other_dtypes=other_dtypes or {}, moves=True)
+
+
+def _with(*parameters: str) -> Callable[[str], Lower]:
+    """Return the lowering to the kernel of an operation's name, with the named attributes."""
+    return lambda name: direct(name, *parameters)
+
+
+def _binary(kernels: str, dtypes: Types) -> Iterator[OperationRow]:
+    """Yield rows of operations and kernels, as in `ADD:add`."""
+    for type_, kernel in (pair.split(":") for pair in kernels.split()):
+        yield OperationRow(type=type_, lower=direct(kernel), dtypes=dtypes)
+
+
+def _elementwise() -> Iterator[OperationRow]:
+    yield from _rows("ACOS ACOSH ASIN ASINH ATAN ATANH COS COSH SIN SINH TAN TANH", unary, ALL_FLOATS)
+    yield from _rows("EXP LOG SQRT RSQRT RECIPROCAL ERF SIGMOID SOFTPLUS SOFTSIGN MISH IS_NAN", unary, ALL_FLOATS)
+    yield from _rows("ABS NEG SIGN RELU SQUARE", unary, ALL_NUMBERS)
+    yield from _rows("FLOOR CEIL ROUND", d.rounding, ALL_NUMBERS)
+    yield from _rows("SWISH LEAKY_RELU ELU CELU THRESHOLDED_RELU", lambda name: unary(name, "alpha"), ALL_FLOATS)
+    yield from _rows("HARD_SIGMOID HARD_SWISH", lambda name: unary(name, "alpha", "beta"), ALL_FLOATS)
+    yield from _row("SELU", unary("selu", "alpha", "gamma"), ALL_FLOATS)
+    yield from _row("SHRINK", unary("shrink", "bias", "lambd"), ALL_NUMBERS)
+    yield from _row("IS_INF", unary("is_inf", "detect_negative", "detect_positive"), ALL_FLOATS)
+    yield from _row("GELU", d.lower_gelu, ALL_FLOATS)
+    yield from _row("CLIP", d.lower_clip, ALL_NUMBERS)
+    yield from _row("NOT", unary("not"), BOOLEANS)
+    yield from _row("BITWISE_NOT", unary("bitwise_not"), _INTEGERS)
+    yield from _binary("ADD:add SUB:subtract MUL:multiply DIV:divide FLOOR_DIV:floor_divide", ALL_NUMBERS)
+    yield from _binary("MAX:maximum MIN:minimum", ALL_NUMBERS)
+    yield from _rows("GREATER GREATER_EQUAL LESS LESS_EQUAL", direct, ALL_NUMBERS)
+    yield from _rows("EQUAL NOT_EQUAL", direct, HELD)
+    yield from _rows("AND OR XOR", direct, BOOLEANS)
+    yield from _rows("BITWISE_AND BITWISE_OR BITWISE_XOR", direct, _INTEGERS)
+    yield from _row("BIT_SHIFT", d.lower_bit_shift, _INTEGERS)
+    yield from _row("PRELU", direct("prelu"), ALL_FLOATS)
+    yield from _row("POW", d.lower_power, ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS})
+    yield from _row("MOD", d.lower_modulo, ALL_NUMBERS)
+    yield from _row("SUM", d.lower_sum, ALL_FLOATS)
+    yield from _row("SWIGLU", direct("swiglu", "alpha"), ALL_FLOATS)
+    yield from _row("WHERE", direct("where"), HELD, other_dtypes={0: BOOLEANS}, moves=True)
+    yield from _row("CAST", d.lower_cast, HELD)
+    yield from _moving("ASSIGN", d.lower_assign)
+
+
+_IMAGE, _VOLUME = {"ranks": (4, 4)}, {"ranks": (5, 5)}
+_WINDOW = ("kernel_shape", "strides", "dilations", "pads")
+
+
+def _windows() -> Iterator[OperationRow]:
+    yield from _row("CONV_2D", images.lower_convolution, FLOATS, **_IMAGE)
+    yield from _row("CONV_2D_TRANSPOSE", images.lower_transposed_convolution, FLOATS, **_IMAGE)
+    yield from _row("MAX_POOL_2D", images.pooling("max_pool"), NUMBERS, **_IMAGE)
+    yield from _row("AVERAGE_POOL_2D", images.pooling("average_pool", "count_include_pad"), FLOATS, **_IMAGE)
+    yield from _row("DEPTH_TO_SPACE", images.lower_depth_to_space, HELD, **_IMAGE, moves=True)
+    yield from _row("SPACE_TO_DEPTH", images.lower_space_to_depth, HELD, **_IMAGE, moves=True)
+    yield from _row("LP_POOL_2D", direct("p_norm_pool", *_WINDOW, "p"), FLOATS, **_IMAGE)
+    indices = direct("max_pool_with_indices", *_WINDOW, "storage_order")
+    yield from _row("MAX_POOL_2D_WITH_INDICES", indices, NUMBERS, **_IMAGE)
+    yield from _row("MAX_UNPOOL_2D", direct("max_unpool"), NUMBERS, other_dtypes={1: INDICES}, **_IMAGE)
+    yield from _row("CONV_3D", d.with_filter("volume_convolution"), FLOATS, **_VOLUME)
+    yield from _row("CONV_3D_TRANSPOSE", d.with_filter("transposed_volume_convolution"), FLOATS, **_VOLUME)
+    yield from _row("MAX_POOL_3D", direct("max_pool_axes", *_WINDOW), NUMBERS, **_VOLUME)
+    average = direct("average_pool_axes", *_WINDOW, "count_include_pad")
+    yield from _row("AVERAGE_POOL_3D", average, FLOATS, **_VOLUME)
+    yield from _row("LP_POOL_3D", direct("p_norm_pool", *_WINDOW, "p"), FLOATS, **_VOLUME)
+    yield from _row("MAX_POOL_3D_WITH_INDICES", indices, NUMBERS, **_VOLUME)
+    yield from _row("COL_TO_IM", direct("columns_to_image", *_WINDOW), FLOATS, ranks=(3, 3))
+
+
+def _sampling() -> Iterator[OperationRow]:
+    yield from _rows("GRID_SAMPLE", _with("mode", "padding_mode", "align_corners"), FLOATS, ranks=(4, 5))
+    yield from _rows("AFFINE_GRID", _with("align_corners"), FLOATS, ranks=(3, 3))
+    roi = _with("spatial_scale", "sampling_ratio", "mode", "half_pixel")
+    yield from _rows("ROI_ALIGN", roi, FLOATS, other_dtypes={2: INDICES}, **_IMAGE)
+    yield from _rows("MAX_ROI_POOL", _with("spatial_scale"), FLOATS, **_IMAGE)
+    yield from _row("DEFORMABLE_CONV_2D", d.with_filter("deformable_convolution", "offset_group"), FLOATS, **_IMAGE)
+    nearest = _with("scales", "coordinate_transformation_mode", "nearest_mode")
+    yield from _rows("RESIZE_NEAREST", nearest, HELD, moves=True)
+    yield from _rows("RESIZE_LINEAR", _with("scales", "coordinate_transformation_mode"), FLOATS)
+
+
+_MATRIX = {"ranks": (1, LARGEST_RANK)}
+
+
+def _matrices() -> Iterator[OperationRow]:
+    yield from _rows("FULLY_CONNECTED", direct, ALL_FLOATS, **_MATRIX)
+    yield from _row("MAT_MUL", direct("matmul", "transpose_x", "transpose_y"), ALL_FLOATS | INDICES, **_MATRIX)
+    yield from _row(
+        "MAT_MUL_N_BITS",
+        linear_algebra.lower_mat_mul_n_bits,
+        FLOATS,
         other_dtypes={1: frozenset({DataType.UINT8}), 3: FLOATS | {DataType.UINT8}},
-        ranks=(1, LARGEST_RANK),
         limits="a constant weight is unpacked when the model is compiled",
-    ),
-    "BATCH_NORMALIZATION": OperationRow(
-        lower=normalization.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
-    ),
-    "LAYER_NORMALIZATION": OperationRow(
-        lower=direct("layer_normalization", "axis", "epsilon"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)
-    ),
-    "INSTANCE_NORMALIZATION": OperationRow(
-        lower=normalization.lower_instance_normalization, dtypes=FLOATS, ranks=(3, LARGEST_RANK)
-    ),
-    "LOCAL_RESPONSE_NORMALIZATION": OperationRow(
-        lower=normalization.lower_local_response_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
-    ),
-    "SOFTMAX": OperationRow(lower=direct("softmax", "axis"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
-    "LOG_SOFTMAX": OperationRow(lower=direct("log_softmax", "axis"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
-}
-
-_REDUCTIONS = {
-    "REDUCE_MEAN": OperationRow(lower=direct("reduce_mean", "axes"), dtypes=ALL_FLOATS),
-    **{
-        name.upper(): OperationRow(lower=direct(name, "axes"), dtypes=ALL_NUMBERS)
-        for name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
-    },
-    **{
-        name.upper(): OperationRow(lower=direct(name, "axis", "select_last_index"), dtypes=ALL_NUMBERS)
-        for name in ("arg_max", "arg_min")
-    },
-    "CUM_SUM": OperationRow(lower=direct("running_sum", "axis", "exclusive", "reverse"), dtypes=ALL_NUMBERS),
-    "TOP_K": OperationRow(lower=direct("top_k", "axis", "largest"), dtypes=ALL_NUMBERS),
-}
+        **_MATRIX,
+    )
+    yield from _moving("TRILU", direct("triangle", "upper", "k"))
+    yield from _rows("DETERMINANT", direct, ALL_FLOATS)
+    yield from _row("EINSUM", linear_algebra.lower_einsum, ALL_NUMBERS)
 
 
-def _moving(lower: Lower, other_dtypes: Mapping[int, Types] | None = None) -> OperationRow:
-    return OperationRow(lower=lower, dtypes=HELD, other_dtypes=other_dtypes or {}, moves=True)
+def _normalizations() -> Iterator[OperationRow]:
+    channels = {"ranks": (2, LARGEST_RANK)}
+    yield from _row("BATCH_NORMALIZATION", normalization.lower_batch_normalization, FLOATS, **channels)
+    yield from _rows("LAYER_NORMALIZATION", _with("axis", "epsilon"), ALL_FLOATS, **_MATRIX)
+    instance = normalization.lower_instance_normalization
+    yield from _row("INSTANCE_NORMALIZATION", instance, FLOATS, ranks=(3, LARGEST_RANK))
+    local = normalization.lower_local_response_normalization
+    yield from _row("LOCAL_RESPONSE_NORMALIZATION", local, FLOATS, **channels)
+    yield from _rows("SOFTMAX LOG_SOFTMAX", _with("axis"), FLOATS, **_MATRIX)
+    yield from _rows("RMS_NORMALIZATION", _with("axis", "epsilon"), FLOATS)
+    yield from _rows("LP_NORMALIZATION", _with("axis", "p"), FLOATS)
+    yield from _rows("MEAN_VARIANCE_NORMALIZATION", _with("axes", "epsilon"), FLOATS)
+    losses = {"other_dtypes": {1: INDICES}, **channels}
+    yield from _row("NEGATIVE_LOG_LIKELIHOOD_LOSS", normalization.lower_likelihood_loss, FLOATS, **losses)
+    yield from _row("SOFTMAX_CROSS_ENTROPY_LOSS", normalization.lower_cross_entropy_loss, FLOATS, **losses)
 
 
-_MOVEMENTS = {
-    "RESHAPE": _moving(movement.lower_reshape),
-    "TRANSPOSE": _moving(movement.lower_transpose),
-    "EXPAND": _moving(movement.lower_expand),
-    "TILE": _moving(direct("tile", "repeats")),
-    "CONCAT": _moving(movement.lower_concat),
-    "SPLIT": _moving(direct("split", "axis")),
-    "SLICE": _moving(direct("slice", "starts", "ends", "axes", "steps")),
-    "GATHER": _moving(direct("gather", "axis"), {1: INDICES}),
-    "GATHER_ELEMENTS": _moving(direct("gather_elements", "axis"), {1: INDICES}),
-    "PAD": _moving(direct("pad", "mode", "pads", "value")),
-    "RESIZE_NEAREST": _moving(direct("resize_nearest", "scales", "coordinate_transformation_mode", "nearest_mode")),
-    "RESIZE_LINEAR": OperationRow(
-        lower=direct("resize_linear", "scales", "coordinate_transformation_mode"), dtypes=FLOATS
-    ),
-}
-
-_INTEGERS = ALL_NUMBERS - ALL_FLOATS
-
-_FURTHER_FUNCTIONS = {
-    **_floating("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan", "is_nan", "rsqrt"),
-    "SQUARE": OperationRow(lower=unary("square"), dtypes=ALL_NUMBERS),
-    **_binary({"NOT_EQUAL": "not_equal"}, HELD),
-    **_binary({"FLOOR_DIV": "floor_divide"}, ALL_NUMBERS),
-    "IS_INF": OperationRow(lower=unary("is_inf", "detect_negative", "detect_positive"), dtypes=ALL_FLOATS),
-    "CELU": OperationRow(lower=unary("celu", "alpha"), dtypes=ALL_FLOATS),
-    "SHRINK": OperationRow(lower=unary("shrink", "bias", "lambd"), dtypes=ALL_NUMBERS),
-    "THRESHOLDED_RELU": OperationRow(lower=unary("thresholded_relu", "alpha"), dtypes=ALL_FLOATS),
-    "SWIGLU": OperationRow(lower=direct("swiglu", "alpha"), dtypes=ALL_FLOATS),
-    **{
-        name.upper(): OperationRow(lower=direct(name), dtypes=_INTEGERS)
-        for name in ("bitwise_and", "bitwise_or", "bitwise_xor")
-    },
-    "BITWISE_NOT": OperationRow(lower=unary("bitwise_not"), dtypes=_INTEGERS),
-    "BIT_SHIFT": OperationRow(lower=movement.lower_bit_shift, dtypes=_INTEGERS),
-    "BIT_CAST": OperationRow(
-        lower=movement.lower_bit_cast, dtypes=HELD, limits="bytes that become bool are true unless 0", moves=True
-    ),
-    "CUM_PROD": OperationRow(lower=direct("running_product", "axis", "exclusive", "reverse"), dtypes=ALL_NUMBERS),
-    "HARDMAX": OperationRow(lower=direct("hardmax", "axis"), dtypes=ALL_FLOATS),
-    "TRILU": OperationRow(lower=direct("triangle", "upper", "k"), dtypes=HELD, moves=True),
-    "DETERMINANT": OperationRow(lower=direct("determinant"), dtypes=ALL_FLOATS),
-    "EINSUM": OperationRow(lower=linear_algebra.lower_einsum, dtypes=ALL_NUMBERS),
-    "FILL": _moving(movement.lower_expand),
-    "RANGE": OperationRow(lower=direct("range"), dtypes=ALL_NUMBERS),
-    "EYE_LIKE": _moving(movement.lower_eye),
-}
-
-_POSITIONS = {
-    "GATHER_ND": _moving(direct("gather_nd", "batch_dims"), {1: INDICES}),
-    "SCATTER_ELEMENTS": OperationRow(
-        lower=direct("scatter_elements", "axis", "reduction"), dtypes=HELD, other_dtypes={1: INDICES}
-    ),
-    "SCATTER_ND": OperationRow(lower=direct("scatter_nd", "reduction"), dtypes=HELD, other_dtypes={1: INDICES}),
-    "TENSOR_SCATTER": _moving(direct("tensor_scatter", "axis", "mode"), {2: INDICES}),
-    "ONE_HOT": OperationRow(lower=direct("one_hot", "axis"), dtypes=HELD, other_dtypes={0: ALL_NUMBERS}, moves=True),
-    "REVERSE_SEQUENCE": _moving(direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES}),
-}
-
-_VOLUME = (5, 5)
+def _along_axes() -> Iterator[OperationRow]:
+    yield from _rows("REDUCE_MEAN", _with("axes"), ALL_FLOATS)
+    yield from _rows("REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD", _with("axes"), ALL_NUMBERS)
+    yield from _rows("ARG_MAX ARG_MIN", _with("axis", "select_last_index"), ALL_NUMBERS)
+    yield from _row("CUM_SUM", direct("running_sum", "axis", "exclusive", "reverse"), ALL_NUMBERS)
+    yield from _row("CUM_PROD", direct("running_product", "axis", "exclusive", "reverse"), ALL_NUMBERS)
+    yield from _rows("TOP_K", _with("axis", "largest"), ALL_NUMBERS)
+    yield from _rows("HARDMAX", _with("axis"), ALL_FLOATS)
+    yield from _row("DFT", direct("fourier_transform", "axis", "length", "inverse", "onesided"), FLOATS)
+    stft = direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided")
+    yield from _row("STFT", stft, FLOATS)
 
 
-def _over_windows(kernel: str, *more: str) -> Lower:
-    """Windows over [N, C, …] in ONNX's order; `more` names attributes beside the window's."""
-    return direct(kernel, "kernel_shape", "strides", "dilations", "pads", *more)
+def _movements() -> Iterator[OperationRow]:
+    yield from _moving("RESHAPE", d.lower_reshape)
+    yield from _moving("TRANSPOSE", d.lower_transpose)
+    yield from _moving("EXPAND", d.lower_expand)
+    yield from _moving("FILL", d.lower_expand)
+    yield from _moving("TILE", direct("tile", "repeats"))
+    yield from _moving("CONCAT", d.lower_concat)
+    yield from _moving("SPLIT", direct("split", "axis"))
+    yield from _moving("SLICE", direct("slice", "starts", "ends", "axes", "steps"))
+    yield from _moving("PAD", direct("pad", "mode", "pads", "value"))
+    yield from _moving("EYE_LIKE", d.lower_eye)
+    yield from _row("RANGE", direct("range"), ALL_NUMBERS)
+    bytes_of_bool = "bytes that become bool are true unless 0"
+    yield from _row("BIT_CAST", d.lower_bit_cast, HELD, limits=bytes_of_bool, moves=True)
+    yield from _moving("GATHER", direct("gather", "axis"), {1: INDICES})
+    yield from _moving("GATHER_ELEMENTS", direct("gather_elements", "axis"), {1: INDICES})
+    yield from _moving("GATHER_ND", direct("gather_nd", "batch_dims"), {1: INDICES})
+    yield from _rows("SCATTER_ELEMENTS", _with("axis", "reduction"), HELD, other_dtypes={1: INDICES})
+    yield from _rows("SCATTER_ND", _with("reduction"), HELD, other_dtypes={1: INDICES})
+    yield from _moving("TENSOR_SCATTER", direct("tensor_scatter", "axis", "mode"), {2: INDICES})
+    yield from _moving("ONE_HOT", direct("one_hot", "axis"), {0: ALL_NUMBERS})
+    yield from _moving("REVERSE_SEQUENCE", direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES})
 
 
-_WINDOWS = {
-    "CONV_3D": OperationRow(lower=with_filter("volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
-    "CONV_3D_TRANSPOSE": OperationRow(lower=with_filter("transposed_volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
-    "MAX_POOL_3D": OperationRow(lower=_over_windows("max_pool_axes"), dtypes=NUMBERS, ranks=_VOLUME),
-    "AVERAGE_POOL_3D": OperationRow(
-        lower=_over_windows("average_pool_axes", "count_include_pad"), dtypes=FLOATS, ranks=_VOLUME
-    ),
-    "LP_POOL_2D": OperationRow(lower=_over_windows("p_norm_pool", "p"), dtypes=FLOATS, ranks=(4, 4)),
-    "LP_POOL_3D": OperationRow(lower=_over_windows("p_norm_pool", "p"), dtypes=FLOATS, ranks=_VOLUME),
-    **{
-        f"MAX_POOL_{rank}D_WITH_INDICES": OperationRow(
-            lower=_over_windows("max_pool_with_indices", "storage_order"), dtypes=NUMBERS, ranks=(rank + 2, rank + 2)
-        )
-        for rank in (2, 3)
-    },
-    "MAX_UNPOOL_2D": OperationRow(lower=direct("max_unpool"), dtypes=NUMBERS, other_dtypes={1: INDICES}, ranks=(4, 4)),
-    "COL_TO_IM": OperationRow(lower=_over_windows("columns_to_image"), dtypes=FLOATS, ranks=(3, 3)),
-}
+def _sequences() -> Iterator[OperationRow]:
+    recurrent = {"other_dtypes": {4: INDICES}, "ranks": (3, 3)}
+    yield from _row("LSTM", d.recurrent("lstm", "input_forget"), FLOATS, **recurrent)
+    yield from _row("GRU", d.recurrent("gru", "linear_before_reset"), FLOATS, **recurrent)
+    yield from _row("RNN", d.recurrent("rnn"), FLOATS, **recurrent)
+    masks = ("is_causal", "offset", "left_window", "right_window", "scores", "without_keys")
+    attention = d.by_role("attention", "scale", "softcap", *masks)
+    yield from _row("ATTENTION", attention, FLOATS, other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES}, **_IMAGE)
+    yield from _rows("ROTARY_EMBEDDING", _with("interleaved"), FLOATS, **_IMAGE)
+    linear = d.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule")
+    yield from _row("LINEAR_ATTENTION", linear, FLOATS, ranks=(3, 3))
+    yield from _row("CAUSAL_CONV", d.by_role("causal_convolution", "activation"), FLOATS, ranks=(3, 3))
 
-_SAMPLING = {
-    "GRID_SAMPLE": OperationRow(
-        lower=direct("grid_sample", "mode", "padding_mode", "align_corners"), dtypes=FLOATS, ranks=(4, 5)
-    ),
-    "AFFINE_GRID": OperationRow(lower=direct("affine_grid", "align_corners"), dtypes=FLOATS, ranks=(3, 3)),
-    "ROI_ALIGN": OperationRow(
-        lower=direct("roi_align", "spatial_scale", "sampling_ratio", "mode", "half_pixel"),
-        dtypes=FLOATS,
-        other_dtypes={2: INDICES},
-        ranks=(4, 4),
-    ),
-    "MAX_ROI_POOL": OperationRow(lower=direct("max_roi_pool", "spatial_scale"), dtypes=FLOATS, ranks=(4, 4)),
-    "DEFORMABLE_CONV_2D": OperationRow(
-        lower=with_filter("deformable_convolution", "offset_group"), dtypes=FLOATS, ranks=(4, 4)
-    ),
-}
 
-_SEQUENCES = {
-    "LSTM": OperationRow(
-        lower=elementwise.recurrent("lstm", "input_forget"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)
-    ),
-    "GRU": OperationRow(
-        lower=elementwise.recurrent("gru", "linear_before_reset"),
-        dtypes=FLOATS,
-        other_dtypes={4: INDICES},
-        ranks=(3, 3),
-    ),
-    "ATTENTION": OperationRow(
-        lower=elementwise.by_role(
-            "attention",
-            "scale",
-            "softcap",
-            "is_causal",
-            "offset",
-            "left_window",
-            "right_window",
-            "scores",
-            "without_keys",
-        ),
-        dtypes=FLOATS,
-        other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES},
-        ranks=(4, 4),
-    ),
-    "ROTARY_EMBEDDING": OperationRow(lower=direct("rotary_embedding", "interleaved"), dtypes=FLOATS, ranks=(4, 4)),
-    "LINEAR_ATTENTION": OperationRow(
-        lower=elementwise.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule"),
-        dtypes=FLOATS,
-        ranks=(3, 3),
-    ),
-    "CAUSAL_CONV": OperationRow(
-        lower=elementwise.by_role("causal_convolution", "activation"), dtypes=FLOATS, ranks=(3, 3)
-    ),
-    "RNN": OperationRow(lower=elementwise.recurrent("rnn"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)),
-}
+def _conversions() -> Iterator[OperationRow]:
+    yield from _row("QUANTIZE", quantized.lower_quantize, FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS)
+    yield from _row("DEQUANTIZE", quantized.lower_dequantize, _STORED | _SIXTEEN_BITS | _FOUR_BITS, results=FLOATS)
+    yield from _row("STORAGE_CAST", d.lower_assign, _STORED, moves=True)
 
-_NORMS_LOSSES_AND_SPECTRA = {
-    "RMS_NORMALIZATION": OperationRow(lower=direct("rms_normalization", "axis", "epsilon"), dtypes=FLOATS),
-    "LP_NORMALIZATION": OperationRow(lower=direct("lp_normalization", "axis", "p"), dtypes=FLOATS),
-    "MEAN_VARIANCE_NORMALIZATION": OperationRow(
-        lower=direct("mean_variance_normalization", "axes", "epsilon"), dtypes=FLOATS
-    ),
-    "NEGATIVE_LOG_LIKELIHOOD_LOSS": OperationRow(
-        lower=normalization.lower_likelihood_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
-    ),
-    "SOFTMAX_CROSS_ENTROPY_LOSS": OperationRow(
-        lower=normalization.lower_cross_entropy_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
-    ),
-    "DFT": OperationRow(lower=direct("fourier_transform", "axis", "length", "inverse", "onesided"), dtypes=FLOATS),
-    "STFT": OperationRow(
-        lower=direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided"), dtypes=FLOATS
-    ),
-}
 
-_STORED: Types = EIGHT_BITS | {DataType.INT32}
-_QUANTIZATION = {
-    "QUANTIZE": OperationRow(lower=quantized.lower_quantize, dtypes=FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS),
-    "DEQUANTIZE": OperationRow(
-        lower=quantized.lower_dequantize, dtypes=_STORED | _SIXTEEN_BITS | _FOUR_BITS, results=FLOATS
-    ),
-    "STORAGE_CAST": OperationRow(lower=elementwise.lower_assign, dtypes=_STORED, moves=True),
-}
 _QUANTIZED_PRODUCTS = {
     "CONV_2D": quantized.lower_convolution,
     "FULLY_CONNECTED": quantized.lower_fully_connected,
@@ -332,33 +269,113 @@ _QUANTIZED_PRODUCTS = {
 }
 
 
-def _with_quantized(type_: str, row: OperationRow) -> OperationRow:
-    """The row with what it does with quantized operands."""
-    if type_ in _QUANTIZED_PRODUCTS:
-        return replace(row, lower=quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[type_]), quantized=_STORED)
-    if type_ in TABULATED:
+def _with_quantized(row: OperationRow) -> OperationRow:
+    """Return a row with its limits and lowering for quantized operands."""
+    if row.type in _QUANTIZED_PRODUCTS:
+        return replace(row, lower=quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[row.type]), quantized=_STORED)
+    if row.type in TABULATED:
         return replace(row, lower=quantized.by_table(row.lower), quantized=EIGHT_BITS)
-    if type_ in MOVERS and row.moves:
+    if row.type in MOVERS and row.moves:
         return replace(row, quantized=EIGHT_BITS | _SIXTEEN_BITS, results=row.results | _SIXTEEN_BITS)
-    return replace(row, quantized=EIGHT_BITS) if type_ in REALS else row
+    return replace(row, quantized=EIGHT_BITS) if row.type in REALS else row
 
 
 _FAMILIES = (
-    _ELEMENTWISE,
-    _IMAGES,
-    _MATRIX_AND_NORMALIZATION,
-    _REDUCTIONS,
-    _MOVEMENTS,
-    _FURTHER_FUNCTIONS,
-    _POSITIONS,
-    _WINDOWS,
-    _SAMPLING,
-    _SEQUENCES,
-    _NORMS_LOSSES_AND_SPECTRA,
-    _QUANTIZATION,
+    _elementwise,
+    _windows,
+    _sampling,
+    _matrices,
+    _normalizations,
+    _along_axes,
+    _movements,
+    _sequences,
+    _conversions,
 )
-
 OPERATIONS: Mapping[str, OperationRow] = MappingProxyType(
-    {type_: _with_quantized(type_, row) for family in _FAMILIES for type_, row in family.items()}
+    {row.type: _with_quantized(row) for family in _FAMILIES for row in family()}
 )
 """Every operation that the device takes, by its type in the adapter IR."""
+
+_PARTS: Mapping[tuple[str, object], tuple[str, ...]] = {
+    ("GELU", "none"): ("ERF",),
+    ("GELU", "tanh"): ("TANH",),
+    ("HARD_SWISH", None): ("HARD_SIGMOID",),
+    ("SWISH", None): ("SIGMOID",),
+    ("LAYER_NORMALIZATION", None): ("REDUCE_MEAN", "SQRT"),
+    ("ATTENTION", None): ("MAT_MUL", "SOFTMAX"),
+}
+"""Operation and its form -> operations that it is made of: it is refused without them."""
+
+
+class OperationTable:
+    """The table of a context."""
+
+    def __init__(self, switched_off: Collection[str]) -> None:
+        self._switched_off = switched_off
+        self.rows: Mapping[str, OperationRow] = dict(sorted(OPERATIONS.items()))
+        """By operation."""
+
+    def lower(self, model: Model, operation: Operation) -> Lower | Unsupported:
+        """Return the lowering of one operation of a sound model, or why the device does not take it."""
+        verdict = judge(model, operation, self._switched_off)
+        return verdict if isinstance(verdict, Unsupported) else OPERATIONS[operation.type].lower
+
+
+def types_needed(operation: Operation) -> tuple[str, ...]:
+    """Return the adapter IR types that must not be switched off for an operation: its own first."""
+    return operation.type, *_PARTS.get((operation.type, operation.attributes.get("approximate")), ())
+
+
+def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> Verdict:
+    """Return the verdict on one operation of `model`."""
+    row = OPERATIONS.get(operation.type)
+    if row is None:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"fake_npu has no kernel for {operation.type}")
+    for needed in types_needed(operation):
+        if needed in switched_off:
+            why = "" if needed == operation.type else f", which {operation.type} needs,"
+            detail = f"{needed}{why} is switched off on this device by its option switched_off"
+            return Unsupported(Reason.SWITCHED_OFF, detail)
+    return next(_refusals(model, operation, row), SUPPORTED)
+
+
+def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator[Unsupported]:
+    """Yield everything that is wrong, nearly always nothing, the most telling first."""
+    operands = model.operands
+    inputs = [(place, operands[operand]) for place, operand in enumerate(operation.inputs) if operand != ABSENT]
+    outputs = [operands[operand] for operand in operation.outputs]
+    # A result that is not quantized is computed from the integers, not from the reals that they stand for.
+    on_integers = operation.type in REALS and outputs[0].type.quantization is None
+    for position, operand in inputs:
+        accepted = row.other_dtypes.get(position, row.dtypes)
+        if operand.type.quantization is not None and not on_integers:
+            accepted |= row.quantized
+        yield from _refused_dtype(operation, operand, accepted)
+    for operand in outputs:
+        yield from _refused_dtype(operation, operand, row.results)
+    touched = [*(operand for _, operand in inputs), *outputs]
+    yield from _refused_ranks(operation, operands[operation.inputs[0]], touched, row)
+    for operand in touched:
+        if operand.type.size == 0:
+            detail = f"{operation.type} has {operand.type} in {operand.name!r}, accepted: {NOT_EMPTY}"
+            yield Unsupported(Reason.UNSUPPORTED_TYPE, detail)
+
+
+def _refused_dtype(operation: Operation, operand: Operand, accepted: Types) -> Iterator[Unsupported]:
+    if operand.type.dtype not in accepted:
+        names = ", ".join(sorted(accepted))
+        detail = f"{operation.type} got {operand.type.dtype.value} for {operand.name!r}, accepted: {names}"
+        yield Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
+
+
+def _refused_ranks(
+    operation: Operation, first: Operand, touched: Sequence[Operand], row: OperationRow
+) -> Iterator[Unsupported]:
+    smallest, largest = row.ranks
+    if not smallest <= len(first.type.dimensions) <= largest:
+        detail = f"{operation.type} got {first.type} for {first.name!r}, accepted: rank {smallest} to {largest}"
+        yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
+    for operand in touched:
+        if len(operand.type.dimensions) > LARGEST_RANK:
+            detail = f"{operation.type} has {operand.type} in {operand.name!r}, accepted: {SMALL_RANK}"
+            yield Unsupported(Reason.UNSUPPORTED_RANK, detail)

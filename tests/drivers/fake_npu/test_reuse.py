@@ -15,8 +15,8 @@ from nnadapter.candidates.atoms import with_atoms
 from nnadapter.candidates.conversions import Conversions, converted, prepare
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
+from nnadapter.drivers.fake_npu.operations import judge
 from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, LoweringTemplate
-from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir import DataType, Lifetime, Model, ModelBuilder, Operand, OperandType
 from nnadapter.ir.operand import freeze

@@ -1,6 +1,6 @@
 from nnadapter.drivers import SUPPORTED, Reason
-from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts
 from nnadapter.ir import DataType, Model, ModelBuilder, OperandType, Quantization, QuantizedType
+from tests.drivers.fake_npu.harness import context
 
 
 def relu(*dimensions: int, dtype: DataType = DataType.FLOAT32) -> Model:
@@ -11,29 +11,29 @@ def relu(*dimensions: int, dtype: DataType = DataType.FLOAT32) -> Model:
 
 
 def test_verdicts_hold_for_other_sizes() -> None:
-    verdicts = StructureVerdicts(())
-    assert [verdicts.of(relu(size, 3)) for size in (2, 5, 2)] == [(SUPPORTED,)] * 3
+    verdicts = context()
+    assert [verdicts.supported(relu(size, 3)) for size in (2, 5, 2)] == [[SUPPORTED]] * 3
 
 
 def test_a_model_without_elements_is_refused_after_one_with_some() -> None:
-    verdicts = StructureVerdicts(())
-    assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
-    (refusal,) = verdicts.of(relu(0, 3))
+    verdicts = context()
+    assert verdicts.supported(relu(2, 3)) == [SUPPORTED]
+    (refusal,) = verdicts.supported(relu(0, 3))
     assert refusal.reason is Reason.UNSUPPORTED_TYPE
-    assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
+    assert verdicts.supported(relu(2, 3)) == [SUPPORTED]
 
 
 def test_refusals_are_judged_each_time() -> None:
-    verdicts = StructureVerdicts(("RELU",))
+    verdicts = context(switched_off=("RELU",))
     for size in (2, 3):
-        (refusal,) = verdicts.of(relu(size))
+        (refusal,) = verdicts.supported(relu(size))
         assert refusal.reason is Reason.SWITCHED_OFF
 
 
 def test_other_structures_are_judged_for_themselves() -> None:
-    verdicts = StructureVerdicts(())
-    assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
-    (refusal,) = verdicts.of(relu(2, 3, dtype=DataType.BFLOAT16))
+    verdicts = context()
+    assert verdicts.supported(relu(2, 3)) == [SUPPORTED]
+    (refusal,) = verdicts.supported(relu(2, 3, dtype=DataType.BFLOAT16))
     assert refusal.reason is Reason.UNSUPPORTED_DTYPE
 
 
@@ -44,6 +44,6 @@ def test_a_mean_of_quantized_values_is_taken_as_reals_and_refused_as_integers() 
         builder = ModelBuilder()
         x = builder.add_input("x", OperandType(DataType.INT8, (2, 3), quantization=quantization))
         made = builder.add_operation("REDUCE_MEAN", (x,), {"axes": (1,)}, quantized=[result])
-        (verdict,) = StructureVerdicts(()).of(builder.finish(made))
+        (verdict,) = context().supported(builder.finish(made))
         found.append(verdict if verdict else verdict.reason)
     assert found == [SUPPORTED, Reason.UNSUPPORTED_DTYPE]

@@ -23,13 +23,13 @@ from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.quantized_elements import to_integers
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.limits import USUAL
-from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
+from nnadapter.drivers.fake_npu.lowerings.direct import Lower
 from nnadapter.drivers.fake_npu.lowerings.images import (
     convolution_kernel,
     emit_filter,
     image_of,
     image_type,
-    place_constant_filter,
+    pack_constant_filter,
     set_image,
     window_parameters,
 )
@@ -256,7 +256,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     kernel = convolution_kernel(dimensions, group, Window(**parameters))
     if emitter.is_constant(weight):
         product.weigh(emitter.constant(weight), 0)
-        packed = place_constant_filter(emitter, kernel, product.weight(), group)
+        packed = emitter.add_constant(pack_constant_filter(kernel, product.weight(), group))
     else:
         product.count(prod(dimensions[1:]))
         packed = emit_filter(emitter, kernel, product.factor(1, emitter.tensor(weight)), group)

@@ -1,0 +1,204 @@
+"""Lowerings of operations whose operands kernels take as they are, and of those that need no or another kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isinf
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.graph import Activation
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.operations.recurrent import PARAMETERS, function_names
+from nnadapter.ir.operations.row import floats
+
+Lower = Callable[[Emitter, Operation], None]
+"""Writes the instructions of one operation and sets its outputs."""
+
+
+def activation_of(operation: Operation) -> Activation | None:
+    """Return the activation that the operation's fuse code names, or None."""
+    code: Any = operation.attributes.get("fuse_code", "none")
+    parameters: Any = operation.attributes.get("fuse_parameters")
+    return None if code == "none" else Activation(code, tuple(parameters))
+
+
+def direct(kernel: str, *parameters: str) -> Lower:
+    """Lower to one instruction with the operation's inputs, outputs, and named attributes."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        values = {name: operation.attributes[name] for name in parameters}
+        emitter.emit_operation(operation, kernel, values, activation_of(operation))
+
+    return lower
+
+
+def unary(function: str, *arguments: str) -> Lower:
+    """Lower to a row of the function table, whose arguments are the named attributes."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        _emit_unary(emitter, operation, function, *(_number(operation, name) for name in arguments))
+
+    return lower
+
+
+def _number(operation: Operation, name: str) -> float:
+    value: Any = operation.attributes[name]
+    return float(value)
+
+
+def _emit_unary(emitter: Emitter, operation: Operation, function: str, *arguments: float) -> None:
+    parameters = {"function": function, "arguments": arguments}
+    emitter.emit_operation(operation, "unary", parameters, inputs=(emitter.tensor(operation.inputs[0]),))
+
+
+def lower_assign(emitter: Emitter, operation: Operation) -> None:
+    """Give the same tensor another name."""
+    emitter.assign(operation.outputs[0], emitter.tensor(operation.inputs[0]))
+
+
+def rounding(function: str) -> Lower:
+    """Lower FLOOR, CEIL or ROUND; integers stay."""
+    lower_float = unary(function)
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        is_float = emitter.model.operands[operation.inputs[0]].type.dtype.is_floating
+        (lower_float if is_float else lower_assign)(emitter, operation)
+
+    return lower
+
+
+def lower_clip(emitter: Emitter, operation: Operation) -> None:
+    """Lower CLIP; from 0 to infinity it is a relu."""
+    minimum, maximum = _number(operation, "min"), _number(operation, "max")
+    if minimum == 0 and isinf(maximum) and maximum > 0:
+        _emit_unary(emitter, operation, "relu")
+    else:
+        _emit_unary(emitter, operation, "clip", minimum, maximum)
+
+
+def lower_gelu(emitter: Emitter, operation: Operation) -> None:
+    """Lower GELU, by erf or by tanh."""
+    _emit_unary(emitter, operation, "gelu" if operation.attributes["approximate"] == "none" else "gelu_tanh")
+
+
+def lower_cast(emitter: Emitter, operation: Operation) -> None:
+    """Lower CAST; nothing to do if the device's cells stay the same."""
+    source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
+    same = emitter.type_of(source) == result
+    emitter.assign(operation.outputs[0], source if same else emitter.emit("cast", (source,), (result,))[0])
+
+
+def lower_modulo(emitter: Emitter, operation: Operation) -> None:
+    """Lower MOD, with the sign of the divisor or, as in C's fmod, of the dividend."""
+    direct("float_modulo" if operation.attributes["fmod"] else "modulo")(emitter, operation)
+
+
+def lower_power(emitter: Emitter, operation: Operation) -> None:
+    """Lower POW; squares and square roots have kernels of their own."""
+    base, exponent = operation.inputs
+    number = _single_exponent(emitter, base, exponent)
+    if number == 2:
+        emitter.emit_operation(operation, "multiply", inputs=(emitter.tensor(base),) * 2)
+    elif number == 0.5:
+        _emit_unary(emitter, operation, "sqrt")
+    else:
+        direct("power")(emitter, operation)
+
+
+def _single_exponent(emitter: Emitter, base: int, exponent: int) -> float | None:
+    """Return the exponent if it is one constant number that keeps a floating-point base's dimensions."""
+    base_type, type_ = emitter.model.operands[base].type, emitter.model.operands[exponent].type
+    if not (emitter.is_constant(exponent) and base_type.dtype.is_floating):
+        return None
+    return float(np.ravel(emitter.constant(exponent))[0]) if type_.size == 1 and type_.rank <= base_type.rank else None
+
+
+def lower_sum(emitter: Emitter, operation: Operation) -> None:
+    """Lower SUM of any number of tensors."""
+    kernels = {1: lower_assign, 2: direct("add")}
+    kernels.get(len(operation.inputs), direct("sum"))(emitter, operation)
+
+
+def lower_eye(emitter: Emitter, operation: Operation) -> None:
+    """Lower EYE_LIKE, which reads nothing of its input."""
+    emitter.emit_operation(operation, "diagonal", {"k": operation.attributes["k"]}, inputs=())
+
+
+def lower_bit_shift(emitter: Emitter, operation: Operation) -> None:
+    """Lower BIT_SHIFT, to the left or to the right."""
+    direct(f"shift_{operation.attributes['direction']}")(emitter, operation)
+
+
+def lower_bit_cast(emitter: Emitter, operation: Operation) -> None:
+    """Lower BIT_CAST; nothing to do if the data type stays."""
+    types = [emitter.model.operands[operand].type for operand in (*operation.inputs, *operation.outputs)]
+    (lower_assign if types[0].dtype is types[1].dtype else direct("bit_cast"))(emitter, operation)
+
+
+def lower_reshape(emitter: Emitter, operation: Operation) -> None:
+    """Lower RESHAPE to a view: tensors are contiguous."""
+    dimensions = emitter.result_type(operation.outputs[0]).dimensions
+    emitter.assign(operation.outputs[0], emitter.view(emitter.tensor(operation.inputs[0]), dimensions))
+
+
+def lower_transpose(emitter: Emitter, operation: Operation) -> None:
+    """Lower TRANSPOSE."""
+    perm: Any = operation.attributes["perm"]
+    emitter.assign(operation.outputs[0], emitter.transpose(emitter.tensor(operation.inputs[0]), perm))
+
+
+def lower_expand(emitter: Emitter, operation: Operation) -> None:
+    """Lower EXPAND; a view if it only adds axes of size 1."""
+    source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
+    (lower_reshape if emitter.type_of(source).size == result.size else direct("expand"))(emitter, operation)
+
+
+def lower_concat(emitter: Emitter, operation: Operation) -> None:
+    """Lower CONCAT; nothing to do for one part."""
+    (lower_assign if len(operation.inputs) == 1 else direct("concat", "axis"))(emitter, operation)
+
+
+def with_filter(kernel: str, *more: str) -> Lower:
+    """Lower to one instruction with the roles of its inputs, the geometry of its filter, and the attributes `more`."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        parameters = {name: operation.attributes[name] for name in ("strides", "dilations", "pads", "group", *more)}
+        parameters["kernel_shape"] = emitter.model.operands[operation.inputs[1]].type.dimensions[2:]
+        _emit_by_role(emitter, operation, kernel, parameters)
+
+    return lower
+
+
+def by_role(kernel: str, *parameters: str) -> Lower:
+    """Lower to one instruction with the roles of its inputs and the named attributes."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        _emit_by_role(emitter, operation, kernel, {name: operation.attributes[name] for name in parameters})
+
+    return lower
+
+
+def recurrent(kernel: str, *parameters: str) -> Lower:
+    """Lower a recurrent layer to one instruction, with the parameters that each of its functions reads."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        attributes = operation.attributes
+        values: dict[str, Any] = {name: attributes[name] for name in ("direction", "clip", *parameters)}
+        values["functions"] = function_names(attributes)
+        for position, name in enumerate(values["functions"]):
+            values[f"arguments_{position}"] = tuple(
+                floats(attributes, f"activation_{parameter}")[position] for parameter in PARAMETERS[name]
+            )
+        _emit_by_role(emitter, operation, kernel, values)
+
+    return lower
+
+
+def _emit_by_role(emitter: Emitter, operation: Operation, kernel: str, values: Mapping[str, Any]) -> None:
+    roles = zip(schema_of(operation.type).inputs, operation.inputs, strict=False)
+    tensors = {role.name: emitter.tensor(operand) for role, operand in roles if operand != ABSENT}
+    emitter.emit_operation(operation, kernel, {"roles": tuple(tensors), **values}, inputs=tuple(tensors.values()))
