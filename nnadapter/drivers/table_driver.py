@@ -62,10 +62,6 @@ class TableDriver(Driver):
     """What holds for every operation, in words."""
     profile: ClassVar[Profile | None] = None
     """How fast the device is."""
-    memory_bytes: ClassVar[int | None] = None
-    """Size of the device's memory, if it is limited."""
-    checks_indices: ClassVar[bool] = False
-    """Whether programs check indices and lengths before they read memory by them."""
     lowerings: ClassVar[Sequence[Lowers]] = ()
     """Functions with the decorator `lowers` that are not methods of the class, from other files say."""
     option_values: OptionValues = MappingProxyType({})
@@ -145,8 +141,6 @@ class TableDevice(Device):
             operations=OperationRows(self._operations),
             limits=of.limits,
             profile=of.profile,
-            memory_bytes=of.memory_bytes,
-            checks_indices=of.checks_indices,
         )
 
     def create_context(self, options: OptionValues) -> Context:

@@ -6,11 +6,13 @@ Modules that handle models are imported when a model is judged or compiled: a pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.capability import (
+    Capability,
     DeviceInfo,
     DeviceType,
     DynamicShapes,
@@ -43,8 +45,6 @@ class FakeNpuDriver(TableDriver):
     dynamic_shapes = DynamicShapes.ANY
     options = OPTIONS
     limits = LIMITS
-    checks_indices = True
-    memory_bytes = DEFAULT_MEMORY_BYTES
 
     def open(self, device_id: str) -> Device:
         if device_id not in ("", "0"):
@@ -80,6 +80,10 @@ class FakeNpuDevice(TableDevice):
         super().__init__(driver_type)
         self._memory = DeviceMemory(DEFAULT_MEMORY_BYTES)
         self._waits = Waits()
+
+    @cached_property
+    def capability(self) -> Capability:
+        return replace(super().capability, checks_indices=True, memory_bytes=DEFAULT_MEMORY_BYTES)
 
     def create_context(self, options: OptionValues) -> Context:
         return FakeNpuContext(self._driver(options), self._memory)
