@@ -5,6 +5,8 @@ from __future__ import annotations
 from nnadapter.converters import (  # noqa: F401  importing a family registers its converters
     attention,
     convolution,
+    counterparts,
+    custom,
     elementwise,
     indexing,
     linear_algebra,

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.context import (
+    ConversionContext,
+)
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.registry import exporter
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
@@ -14,6 +16,10 @@ from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import schema_defaults
 from partition.verdict import Reason, Unsupported
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
+
 
 Answer = Callable[
     [OnnxNode, int, Mapping[str, object], Sequence[OperandType | None], tuple[OperandType, ...] | None],
@@ -99,3 +105,11 @@ def _declared(context: ConversionContext, node: OnnxNode) -> tuple[OperandType, 
         return tuple(_with_static_sizes(context.declared(name)) for name in node.outputs if name)
     except Refusal:
         return None
+
+
+@exporter(CUSTOM)
+def export_custom(write: NodeWriter) -> Sequence[str]:
+    """CUSTOM: its op, of its domain and version, with the node's own inputs and attributes."""
+    call = CustomCall.of(write.operation.attributes)
+    names = [name or "" for name in call.spread(write.inputs)]
+    return write.of_version(call.domain, call.op_type, call.since_version, names, len(call.outputs), call.attributes)

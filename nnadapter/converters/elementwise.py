@@ -2,88 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.registry import Converter, converter
+from nnadapter.converters.context import (
+    ConversionContext,
+)
+from nnadapter.converters.registry import Converter, converter, exporter
 from nnadapter.ir.operand import Array, DataType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.operand_checks import integer_range
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
-_PLAIN: Mapping[str, tuple[str, tuple[int, ...]]] = {
-    "Abs": ("ABS", (6, 13)),
-    "Ceil": ("CEIL", (6, 13)),
-    "Cos": ("COS", (7, 22)),
-    "Erf": ("ERF", (9, 13)),
-    "Exp": ("EXP", (6, 13)),
-    "Floor": ("FLOOR", (6, 13)),
-    "Identity": ("ASSIGN", (1, 13, 14, 16, 19, 21, 23, 24, 25)),
-    "Log": ("LOG", (6, 13)),
-    "Mish": ("MISH", (18, 22)),
-    "Neg": ("NEG", (6, 13)),
-    "Not": ("NOT", (1,)),
-    "Reciprocal": ("RECIPROCAL", (6, 13)),
-    "Relu": ("RELU", (6, 13, 14)),
-    "Round": ("ROUND", (11, 22)),
-    "Sigmoid": ("SIGMOID", (6, 13)),
-    "Sign": ("SIGN", (9, 13)),
-    "Sin": ("SIN", (7, 22)),
-    "Softplus": ("SOFTPLUS", (1, 22)),
-    "Softsign": ("SOFTSIGN", (1, 22)),
-    "Sqrt": ("SQRT", (6, 13)),
-    "Tanh": ("TANH", (6, 13)),
-}
-"""Ops without attributes whose versions differ in data types alone."""
-
-_PARAMETRIC: Mapping[str, tuple[str, tuple[int, ...], Mapping[str, float]]] = {
-    "Elu": ("ELU", (6, 22), {"alpha": 1.0}),
-    "HardSigmoid": ("HARD_SIGMOID", (6, 22), {"alpha": 0.2, "beta": 0.5}),
-    "LeakyRelu": ("LEAKY_RELU", (6, 16), {"alpha": 0.01}),
-    # The defaults are those of the ONNX schema, to its last digit.
-    "Selu": ("SELU", (6, 22), {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
-    "Swish": ("SWISH", (24,), {"alpha": 1.0}),
-}
-"""Ops with numbers for attributes, of the same name on both sides, and their defaults."""
-
-
-def _plain(type_: str) -> Converter:
-    def convert_plain(context: ConversionContext, node: OnnxNode) -> None:
-        context.add(type_, (context.operand(node.input(0)),), outputs=node.outputs)
-
-    return convert_plain
-
-
-def _parametric(type_: str, defaults: Mapping[str, float]) -> Converter:
-    def convert_parametric(context: ConversionContext, node: OnnxNode) -> None:
-        attributes = {name: node.number(name, default) for name, default in defaults.items()}
-        context.add(type_, (context.operand(node.input(0)),), attributes, node.outputs)
-
-    return convert_parametric
-
-
-for _activation_op, (_activation_type, _activation_versions) in _PLAIN.items():
-    converter(_activation_op, *_activation_versions)(_plain(_activation_type))
-for _activation_op, (_activation_type, _activation_versions, _activation_defaults) in _PARAMETRIC.items():
-    converter(_activation_op, *_activation_versions)(_parametric(_activation_type, _activation_defaults))
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("HardSwish", 14, 22)
 def convert_hard_swish(context: ConversionContext, node: OnnxNode) -> None:
     """HardSwish: x * max(0, min(1, x / 6 + 0.5)). Source: ONNX HardSwish-14."""
     context.add("HARD_SWISH", (context.operand(node.input(0)),), {"alpha": 1 / 6, "beta": 0.5}, node.outputs)
-
-
-@converter("Gelu", 20)
-def convert_gelu(context: ConversionContext, node: OnnxNode) -> None:
-    """Gelu, exact or by tanh. Source: ONNX Gelu-20."""
-    attributes = {"approximate": node.text("approximate", "none")}
-    context.add("GELU", (context.operand(node.input(0)),), attributes, node.outputs)
 
 
 @converter("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
@@ -164,36 +107,6 @@ def _copy_with_mask(context: ConversionContext, node: OnnxNode, filled_with: int
         context.add("EXPAND", (value,), {"shape": context.dimensions(node.input(0))}, node.outputs[1:2])
 
 
-_BINARY: Mapping[str, tuple[str, tuple[int, ...]]] = {
-    "Add": ("ADD", (7, 13, 14)),
-    "And": ("AND", (7,)),
-    "Div": ("DIV", (7, 13, 14)),
-    "Equal": ("EQUAL", (7, 11, 13, 19)),
-    "Greater": ("GREATER", (7, 9, 13)),
-    "GreaterOrEqual": ("GREATER_EQUAL", (12, 16)),
-    "Less": ("LESS", (7, 9, 13)),
-    "LessOrEqual": ("LESS_EQUAL", (12, 16)),
-    "Mul": ("MUL", (7, 13, 14)),
-    "Or": ("OR", (7,)),
-    "PRelu": ("PRELU", (7, 9, 16)),
-    "Pow": ("POW", (7, 12, 13, 15)),
-    "Sub": ("SUB", (7, 13, 14)),
-    "Xor": ("XOR", (7,)),
-}
-"""Ops of two inputs without attributes whose versions differ in data types alone."""
-
-
-def _binary(type_: str) -> Converter:
-    def convert_binary(context: ConversionContext, node: OnnxNode) -> None:
-        context.add(type_, (context.operand(node.input(0)), context.operand(node.input(1))), outputs=node.outputs)
-
-    return convert_binary
-
-
-for _op_type, (_type, _versions) in _BINARY.items():
-    converter(_op_type, *_versions)(_binary(_type))
-
-
 @converter("Mod", 10, 13, 28)
 def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
     """Mod; floored on floating-point numbers since version 28 alone, spelled out. Source: ONNX Mod-28."""
@@ -220,13 +133,6 @@ def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y
     (there,) = context.add("NOT", context.add("EQUAL", (remainder, zero)))
     (moved,) = context.add("ADD", (remainder, y))
     context.add("WHERE", (*context.add("AND", (differs, there)), moved, remainder), outputs=node.outputs)
-
-
-@converter("Where", 9, 16)
-def convert_where(context: ConversionContext, node: OnnxNode) -> None:
-    """Where. Source: ONNX Where-16."""
-    inputs = tuple(context.operand(node.input(position)) for position in range(3))
-    context.add("WHERE", inputs, outputs=node.outputs)
 
 
 def _extreme(type_: str, context: ConversionContext, node: OnnxNode) -> None:
@@ -289,48 +195,6 @@ for _op_type, (_convert, _versions) in _VARIADIC.items():
     converter(_op_type, 6)(_of_one_shape(_convert))
 
 
-_FUNCTIONS: Mapping[str, tuple[str, tuple[int, ...], Mapping[str, float]]] = {
-    "Acos": ("ACOS", (7, 22), {}),
-    "Acosh": ("ACOSH", (9, 22), {}),
-    "Asin": ("ASIN", (7, 22), {}),
-    "Asinh": ("ASINH", (9, 22), {}),
-    "Atan": ("ATAN", (7, 22), {}),
-    "Atanh": ("ATANH", (9, 22), {}),
-    "Celu": ("CELU", (12, 28), {"alpha": 1.0}),
-    "Cosh": ("COSH", (9, 22), {}),
-    "IsNaN": ("IS_NAN", (9, 13, 20), {}),
-    "Shrink": ("SHRINK", (9,), {"bias": 0.0, "lambd": 0.5}),
-    "Sinh": ("SINH", (9, 22), {}),
-    "SwiGLU": ("SWIGLU", (28,), {"alpha": 1.0}),
-    "Tan": ("TAN", (7, 22), {}),
-    "ThresholdedRelu": ("THRESHOLDED_RELU", (10, 22), {"alpha": 1.0}),
-}
-"""Ops whose versions differ in data types alone, and the defaults of their numbers, of the same name on both sides."""
-
-
-def _function(type_: str, count: int, defaults: Mapping[str, float]) -> Converter:
-    def convert_function(context: ConversionContext, node: OnnxNode) -> None:
-        attributes: dict[str, AttributeValue] = {name: node.number(name, value) for name, value in defaults.items()}
-        inputs = [context.operand(node.input(position)) for position in range(count)]
-        context.add(type_, inputs, attributes, node.outputs)
-
-    return convert_function
-
-
-for _function_op, (_function_type, _function_versions, _function_defaults) in _FUNCTIONS.items():
-    converter(_function_op, *_function_versions)(
-        _function(_function_type, 2 if _function_type == "SWIGLU" else 1, _function_defaults)
-    )
-
-
-@converter("IsInf", 10, 20)
-def convert_is_inf(context: ConversionContext, node: OnnxNode) -> None:
-    """IsInf, of either sign or both. Source: ONNX IsInf-20."""
-    signs = ("detect_negative", "detect_positive")
-    attributes: dict[str, AttributeValue] = {name: bool(node.integer(name, 1)) for name in signs}
-    context.add("IS_INF", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
 @converter("CastLike", 15, 19, 21, 23, 24, 25)
 def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
     """CastLike: a cast to the data type of the second input, of which nothing else is read.
@@ -340,27 +204,6 @@ def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
     target = context.type_of(node.input(1)).dtype.value
     check_saturation(node, target)
     context.add("CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
-
-
-_BITWISE: Mapping[str, tuple[str, int]] = {
-    "BitwiseAnd": ("BITWISE_AND", 2),
-    "BitwiseNot": ("BITWISE_NOT", 1),
-    "BitwiseOr": ("BITWISE_OR", 2),
-    "BitwiseXor": ("BITWISE_XOR", 2),
-}
-"""How each is called in the adapter IR, and how many inputs it has."""
-
-
-def _bitwise(type_: str, count: int) -> Converter:
-    def convert_bitwise(context: ConversionContext, node: OnnxNode) -> None:
-        inputs = [context.operand(node.input(position)) for position in range(count)]
-        context.add(type_, inputs, outputs=node.outputs)
-
-    return convert_bitwise
-
-
-for _bitwise_op, (_bitwise_type, _count) in _BITWISE.items():
-    converter(_bitwise_op, 18)(_bitwise(_bitwise_type, _count))
 
 
 @converter("BitShift", 11, 28)
@@ -385,3 +228,177 @@ def convert_bit_cast(context: ConversionContext, node: OnnxNode) -> None:
     if target not in DataType.__members__.values():
         raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute 'to' of BitCast is {target}, which no operand can have")
     context.add("BIT_CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
+
+
+def clip(write: NodeWriter, x: str, low: float, high: float) -> str:
+    """Clip, with bounds of an integer kept within its range. Source: ONNX Clip-13."""
+    dtype = write.dtype_of(x) or DataType.FLOAT32
+    bounds = [_bound(write, limit, dtype) if np.isfinite(limit) else "" for limit in (low, high)]
+    return write.node("Clip", x, *bounds)
+
+
+def _bound(write: NodeWriter, limit: float, dtype: DataType) -> str:
+    if dtype.is_floating:
+        return write.number(limit, dtype)
+    smallest, largest = integer_range(dtype)
+    return write.number(min(max(int(limit), smallest), largest), dtype)
+
+
+def _scaled(write: NodeWriter, x: str, factor: float) -> str:
+    dtype = write.dtype_of(x) or DataType.FLOAT32
+    return x if factor == 1 else write.node("Mul", x, write.number(factor, dtype))
+
+
+def swish(write: NodeWriter, x: str, alpha: float = 1.0) -> str:
+    """X * sigmoid(alpha * x): in two ops, since ONNX Runtime has no kernel for Swish-24."""
+    return write.node("Mul", x, write.node("Sigmoid", _scaled(write, x, alpha)))
+
+
+def hard_swish(write: NodeWriter, x: str, alpha: float, beta: float) -> str:
+    """HardSwish where the numbers are ONNX's own, else two ops. Source: ONNX HardSwish-14."""
+    if (np.float32(alpha), beta) == (np.float32(1 / 6), 0.5):
+        return write.node("HardSwish", x)
+    return write.node("Mul", x, write.node("HardSigmoid", x, alpha=alpha, beta=beta))
+
+
+FUSED: Mapping[str, Callable[..., str]] = {
+    "relu": lambda write, x: write.node("Relu", x),
+    "clip": clip,
+    "sigmoid": lambda write, x: write.node("Sigmoid", x),
+    "hard_sigmoid": lambda write, x, alpha, beta: write.node("HardSigmoid", x, alpha=alpha, beta=beta),
+    "hard_swish": hard_swish,
+    "tanh": lambda write, x: write.node("Tanh", x),
+    "leaky_relu": lambda write, x, alpha: write.node("LeakyRelu", x, alpha=alpha),
+    "gelu": lambda write, x: write.node("Gelu", x),
+    "gelu_tanh": lambda write, x: write.node("Gelu", x, approximate="tanh"),
+    "swish": swish,
+}
+"""What `fuse_code` names, called with `fuse_parameters`."""
+
+
+@exporter("CEIL", "FLOOR", "ROUND")
+def export_rounding(write: NodeWriter) -> str:
+    """CEIL, FLOOR and ROUND; integers are what they are. Source: ONNX Ceil-13, Floor-13, Round-22."""
+    op_type = write.operation.type.capitalize() if write.type.dtype.is_floating else "Identity"
+    return write.node(op_type, write.inputs[0])
+
+
+@exporter("CLIP")
+def export_clip(write: NodeWriter) -> str:
+    """CLIP; a bound that is infinite is left out. Source: ONNX Clip-13."""
+    return clip(write, write.inputs[0], write.operation.attributes["min"], write.operation.attributes["max"])  # type: ignore[arg-type]
+
+
+@exporter("SWISH")
+def export_swish(write: NodeWriter) -> str:
+    """SWISH: see `swish`."""
+    return swish(write, write.inputs[0], write.operation.alpha)
+
+
+@exporter("HARD_SWISH")
+def export_hard_swish(write: NodeWriter) -> str:
+    """HARD_SWISH: see `hard_swish`."""
+    return hard_swish(write, write.inputs[0], write.operation.alpha, write.operation.beta)
+
+
+@exporter("CAST")
+def export_cast(write: NodeWriter) -> str:
+    """CAST. Source: ONNX Cast-24."""
+    return write.node("Cast", write.inputs[0], to=DataType(write.operation.to))
+
+
+@exporter("BIT_CAST")
+def export_bit_cast(write: NodeWriter) -> str:
+    """BIT_CAST. Source: ONNX BitCast-26."""
+    return write.node("BitCast", write.inputs[0], to=DataType(write.operation.to))
+
+
+@exporter("RSQRT")
+def export_rsqrt(write: NodeWriter) -> str:
+    """RSQRT, for which ONNX has no op: the reciprocal of the root."""
+    return write.node("Reciprocal", write.node("Sqrt", write.inputs[0]))
+
+
+@exporter("SQUARE")
+def export_square(write: NodeWriter) -> str:
+    """SQUARE, for which ONNX has no op: a product with itself."""
+    return write.node("Mul", write.inputs[0], write.inputs[0])
+
+
+@exporter("CELU")
+def export_celu(write: NodeWriter) -> str:
+    """CELU by Elu, which has more data types than Celu of opset 24: alpha * elu(x / alpha).
+
+    For an alpha below 0, of which Elu would see the other half, as CELU is defined. Source: ONNX Celu-28.
+    """
+    x, dtype = write.inputs[0], write.type.dtype
+    alpha = write.number(write.operation.alpha, dtype)
+    if write.operation.alpha > 0:
+        return write.node("Mul", write.node("Elu", write.node("Div", x, alpha)), alpha)
+    zero, one = (write.number(number, dtype) for number in (0, 1))
+    raised = write.node("Sub", write.node("Exp", write.node("Div", x, alpha)), one)
+    below = write.node("Min", write.node("Mul", raised, alpha), zero)
+    return write.node("Add", write.node("Max", x, zero), below)
+
+
+@exporter("SWIGLU")
+def export_swiglu(write: NodeWriter) -> str:
+    """SWIGLU spelled out, since ONNX Runtime has no kernel for SwiGLU-28: gate * sigmoid(alpha * gate) * value."""
+    gate, value = write.inputs
+    return write.node("Mul", swish(write, gate, write.operation.alpha), value)
+
+
+@exporter("SUM")
+def export_sum(write: NodeWriter) -> str:
+    """SUM; of integers, which ONNX's Sum does not take, as additions. Source: ONNX Sum-13."""
+    if write.type.dtype.is_floating:
+        return write.node("Sum", *write.inputs)
+    total, *rest = write.inputs
+    for name in rest:
+        total = write.node("Add", total, name)
+    return total
+
+
+@exporter("NOT_EQUAL")
+def export_not_equal(write: NodeWriter) -> str:
+    """NOT_EQUAL, for which ONNX has no op."""
+    return write.node("Not", write.node("Equal", *write.inputs))
+
+
+@exporter("MOD")
+def export_mod(write: NodeWriter) -> str:
+    """MOD; the floored remainder of reals, which Mod has from version 28 on, spelled out. Source: ONNX Mod-13."""
+    x, y = write.inputs
+    if write.operation.fmod or not write.type.dtype.is_floating:
+        return write.node("Mod", x, y, fmod=write.operation.fmod)
+    remainder = write.node("Mod", x, y, fmod=True)
+    return write.node("Where", _rounds_up(write, remainder, y), write.node("Add", remainder, y), remainder)
+
+
+def _rounds_up(write: NodeWriter, remainder: str, y: str) -> str:
+    """Where a quotient that was cut toward zero is above the one that is rounded down."""
+    zero = write.number(0, write.type.dtype)
+    signs = [write.node("Less", name, zero) for name in (remainder, y)]
+    return write.node("And", write.node("Xor", *signs), write.node("Not", write.node("Equal", remainder, zero)))
+
+
+@exporter("FLOOR_DIV")
+def export_floor_div(write: NodeWriter) -> str:
+    """FLOOR_DIV, for which ONNX has no op: Div, and one less where it cut a negative quotient."""
+    x, y = write.inputs
+    dtype, quotient = write.type.dtype, write.node("Div", x, y)
+    if dtype.is_floating:
+        return write.node("Floor", quotient)
+    if dtype.value.startswith("u"):
+        return quotient
+    remainder = write.node("Sub", x, write.node("Mul", quotient, y))
+    less = write.node("Sub", quotient, write.number(1, dtype))
+    return write.node("Where", _rounds_up(write, remainder, y), less, quotient)
+
+
+@exporter("BIT_SHIFT")
+def export_bit_shift(write: NodeWriter) -> str:
+    """BIT_SHIFT; of signed integers in opset 28, which brings them. Source: ONNX BitShift-28."""
+    signed = not write.type.dtype.value.startswith("u")
+    direction = write.operation.direction.upper()
+    return write.node("BitShift", *write.inputs, opset=28 if signed else 0, direction=direction)

@@ -2,124 +2,37 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import ConversionContext, normalize_axis, required_integers
-from nnadapter.converters.registry import converter
+from nnadapter.converters.context import (
+    ConversionContext,
+    constant_integers,
+    normalize_axes,
+    normalize_axis,
+    required_integers,
+)
+from nnadapter.converters.registry import converter, exporter
+from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.symbolic_numbers import symbolic_max, symbolic_min
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
 
-def _gather(type_: str, context: ConversionContext, node: OnnxNode) -> None:
+
+@converter("Gather", 1, 11, 13)
+@converter("GatherElements", 11, 13)
+def convert_gather(context: ConversionContext, node: OnnxNode) -> None:
+    """Gather and GatherElements. Source: ONNX Gather-13, GatherElements-13."""
     inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
-    context.add(type_, inputs, {"axis": _axis(context, node, 0)}, node.outputs)
-
-
-def _argument(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """`select_last_index` exists since version 12."""
-    attributes: dict[str, AttributeValue] = {
-        "axis": _axis(context, node, 0),
-        "keepdims": bool(node.integer("keepdims", 1)),
-        "select_last_index": bool(node.integer("select_last_index", 0)),
-    }
-    context.add(type_, (context.operand(node.input(0)),), attributes, node.outputs)
-
-
-def _axis(context: ConversionContext, node: OnnxNode, default: int) -> int:
-    return normalize_axis(node, node.integer("axis", default), len(context.dimensions(node.input(0))))
-
-
-converter("Gather", 1, 11, 13)(partial(_gather, "GATHER"))
-converter("GatherElements", 11, 13)(partial(_gather, "GATHER_ELEMENTS"))
-converter("ArgMax", 1, 11, 12, 13)(partial(_argument, "ARG_MAX"))
-converter("ArgMin", 1, 11, 12, 13)(partial(_argument, "ARG_MIN"))
-
-
-@converter("TopK", 1)
-def convert_top_k_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """TopK with k in an attribute: the largest, sorted. Source: ONNX TopK-1."""
-    _add_top_k(context, node, node.integer("k"))
-
-
-@converter("TopK", 10, 11, 24)
-def convert_top_k(context: ConversionContext, node: OnnxNode) -> None:
-    """TopK with k in an input; `largest` and `sorted` exist since version 11. Source: ONNX TopK-11."""
-    (k,) = _one(context, node, 1)
-    _add_top_k(context, node, k)
-
-
-def _add_top_k(context: ConversionContext, node: OnnxNode, k: int) -> None:
-    attributes: dict[str, AttributeValue] = {
-        "k": k,
-        "axis": _axis(context, node, -1),
-        "largest": bool(node.integer("largest", 1)),
-        "sorted": bool(node.integer("sorted", 1)),
-    }
-    context.add("TOP_K", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
-@converter("CumSum", 11, 14)
-def convert_cum_sum(context: ConversionContext, node: OnnxNode) -> None:
-    """CumSum with a constant axis. Source: ONNX CumSum-14."""
-    (axis,) = _one(context, node, 1)
-    attributes: dict[str, AttributeValue] = {
-        "axis": normalize_axis(node, axis, len(context.dimensions(node.input(0)))),
-        "exclusive": bool(node.integer("exclusive", 0)),
-        "reverse": bool(node.integer("reverse", 0)),
-    }
-    context.add("CUM_SUM", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
-def _one(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int]:
-    values = required_integers(context, node, position)
-    if len(values) != 1:
-        raise Refusal(
-            Reason.INVALID_NODE, f"input {position} of {node.op_type} is {list(values)}; expected one integer"
-        )
-    return (values[0],)
-
-
-@converter("GatherND", 11, 12, 13)
-def convert_gather_nd(context: ConversionContext, node: OnnxNode) -> None:
-    """GatherND; `batch_dims` exists since version 12. Source: ONNX GatherND-13."""
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
-    context.add("GATHER_ND", inputs, {"batch_dims": node.integer("batch_dims", 0)}, node.outputs)
-
-
-@converter("Scatter", 9)
-@converter("ScatterElements", 11, 13, 16, 18)
-def convert_scatter_elements(context: ConversionContext, node: OnnxNode) -> None:
-    """ScatterElements, and Scatter as it was called until version 11 took it away. Source: ONNX ScatterElements-18.
-
-    `reduction` exists since version 16.
-    """
-    attributes: dict[str, AttributeValue] = {
-        "axis": _named_axis(context, node, "axis", 0),
-        "reduction": node.text("reduction", "none"),
-    }
-    context.add("SCATTER_ELEMENTS", _operands(context, node), attributes, node.outputs)
-
-
-@converter("ScatterND", 11, 13, 16, 18)
-def convert_scatter_nd(context: ConversionContext, node: OnnxNode) -> None:
-    """ScatterND; `reduction` exists since version 16. Source: ONNX ScatterND-18."""
-    context.add("SCATTER_ND", _operands(context, node), {"reduction": node.text("reduction", "none")}, node.outputs)
-
-
-@converter("TensorScatter", 24)
-def convert_tensor_scatter(context: ConversionContext, node: OnnxNode) -> None:
-    """TensorScatter. Source: ONNX TensorScatter-24."""
-    attributes: dict[str, AttributeValue] = {
-        "axis": _named_axis(context, node, "axis", -2),
-        "mode": node.text("mode", "linear"),
-    }
-    indices = (context.operand(node.input(2)),) if node.input(2) else ()
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)), *indices)
-    context.add("TENSOR_SCATTER", inputs, attributes, node.outputs)
+    axis = normalize_axis(node, node.integer("axis", 0), len(context.dimensions(node.input(0))))
+    context.add("GATHER" if node.op_type == "Gather" else "GATHER_ELEMENTS", inputs, {"axis": axis}, node.outputs)
 
 
 @converter("OneHot", 9, 11, 28)
@@ -150,21 +63,161 @@ def _depth(context: ConversionContext, node: OnnxNode) -> int:
     return values[0]
 
 
-@converter("ReverseSequence", 10, 28)
-def convert_reverse_sequence(context: ConversionContext, node: OnnxNode) -> None:
-    """ReverseSequence. Source: ONNX ReverseSequence-10."""
+@converter("Slice", 1)
+def convert_slice_attributes(context: ConversionContext, node: OnnxNode) -> None:
+    """Slice with everything in attributes, and no steps. Source: ONNX Slice-1."""
+    starts, ends = node.integers("starts"), node.integers("ends")
+    if starts is None or ends is None:
+        raise Refusal(Reason.INVALID_NODE, "attributes 'starts' and 'ends' of Slice must both be there")
+    _slice(context, node, starts, ends, node.integers("axes"), None)
+
+
+@converter("Slice", 10, 11, 13)
+def convert_slice(context: ConversionContext, node: OnnxNode) -> None:
+    """Slice with everything in constant inputs. Source: ONNX Slice-13."""
+    starts, ends = required_integers(context, node, 1), required_integers(context, node, 2)
+    _slice(context, node, starts, ends, constant_integers(context, node, 3), constant_integers(context, node, 4))
+
+
+def _slice(
+    context: ConversionContext,
+    node: OnnxNode,
+    starts: tuple[int, ...],
+    ends: tuple[int, ...],
+    axes: tuple[int, ...] | None,
+    steps: tuple[int, ...] | None,
+) -> None:
+    dimensions = context.dimensions(node.input(0))
+    axes = normalize_axes(node, range(len(starts)) if axes is None else axes, len(dimensions))
+    steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"Slice has starts {list(starts)}, ends {list(ends)}, axes {list(axes)}, steps {list(steps)}; "
+            "expected lists of one length and no step of 0",
+        )
+    spans = [
+        resolve_slice(dimensions[axis], start, end, step)
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
+    ]
     attributes: dict[str, AttributeValue] = {
-        "batch_axis": _named_axis(context, node, "batch_axis", 1),
-        "time_axis": _named_axis(context, node, "time_axis", 0),
+        "starts": tuple(start for start, _ in spans),
+        "ends": tuple(end for _, end in spans),
+        "axes": axes,
+        "steps": steps,
     }
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
-    context.add("REVERSE_SEQUENCE", inputs, attributes, node.outputs)
+    context.add("SLICE", (context.operand(node.input(0)),), attributes, node.outputs)
 
 
-def _named_axis(context: ConversionContext, node: OnnxNode, name: str, default: int) -> int:
-    return normalize_axis(node, node.integer(name, default), len(context.dimensions(node.input(0))))
+def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """Return a start and an end for which Python's slice of an axis of `size` elements is what ONNX means.
+
+    1. Negative values count from the end of the axis.
+    2. What lies outside the axis is moved to its nearer border; backwards that border may lie before the first
+       element, which is written as `-(size + 1)`.
+
+    Source: ONNX Slice-13.
+    """
+    start, end = (value + size if value < 0 else value for value in (start, end))
+    if step > 0:
+        return symbolic_min(symbolic_max(start, 0), size), symbolic_min(symbolic_max(end, 0), size)
+    if size == 0:
+        return 0, 0
+    end = symbolic_min(symbolic_max(end, -1), size - 1)
+    return symbolic_min(symbolic_max(start, 0), size - 1), -(size + 1) if end == -1 else end
 
 
-def _operands(context: ConversionContext, node: OnnxNode) -> tuple[int, int, int]:
-    first, indices, updates = (context.operand(node.input(position)) for position in range(3))
-    return first, indices, updates
+@converter("Pad", 2)
+def convert_pad_attributes(context: ConversionContext, node: OnnxNode) -> None:
+    """Pad with everything in attributes. Source: ONNX Pad-2."""
+    _pad(context, node, node.integers("pads") or (), node.number("value", 0.0))
+
+
+@converter("Pad", 11, 13, 18, 19, 21, 23, 24, 25)
+def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
+    """Pad with everything in constant inputs; axes exist since version 18, mode wrap since 19. Source: ONNX Pad-19."""
+    rank = len(context.dimensions(node.input(0)))
+    pads, axes = required_integers(context, node, 1), constant_integers(context, node, 3)
+    if axes is not None:
+        pads = _spread_pads(node, pads, normalize_axes(node, axes, rank), rank)
+    _pad(context, node, pads, _fill(context.optional_constant(node, 2)))
+
+
+def _spread_pads(node: OnnxNode, pads: Sequence[int], axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return pads of all axes from those of some; pads = [begin of every axis…, end of every axis…]."""
+    if len(pads) != 2 * len(axes):
+        raise Refusal(Reason.INVALID_NODE, f"Pad has pads {list(pads)} for axes {list(axes)}; expected two per axis")
+    complete = [0] * (2 * rank)
+    for position, axis in enumerate(axes):
+        complete[axis], complete[rank + axis] = pads[position], pads[len(axes) + position]
+    return tuple(complete)
+
+
+def _fill(value: Array | None) -> float:
+    if value is None or value.size == 0:
+        return 0.0
+    fill = float(value.reshape(-1)[0])
+    if value.dtype.kind in "iu" and int(fill) != int(value.reshape(-1)[0]):
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"input 'constant_value' of Pad is {value}; expected one that float64 can hold",
+        )
+    return fill
+
+
+def _pad(context: ConversionContext, node: OnnxNode, pads: tuple[int, ...], value: float) -> None:
+    attributes: dict[str, AttributeValue] = {"mode": node.text("mode", "constant"), "pads": pads, "value": value}
+    context.add("PAD", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+@converter("CenterCropPad", 18)
+def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
+    """CenterCropPad to a constant shape, as one PAD of which negative pads crop. Source: ONNX CenterCropPad-18.
+
+    Of an odd number of elements, the larger half is cropped or padded at the end.
+    """
+    dimensions = context.dimensions(node.input(0))
+    rank, axes_attribute = len(dimensions), node.integers("axes")
+    axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
+    wanted = required_integers(context, node, 1)
+    if len(wanted) != len(axes):
+        raise Refusal(
+            Reason.INVALID_NODE, f"CenterCropPad has shape {list(wanted)} for axes {list(axes)}; expected one per axis"
+        )
+    pads = [0] * (2 * rank)
+    for axis, size in zip(axes, wanted, strict=True):
+        more, less = symbolic_max(size - dimensions[axis], 0), symbolic_min(size - dimensions[axis], 0)
+        begin = more // 2 - (-less) // 2
+        pads[axis], pads[rank + axis] = begin, more + less - begin
+    context.add("PAD", (context.operand(node.input(0)),), {"mode": "constant", "pads": tuple(pads)}, node.outputs)
+
+
+@exporter("SLICE")
+def export_slice(write: NodeWriter) -> str:
+    """SLICE; Python's slices are ONNX's, and one of no axes is a copy. Source: ONNX Slice-13."""
+    of = write.operation
+    if not of.axes:
+        return write.node("Identity", write.inputs[0])
+    lists = (write.integers(*values) for values in (of.starts, of.ends, of.axes, of.steps))
+    return write.node("Slice", write.inputs[0], *lists)
+
+
+@exporter("PAD")
+def export_pad(write: NodeWriter) -> str:
+    """PAD. Source: ONNX Pad-24."""
+    of = write.operation
+    if not write.type.rank:
+        return write.node("Identity", write.inputs[0])
+    value = ""
+    if of.mode == "constant":
+        value = write.constant(np.array(of.value).astype(write.type.dtype.array_type))
+    return write.node("Pad", write.inputs[0], write.integers(*of.pads), value, mode=of.mode)
+
+
+@exporter("ONE_HOT")
+def export_one_hot(write: NodeWriter) -> str:
+    """ONE_HOT. Source: ONNX OneHot-11."""
+    indices, values = write.inputs
+    depth = write.number(write.operation.depth, DataType.INT64)
+    indices = write.cast(indices, DataType.INT64)
+    return write.node("OneHot", indices, depth, values, axis=write.operation.axis)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from nnadapter.converters.context import ConversionContext, constant_integers
-from nnadapter.converters.registry import converter
+from nnadapter.converters.context import (
+    ConversionContext,
+    constant_integers,
+)
+from nnadapter.converters.registry import converter, exporter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import MICROSOFT
 from partition.verdict import Reason
 
-
-@converter("MatMul", 1, 9, 13)
-def convert_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
-    """MatMul. Source: ONNX MatMul-13."""
-    context.add("MAT_MUL", (context.operand(node.input(0)), context.operand(node.input(1))), outputs=node.outputs)
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("Gemm", 7, 9, 11, 13)
@@ -131,12 +135,6 @@ def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) ->
     context.add("WHERE", (*gone, zero, source), outputs=node.outputs)
 
 
-@converter("Det", 11, 22)
-def convert_det(context: ConversionContext, node: OnnxNode) -> None:
-    """Det of square matrices. Source: ONNX Det-22."""
-    context.add("DETERMINANT", (context.operand(node.input(0)),), outputs=node.outputs)
-
-
 @converter("Einsum", 12, 28)
 def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
     """Einsum; the two versions differ in data types alone. Source: ONNX Einsum-28."""
@@ -144,3 +142,52 @@ def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
         raise Refusal(Reason.INVALID_NODE, "Einsum has no inputs; expected one or more")
     attributes = {"equation": node.text("equation", "")}
     context.add("EINSUM", tuple(map(context.operand, node.inputs)), attributes, node.outputs)
+
+
+@exporter("FULLY_CONNECTED")
+def export_fully_connected(write: NodeWriter) -> str:
+    """FULLY_CONNECTED: Gemm on matrices, else a product and a sum. Source: ONNX Gemm-13."""
+    x, weight, bias = write.inputs
+    if write.type.rank == 2:
+        return write.node("Gemm", x, weight, bias, transB=1)
+    product = write.node("MatMul", x, write.swapped(weight, 2))
+    return write.node("Add", product, bias) if bias else product
+
+
+@exporter("MAT_MUL")
+def export_mat_mul(write: NodeWriter) -> str:
+    """MAT_MUL; operands are transposed by ops of their own. Source: ONNX MatMul-13.
+
+    A transposed matrix times a vector is the vector times the matrix. ONNX Runtime 1.32 gets the first one wrong.
+    """
+    x, y = write.inputs
+    x_rank, y_rank = (type_.rank if type_ else 0 for type_ in write.types)
+    turned = (write.operation.transpose_x, write.operation.transpose_y)
+    if (x_rank == 1 and turned[1]) or (y_rank == 1 and turned[0]):
+        return write.node("MatMul", y, x)
+    operands = zip((x, y), (x_rank, y_rank), turned, strict=True)
+    return write.node("MatMul", *(write.swapped(name, rank) if turn else name for name, rank, turn in operands))
+
+
+@exporter("EINSUM")
+def export_einsum(write: NodeWriter) -> str:
+    """EINSUM. Source: ONNX Einsum-12.
+
+    onnx 1.23 infers no shape from an equation without any letter, and its reference computes none.
+    """
+    return write.node("Einsum", *write.inputs, equation=write.operation.equation or "->")
+
+
+@exporter("MAT_MUL_N_BITS")
+def export_mat_mul_n_bits(write: NodeWriter) -> Sequence[str]:
+    """MAT_MUL_N_BITS, for which ONNX itself has no op. Source: com.microsoft MatMulNBits-1."""
+    x, weight, scale, zero_point, bias = write.inputs
+    of = write.operation
+    attributes = {
+        "K": write.type.dimensions[-1],
+        "N": of.weight.type.dimensions[0],
+        "bits": of.bits,
+        "block_size": of.block_size,
+    }
+    inputs = (x, weight, scale, zero_point, "", bias)
+    return write.of_version(MICROSOFT, "MatMulNBits", 1, inputs, 1, attributes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from math import ceil, isfinite, prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,14 +22,16 @@ from nnadapter.converters.context import (
     normalize_axis,
     required_integers,
 )
-from nnadapter.converters.registry import converter
+from nnadapter.converters.registry import converter, exporter
 from nnadapter.ir.operand import Array, DataType
-from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.symbolic_numbers import size_hint, symbolic_max, symbolic_min
+from nnadapter.ir.symbolic_numbers import size_hint, symbolic_max
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
@@ -154,34 +157,15 @@ def convert_tile(context: ConversionContext, node: OnnxNode) -> None:
     context.add("TILE", (context.operand(node.input(0)),), attributes, node.outputs)
 
 
-@converter("DepthToSpace", 1, 11, 13, 28)
-def convert_depth_to_space(context: ConversionContext, node: OnnxNode) -> None:
-    """DepthToSpace; `mode` exists since version 11. Source: ONNX DepthToSpace-13."""
-    block = node.integer("blocksize")
-    attributes: dict[str, int | str] = {"block_size": block, "mode": node.text("mode", "DCR")}
-    context.add("DEPTH_TO_SPACE", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
-@converter("SpaceToDepth", 1, 13)
+@converter("SpaceToDepth", 1, 13, 28)
 def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
-    """SpaceToDepth, the block before the channel. Source: ONNX SpaceToDepth-13."""
-    attributes = {"block_size": node.integer("blocksize")}
-    context.add("SPACE_TO_DEPTH", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
-@converter("SpaceToDepth", 28)
-def convert_space_to_depth_with_mode(context: ConversionContext, node: OnnxNode) -> None:
-    """SpaceToDepth; mode CRD, the channel before the block, is the same with the channels in another order.
-
-    Source: ONNX SpaceToDepth-28.
-    """
-    mode = node.text("mode", "DCR")
+    """SpaceToDepth; in mode CRD of version 28 the channel is before the block. Source: ONNX SpaceToDepth-28."""
+    mode, block = node.text("mode", "DCR"), node.integer("blocksize")
     if mode == "DCR":
-        convert_space_to_depth(context, node)
+        context.add("SPACE_TO_DEPTH", (context.operand(node.input(0)),), {"block_size": block}, node.outputs)
         return
     if mode != "CRD":
         raise Refusal(Reason.INVALID_NODE, f"attribute 'mode' of SpaceToDepth is {mode!r}; expected 'DCR' or 'CRD'")
-    block = node.integer("blocksize")
     result = context.add("SPACE_TO_DEPTH", (context.operand(node.input(0)),), {"block_size": block})
     batch, channels, height, width = context.type_of(result[0]).dimensions
     by_block = context.add("RESHAPE", result, {"shape": (batch, block * block, channels // block**2, height, width)})
@@ -244,135 +228,6 @@ def _split(context: ConversionContext, node: OnnxNode, sizes: tuple[int, ...] | 
         raise Refusal(Reason.INVALID_NODE, f"Split has sizes {list(sizes)} for {count} outputs; expected as many")
     axis = normalize_axis(node, node.integer("axis", 0), len(context.dimensions(node.input(0))))
     context.add("SPLIT", (context.operand(node.input(0)),), {"axis": axis, "split": sizes}, node.outputs)
-
-
-@converter("Slice", 1)
-def convert_slice_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Slice with everything in attributes, and no steps. Source: ONNX Slice-1."""
-    starts, ends = node.integers("starts"), node.integers("ends")
-    if starts is None or ends is None:
-        raise Refusal(Reason.INVALID_NODE, "attributes 'starts' and 'ends' of Slice must both be there")
-    _slice(context, node, starts, ends, node.integers("axes"), None)
-
-
-@converter("Slice", 10, 11, 13)
-def convert_slice(context: ConversionContext, node: OnnxNode) -> None:
-    """Slice with everything in constant inputs. Source: ONNX Slice-13."""
-    starts, ends = required_integers(context, node, 1), required_integers(context, node, 2)
-    _slice(context, node, starts, ends, constant_integers(context, node, 3), constant_integers(context, node, 4))
-
-
-def _slice(
-    context: ConversionContext,
-    node: OnnxNode,
-    starts: tuple[int, ...],
-    ends: tuple[int, ...],
-    axes: tuple[int, ...] | None,
-    steps: tuple[int, ...] | None,
-) -> None:
-    dimensions = context.dimensions(node.input(0))
-    axes = normalize_axes(node, range(len(starts)) if axes is None else axes, len(dimensions))
-    steps = (1,) * len(starts) if steps is None else steps
-    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        raise Refusal(
-            Reason.INVALID_NODE,
-            f"Slice has starts {list(starts)}, ends {list(ends)}, axes {list(axes)}, steps {list(steps)}; "
-            "expected lists of one length and no step of 0",
-        )
-    spans = [
-        resolve_slice(dimensions[axis], start, end, step)
-        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
-    ]
-    attributes: dict[str, AttributeValue] = {
-        "starts": tuple(start for start, _ in spans),
-        "ends": tuple(end for _, end in spans),
-        "axes": axes,
-        "steps": steps,
-    }
-    context.add("SLICE", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
-def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]:
-    """Return a start and an end for which Python's slice of an axis of `size` elements is what ONNX means.
-
-    1. Negative values count from the end of the axis.
-    2. What lies outside the axis is moved to its nearer border; backwards that border may lie before the first
-       element, which is written as `-(size + 1)`.
-
-    Source: ONNX Slice-13.
-    """
-    start, end = (value + size if value < 0 else value for value in (start, end))
-    if step > 0:
-        return symbolic_min(symbolic_max(start, 0), size), symbolic_min(symbolic_max(end, 0), size)
-    if size == 0:
-        return 0, 0
-    end = symbolic_min(symbolic_max(end, -1), size - 1)
-    return symbolic_min(symbolic_max(start, 0), size - 1), -(size + 1) if end == -1 else end
-
-
-@converter("Pad", 2)
-def convert_pad_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Pad with everything in attributes. Source: ONNX Pad-2."""
-    _pad(context, node, node.integers("pads") or (), node.number("value", 0.0))
-
-
-@converter("Pad", 11, 13, 18, 19, 21, 23, 24, 25)
-def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
-    """Pad with everything in constant inputs; axes exist since version 18, mode wrap since 19. Source: ONNX Pad-19."""
-    rank = len(context.dimensions(node.input(0)))
-    pads, axes = required_integers(context, node, 1), constant_integers(context, node, 3)
-    if axes is not None:
-        pads = _spread_pads(node, pads, normalize_axes(node, axes, rank), rank)
-    _pad(context, node, pads, _fill(context.optional_constant(node, 2)))
-
-
-def _spread_pads(node: OnnxNode, pads: Sequence[int], axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return pads of all axes from those of some; pads = [begin of every axis…, end of every axis…]."""
-    if len(pads) != 2 * len(axes):
-        raise Refusal(Reason.INVALID_NODE, f"Pad has pads {list(pads)} for axes {list(axes)}; expected two per axis")
-    complete = [0] * (2 * rank)
-    for position, axis in enumerate(axes):
-        complete[axis], complete[rank + axis] = pads[position], pads[len(axes) + position]
-    return tuple(complete)
-
-
-def _fill(value: Array | None) -> float:
-    if value is None or value.size == 0:
-        return 0.0
-    fill = float(value.reshape(-1)[0])
-    if value.dtype.kind in "iu" and int(fill) != int(value.reshape(-1)[0]):
-        raise Refusal(
-            Reason.UNSUPPORTED_ATTRIBUTE,
-            f"input 'constant_value' of Pad is {value}; expected one that float64 can hold",
-        )
-    return fill
-
-
-def _pad(context: ConversionContext, node: OnnxNode, pads: tuple[int, ...], value: float) -> None:
-    attributes: dict[str, AttributeValue] = {"mode": node.text("mode", "constant"), "pads": pads, "value": value}
-    context.add("PAD", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
-@converter("CenterCropPad", 18)
-def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
-    """CenterCropPad to a constant shape, as one PAD of which negative pads crop. Source: ONNX CenterCropPad-18.
-
-    Of an odd number of elements, the larger half is cropped or padded at the end.
-    """
-    dimensions = context.dimensions(node.input(0))
-    rank, axes_attribute = len(dimensions), node.integers("axes")
-    axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
-    wanted = required_integers(context, node, 1)
-    if len(wanted) != len(axes):
-        raise Refusal(
-            Reason.INVALID_NODE, f"CenterCropPad has shape {list(wanted)} for axes {list(axes)}; expected one per axis"
-        )
-    pads = [0] * (2 * rank)
-    for axis, size in zip(axes, wanted, strict=True):
-        more, less = symbolic_max(size - dimensions[axis], 0), symbolic_min(size - dimensions[axis], 0)
-        begin = more // 2 - (-less) // 2
-        pads[axis], pads[rank + axis] = begin, more + less - begin
-    context.add("PAD", (context.operand(node.input(0)),), {"mode": "constant", "pads": tuple(pads)}, node.outputs)
 
 
 _READERS: Mapping[str, Callable[[OnnxNode], Array]] = {
@@ -495,3 +350,32 @@ def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:
     if value.size != 1 or not np.isfinite(value.astype(np.float64)).all():
         raise Refusal(Reason.INVALID_NODE, f"input {position} of Range is no single finite number")
     return value.reshape(())
+
+
+@exporter("RANGE")
+def export_range(write: NodeWriter) -> str:
+    """RANGE: start + index * delta, each element from its index, where ONNX's Range adds up. Source: ONNX Range-11."""
+    start, delta = write.inputs
+    limits = [write.number(limit, DataType.INT64) for limit in (0, write.operation.count, 1)]
+    index = write.cast(write.node("Range", *limits), write.type.dtype)
+    return write.node("Add", start, write.node("Mul", index, delta))
+
+
+@exporter("RESHAPE")
+def export_reshape(write: NodeWriter) -> str:
+    """RESHAPE; a size of 0 is a size. Source: ONNX Reshape-21."""
+    shape = write.operation.shape
+    return write.node("Reshape", write.inputs[0], write.integers(*shape), allowzero=1 if 0 in shape else None)
+
+
+@exporter("SPLIT")
+def export_split(write: NodeWriter) -> Sequence[str]:
+    """SPLIT. Source: ONNX Split-18."""
+    sizes = write.integers(*write.operation.split)
+    return write.nodes("Split", (write.inputs[0], sizes), len(write.operation.outputs), axis=write.operation.axis)
+
+
+@exporter("EYE_LIKE")
+def export_eye_like(write: NodeWriter) -> str:
+    """EYE_LIKE. Source: ONNX EyeLike-22."""
+    return write.node("EyeLike", write.inputs[0], dtype=DataType(write.operation.to), k=int(write.operation.k))

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import ConversionContext, normalize_axes, normalize_axis
-from nnadapter.converters.registry import Converter, converter
+from nnadapter.converters.context import (
+    ConversionContext,
+    normalize_axes,
+    normalize_axis,
+)
+from nnadapter.converters.registry import converter, exporter
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
+
 
 _EPSILON = 1e-5
 
@@ -93,13 +102,6 @@ def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[
         context.add("ADD", (scaled, context.operand(bias)), outputs=[result])
 
 
-@converter("InstanceNormalization", 6, 22)
-def convert_instance_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """InstanceNormalization. Source: ONNX InstanceNormalization-6."""
-    inputs = tuple(context.operand(node.input(position)) for position in range(3))
-    context.add("INSTANCE_NORMALIZATION", inputs, _epsilon(node), node.outputs)
-
-
 @converter("GroupNormalization", 18)
 def convert_group_normalization_per_group(context: ConversionContext, node: OnnxNode) -> None:
     """GroupNormalization with one scale and bias per group: the groups as instances. Source: its version 18."""
@@ -153,41 +155,6 @@ def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
     return reshaped
 
 
-@converter("LRN", 1, 13)
-def convert_lrn(context: ConversionContext, node: OnnxNode) -> None:
-    """LRN, across channels. Source: ONNX LRN-13."""
-    attributes: dict[str, AttributeValue] = {
-        "size": node.integer("size"),
-        "alpha": node.number("alpha", 1e-4),
-        "beta": node.number("beta", 0.75),
-        "bias": node.number("bias", 1.0),
-    }
-    context.add("LOCAL_RESPONSE_NORMALIZATION", (context.operand(node.input(0)),), attributes, node.outputs)
-
-
-@converter("RMSNormalization", 23)
-def convert_rms_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """RMSNormalization. Source: ONNX RMSNormalization-23.
-
-    `stash_type` asks for a precision of the first stage; a device computes it at least as precisely as its results.
-    """
-    rank = len(context.dimensions(node.input(0)))
-    attributes: dict[str, AttributeValue] = {
-        "axis": normalize_axis(node, node.integer("axis", -1), rank),
-        "epsilon": node.number("epsilon", 1e-5),
-    }
-    inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
-    context.add("RMS_NORMALIZATION", inputs, attributes, node.outputs)
-
-
-@converter("LpNormalization", 1, 22)
-def convert_lp_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """LpNormalization of order 1 or 2. Source: ONNX LpNormalization-22."""
-    axis = normalize_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
-    inputs = (context.operand(node.input(0)),)
-    context.add("LP_NORMALIZATION", inputs, {"axis": axis, "p": node.integer("p", 2)}, node.outputs)
-
-
 @converter("MeanVarianceNormalization", 9, 13)
 def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNode) -> None:
     """MeanVarianceNormalization. Source: ONNX MeanVarianceNormalization-13, whose function adds 1e-9 to deviations."""
@@ -199,13 +166,7 @@ def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNo
     context.add("MEAN_VARIANCE_NORMALIZATION", inputs, {"axes": tuple(sorted(axes))}, node.outputs)
 
 
-def along_axis(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert as version 13 means it: the axis is the attribute's, the last one by default."""
-    axis = normalize_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
-    context.add(type_, (context.operand(node.input(0)),), {"axis": axis}, node.outputs)
-
-
-def over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
+def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
     """Convert as versions 1 and 11 mean it: over all axes from the attribute's on together, 1 by default.
 
     1. If all of them but one have a single element, that one is the axis.
@@ -225,34 +186,37 @@ def over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
     context.add("RESHAPE", result, {"shape": dimensions}, node.outputs)
 
 
-def _register(op_type: str, type_: str) -> None:
-    of_axis: Converter = partial(along_axis, type_)
-    of_matrix: Converter = partial(over_matrix, type_)
-    converter(op_type, 13)(of_axis)
-    converter(op_type, 1, 11)(of_matrix)
+for _op_type, _type in (("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")):
+    converter(_op_type, 1, 11)(partial(_over_matrix, _type))
 
 
-_register("Softmax", "SOFTMAX")
-_register("LogSoftmax", "LOG_SOFTMAX")
+_ONNX_EPSILON = 1e-9
+"""What MeanVarianceNormalization-13 adds to the deviation; it has no attribute for it."""
 
 
-@converter("NegativeLogLikelihoodLoss", 12, 13, 22)
-def convert_likelihood_loss(context: ConversionContext, node: OnnxNode) -> None:
-    """NegativeLogLikelihoodLoss. Source: ONNX NegativeLogLikelihoodLoss-22."""
-    context.add("NEGATIVE_LOG_LIKELIHOOD_LOSS", _inputs(context, node), _attributes(node), node.outputs)
+@exporter("RMS_NORMALIZATION")
+def export_rms_normalization(write: NodeWriter) -> str:
+    """RMS_NORMALIZATION; in float32 where the scale is of another data type, whose body ONNX has wrong.
+
+    Source: ONNX RMSNormalization-23.
+    """
+    of, dtype, inputs = write.operation, write.result.type.dtype, write.inputs
+    if dtype is not write.type.dtype:
+        inputs = tuple(write.cast(input_name, DataType.FLOAT32) for input_name in inputs)
+    return write.cast(write.node("RMSNormalization", *inputs, axis=of.axis, epsilon=of.epsilon), dtype)
 
 
-@converter("SoftmaxCrossEntropyLoss", 12, 13)
-def convert_cross_entropy_loss(context: ConversionContext, node: OnnxNode) -> None:
-    """SoftmaxCrossEntropyLoss, with log-probabilities or without. Source: ONNX SoftmaxCrossEntropyLoss-13."""
-    context.add("SOFTMAX_CROSS_ENTROPY_LOSS", _inputs(context, node), _attributes(node), node.outputs)
+@exporter("MEAN_VARIANCE_NORMALIZATION")
+def export_mean_variance_normalization(write: NodeWriter) -> str:
+    """MEAN_VARIANCE_NORMALIZATION; with another epsilon than ONNX's spelled out, and where its body is not float32.
 
-
-def _inputs(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    weight = (context.operand(node.input(2)),) if node.input(2) else ()
-    return context.operand(node.input(0)), context.operand(node.input(1)), *weight
-
-
-def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
-    """Without `ignore_index` no target is ignored: -1 is none that a target may be."""
-    return {"reduction": node.text("reduction", "mean"), "ignore_index": node.integer("ignore_index", -1)}
+    Source: ONNX MeanVarianceNormalization-13.
+    """
+    of, x = write.operation, write.inputs[0]
+    if of.epsilon == _ONNX_EPSILON and write.type.dtype is DataType.FLOAT32:
+        return write.node("MeanVarianceNormalization", x, axes=of.axes)
+    axes = write.integers(*of.axes)
+    centered = write.node("Sub", x, write.node("ReduceMean", x, axes))
+    variance = write.node("ReduceMean", write.node("Mul", centered, centered), axes)
+    deviation = write.node("Add", write.node("Sqrt", variance), write.number(of.epsilon, write.type.dtype))
+    return write.node("Div", centered, deviation)

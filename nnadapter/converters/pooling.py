@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
-from nnadapter.converters.context import ConversionContext, constant_integers, required_integers
+from nnadapter.converters.context import (
+    ConversionContext,
+    constant_integers,
+    required_integers,
+)
 from nnadapter.converters.convolution import (
     Windows,
     add_on_picture,
@@ -14,11 +20,14 @@ from nnadapter.converters.convolution import (
     resolve_pads,
     spatial_sizes,
 )
-from nnadapter.converters.registry import converter
+from nnadapter.converters.registry import converter, exporter
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
@@ -184,3 +193,31 @@ def convert_col_to_im(context: ConversionContext, node: OnnxNode) -> None:
         "dilations": windows.dilations,
     }
     context.add("COL_TO_IM", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+def _window(write: NodeWriter, *names: str) -> dict[str, object]:
+    return {name: write.operation.attributes[name] for name in names}
+
+
+_MOVES = ("strides", "pads", "dilations")
+
+
+@exporter("MAX_POOL_2D_WITH_INDICES", "MAX_POOL_3D_WITH_INDICES")
+def export_max_pool_with_indices(write: NodeWriter) -> Sequence[str]:
+    """MAX_POOL_2D_WITH_INDICES and the one of volumes. Source: ONNX MaxPool-22."""
+    attributes = _window(write, "kernel_shape", *_MOVES, "ceil_mode")
+    column_major = write.operation.storage_order == "column_major"
+    return write.nodes("MaxPool", write.inputs[:1], 2, storage_order=column_major, **attributes)  # type: ignore[arg-type]
+
+
+@exporter("MAX_UNPOOL_2D")
+def export_max_unpool(write: NodeWriter) -> str:
+    """MAX_UNPOOL_2D by windows of stride 1 that give its output_shape: indices alone say what goes where.
+
+    Source: ONNX MaxUnpool-22.
+    """
+    sizes, wanted = write.type.dimensions[2:], write.operation.output_shape
+    grown = [wide - size for size, wide in zip(sizes, wanted, strict=True)]
+    kernel = [max(0, more) + 1 for more in grown]
+    pads = [*(max(0, -more) for more in grown), 0, 0]
+    return write.node("MaxUnpool", *write.inputs, kernel_shape=kernel, strides=[1, 1], pads=pads)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.registry import converter
+from nnadapter.converters.context import (
+    ConversionContext,
+)
+from nnadapter.converters.registry import converter, exporter
 from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION
+from nnadapter.ir.operand import DataType
+from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, PARAMETERS
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
+
 
 _FUNCTIONS: Mapping[str, tuple[str, float, float]] = MappingProxyType(
     {
@@ -30,11 +38,19 @@ _FUNCTIONS: Mapping[str, tuple[str, float, float]] = MappingProxyType(
     }
 )
 """By the name in small letters, as ONNX Runtime compares them: the IR's name, default alpha, default beta."""
+
+
 _HAS_ALPHA = frozenset({"affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu"})
+
+
 _HAS_BETA = frozenset({"affine", "hardsigmoid", "scaledtanh"})
+
+
 _DEFAULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 )
+
+
 _STATES = (5, 6)
 """Positions of the initial states, whose first two axes are exchanged with layout 1."""
 
@@ -145,3 +161,51 @@ def _values(
         next(explicit_values, float(_FUNCTIONS[key][column])) if key in having else float(_FUNCTIONS[key][column])
         for key in keys
     )
+
+
+_NAMES: Mapping[str, str] = {
+    "affine": "Affine",
+    "elu": "Elu",
+    "hard_sigmoid": "HardSigmoid",
+    "leaky_relu": "LeakyRelu",
+    "relu": "Relu",
+    "scaled_tanh": "ScaledTanh",
+    "sigmoid": "Sigmoid",
+    "softplus": "Softplus",
+    "softsign": "Softsign",
+    "tanh": "Tanh",
+    "thresholded_relu": "ThresholdedRelu",
+}
+"""ONNX's names of the functions."""
+
+
+_LENGTHS = 4
+"""Where the lengths of sequences stand among the inputs, on both sides."""
+
+
+@exporter("LSTM", "GRU", "RNN")
+def export_recurrent(write: NodeWriter) -> Sequence[str]:
+    """LSTM, GRU and RNN. Source: ONNX LSTM-22, GRU-22, RNN-22."""
+    of, inputs = write.operation, list(write.inputs)
+    if inputs[_LENGTHS]:
+        inputs[_LENGTHS] = write.cast(inputs[_LENGTHS], DataType.INT32)
+    names = of.activations.split()
+    flags = {name: of.attributes[name] for name in ("input_forget", "linear_before_reset") if name in of.attributes}
+    return write.nodes(
+        of.type,
+        inputs,
+        len(of.outputs),
+        direction=of.direction,
+        hidden_size=of.recurrent_weights.type.dimensions[2],
+        activations=[_NAMES[name] for name in names],
+        activation_alpha=_written_values(names, "alpha", of.activation_alpha),
+        activation_beta=_written_values(names, "beta", of.activation_beta),
+        clip=of.clip if of.clip < float("inf") else None,
+        **flags,  # type: ignore[arg-type]
+    )
+
+
+def _written_values(names: Sequence[str], parameter: str, values: Sequence[float]) -> list[float] | None:
+    """Those of functions that have such a parameter: ONNX lists no others."""
+    wanted = [value for name, value in zip(names, values, strict=False) if parameter in PARAMETERS[name]]
+    return wanted or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +16,15 @@ from nnadapter.converters.context import (
     normalize_axis,
     required_integers,
 )
-from nnadapter.converters.normalization import along_axis, over_matrix
-from nnadapter.converters.registry import converter
+from nnadapter.converters.registry import converter, exporter
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,13 +176,68 @@ def convert_cum_prod(context: ConversionContext, node: OnnxNode) -> None:
     context.add("CUM_PROD", (context.operand(node.input(0)),), {"axis": axis, **flags}, node.outputs)
 
 
-@converter("Hardmax", 13)
-def convert_hardmax(context: ConversionContext, node: OnnxNode) -> None:
-    """Hardmax along one axis, the last by default. Source: ONNX Hardmax-13."""
-    along_axis("HARDMAX", context, node)
+def _axis(context: ConversionContext, node: OnnxNode, default: int) -> int:
+    return normalize_axis(node, node.integer("axis", default), len(context.dimensions(node.input(0))))
 
 
-@converter("Hardmax", 1, 11)
-def convert_hardmax_of_matrix(context: ConversionContext, node: OnnxNode) -> None:
-    """Hardmax over all axes from one on together, the second by default. Source: ONNX Hardmax-11."""
-    over_matrix("HARDMAX", context, node)
+@converter("TopK", 1)
+def convert_top_k_attribute(context: ConversionContext, node: OnnxNode) -> None:
+    """TopK with k in an attribute: the largest, sorted. Source: ONNX TopK-1."""
+    _add_top_k(context, node, node.integer("k"))
+
+
+@converter("TopK", 10, 11, 24)
+def convert_top_k(context: ConversionContext, node: OnnxNode) -> None:
+    """TopK with k in an input; `largest` and `sorted` exist since version 11. Source: ONNX TopK-11."""
+    (k,) = _one(context, node, 1)
+    _add_top_k(context, node, k)
+
+
+def _add_top_k(context: ConversionContext, node: OnnxNode, k: int) -> None:
+    attributes: dict[str, AttributeValue] = {
+        "k": k,
+        "axis": _axis(context, node, -1),
+        "largest": bool(node.integer("largest", 1)),
+        "sorted": bool(node.integer("sorted", 1)),
+    }
+    context.add("TOP_K", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+@converter("CumSum", 11, 14)
+def convert_cum_sum(context: ConversionContext, node: OnnxNode) -> None:
+    """CumSum with a constant axis. Source: ONNX CumSum-14."""
+    (axis,) = _one(context, node, 1)
+    attributes: dict[str, AttributeValue] = {
+        "axis": normalize_axis(node, axis, len(context.dimensions(node.input(0)))),
+        "exclusive": bool(node.integer("exclusive", 0)),
+        "reverse": bool(node.integer("reverse", 0)),
+    }
+    context.add("CUM_SUM", (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+def _one(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int]:
+    values = required_integers(context, node, position)
+    if len(values) != 1:
+        raise Refusal(
+            Reason.INVALID_NODE, f"input {position} of {node.op_type} is {list(values)}; expected one integer"
+        )
+    return (values[0],)
+
+
+_REDUCTIONS: Mapping[str, str] = {
+    "REDUCE_MAX": "ReduceMax",
+    "REDUCE_MEAN": "ReduceMean",
+    "REDUCE_MIN": "ReduceMin",
+    "REDUCE_PROD": "ReduceProd",
+    "REDUCE_SUM": "ReduceSum",
+}
+
+
+@exporter(*_REDUCTIONS)
+def export_reduction(write: NodeWriter) -> str:
+    """Reductions; over no axes each is a copy. Source: ONNX ReduceSum-13 and its kin of version 18 and 20."""
+    axes = write.operation.axes
+    if not axes:
+        return write.node("Identity", write.inputs[0])
+    op_type = _REDUCTIONS[write.operation.type]
+    return write.node(op_type, write.inputs[0], write.integers(*axes), keepdims=write.operation.keepdims)

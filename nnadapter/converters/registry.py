@@ -1,4 +1,4 @@
-"""Registry of converters by exact schema version, and the ONNX ops without one.
+"""Registries of converters by exact schema version and of exporters by operation, and the ONNX ops without one.
 
 Which function converts which schema version of which op.
 
@@ -9,10 +9,10 @@ there is no nearest one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.ir.operations import BROUGHT as OPERATIONS
@@ -20,6 +20,9 @@ from nnadapter.onnx.external_converters import EXTERNAL_CONVERTERS, GROUP, ONNX_
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.schemas import MICROSOFT, is_further
 from partition.verdict import Reason
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
 
 _CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, and the adapter IR holds dense tensors alone"
 _STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, and the adapter IR holds numbers and booleans alone"
@@ -138,3 +141,32 @@ def _hidden() -> list[str]:
         for name, plug_in in EXTERNAL_CONVERTERS.all.items()
         if not plug_in.problem and key_of(name) in own
     ]
+
+
+Exporter = Callable[["NodeWriter"], "str | Sequence[str]"]
+"""Writes an operation's nodes and gives the names of its results, or raises Refusal."""
+
+_EXPORTERS: dict[str, Exporter] = {}
+
+
+def exporter(*types: str) -> Callable[[Exporter], Exporter]:
+    """Return a decorator that registers the export of operations of these types.
+
+    Raises:
+        ValueError: one of them has an exporter already, of another place.
+    """
+
+    def register(function: Exporter) -> Exporter:
+        for type_ in types:
+            known = _EXPORTERS.get(type_, function)
+            if known.__module__ != function.__module__:
+                raise ValueError(f"operation {type_} has an exporter already, in {known.__module__}")
+            _EXPORTERS[type_] = function
+        return function
+
+    return register
+
+
+def exporters() -> Mapping[str, Exporter]:
+    """The exporter of every operation type that has one; a read-only view."""
+    return MappingProxyType(_EXPORTERS)

@@ -8,19 +8,28 @@ Preparation folds them where the numbers are known. A table that is too large to
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnadapter import limits
-from nnadapter.converters.context import ConversionContext, constant_integers, normalize_axis, required_integers
+from nnadapter.converters.context import (
+    ConversionContext,
+    constant_integers,
+    normalize_axis,
+    required_integers,
+)
 from nnadapter.converters.movement import add_result
-from nnadapter.converters.registry import Converter, converter
+from nnadapter.converters.registry import Converter, converter, exporter
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
 
 
 @converter("DFT", 17)
@@ -160,3 +169,12 @@ def _add_table(context: ConversionContext, node: OnnxNode, table: Array) -> None
             f"attribute 'output_datatype' of {node.op_type} is {target}, which no operand can have",
         )
     add_result(context, node, np.asarray(table).astype(np.dtype(target)))
+
+
+@exporter("STFT")
+def export_stft(write: NodeWriter) -> str:
+    """STFT. Source: ONNX STFT-17."""
+    of = write.operation
+    x, window = write.inputs
+    step, length = (write.number(size, DataType.INT64) for size in (of.frame_step, of.frame_length))
+    return write.node("STFT", x, step, window, length, onesided=of.onesided)

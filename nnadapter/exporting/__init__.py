@@ -1,20 +1,8 @@
-"""The adapter IR to ONNX: a registry of exporters, one file per family of operations, and the export of a model."""
+"""Export of models of the adapter IR to ONNX. The families of operations stand in `nnadapter.converters`."""
 
 from __future__ import annotations
 
-from nnadapter.exporting import (  # noqa: F401  importing a family registers its exporters
-    attention,
-    elementwise,
-    linear_algebra,
-    movement,
-    normalization,
-    quantization,
-    recurrent,
-    reduction,
-    resampling,
-    windows,
-)
-from nnadapter.exporting.export import Export, export_model, to_onnx
-from nnadapter.exporting.writer import exporters
+from nnadapter.converters.export import Export, export_model, to_onnx
+from nnadapter.converters.registry import exporters
 
 __all__ = ["Export", "export_model", "exporters", "to_onnx"]

@@ -35,8 +35,8 @@ from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Supported, Unsupported, Verdict
 
 if TYPE_CHECKING:
+    from nnadapter.converters.export import Export
     from nnadapter.drivers.kernel import Kernel
-    from nnadapter.exporting.export import Export
 
 
 class ExportingContext(DriverContext):
@@ -125,7 +125,7 @@ class ExportingContext(DriverContext):
         """The model as its device takes it, written once."""
         export = self._exports.get(model)
         if export is None:
-            from nnadapter.exporting.export import export_model  # loaded where a model is written
+            from nnadapter.converters.export import export_model  # loaded where a model is written
             from nnadapter.onnx.references import inlined
 
             export = export_model(model)

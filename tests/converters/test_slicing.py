@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.converters.movement import resolve_slice
+from nnadapter.converters.indexing import resolve_slice
 from nnadapter.drivers import Reason
 from tests.converters.single_node import check, floats, opsets, reason
 

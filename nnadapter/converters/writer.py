@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -215,27 +214,29 @@ class NodeWriter:
         Raises:
             Refusal: they follow from sizes that the model leaves open.
         """
-        return self.constant(np.array(known_sizes(values), np.int64))
+        return self.constant(np.array(self.known(values), np.int64))
+
+    def known(self, sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
+        """Return sizes that a constant is made of.
+
+        Raises:
+            Refusal: they follow from dynamic dimensions of the model.
+        """
+        return _plain("sizes", sizes)
+
+    def index(self, name: str) -> str:
+        """Return indices in a data type that ONNX takes for them."""
+        return name if self.dtype_of(name) in (DataType.INT32, DataType.INT64) else self.cast(name, DataType.INT64)
+
+    def swapped(self, name: str, rank: int) -> str:
+        """Return a value with its last two axes exchanged."""
+        return self.node("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
 
     def cast(self, name: str, dtype: DataType) -> str:
         """A value in another data type; itself if it is of that one."""
         if self.dtype_of(name) is dtype:
             return name
         return self.node("Cast", name, to=dtype)
-
-
-def index_of(write: NodeWriter, name: str) -> str:
-    """Indices in a data type that ONNX takes for them."""
-    return name if write.dtype_of(name) in (DataType.INT32, DataType.INT64) else write.cast(name, DataType.INT64)
-
-
-def known_sizes(sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
-    """Sizes that a constant is made of.
-
-    Raises:
-        Refusal: they follow from sizes that the model leaves open.
-    """
-    return _plain("sizes", sizes)
 
 
 def _plain(name: str, value: _Value) -> _Value:
@@ -246,32 +247,3 @@ def _plain(name: str, value: _Value) -> _Value:
             f"attribute {name!r} follows from sizes that the model leaves open, which no ONNX attribute can say",
         )
     return value
-
-
-Exporter = Callable[[NodeWriter], str | Sequence[str]]
-"""Writes an operation's nodes and gives the names of its results, or raises Refusal."""
-
-_EXPORTERS: dict[str, Exporter] = {}
-
-
-def exporter(*types: str) -> Callable[[Exporter], Exporter]:
-    """Return a decorator that registers a function for operations of these types.
-
-    Raises:
-        ValueError: one of them has an exporter of another module already.
-    """
-
-    def register(function: Exporter) -> Exporter:
-        for type_ in types:
-            known = _EXPORTERS.get(type_, function)
-            if known.__module__ != function.__module__:
-                raise ValueError(f"operation {type_} has an exporter already, in {known.__module__}")
-            _EXPORTERS[type_] = function
-        return function
-
-    return register
-
-
-def exporters() -> Mapping[str, Exporter]:
-    """The exporter of every operation type that has one; a read-only view."""
-    return MappingProxyType(_EXPORTERS)

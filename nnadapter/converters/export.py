@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from nnadapter.converters.elementwise import FUSED
+from nnadapter.converters.quantization import dequantized, export_sums, on_reals, quantized, sums
+from nnadapter.converters.registry import Exporter, exporters
+from nnadapter.converters.writer import GraphWriter, NodeWriter
 from nnadapter.errors import InvalidModelError
-from nnadapter.exporting.elementwise import FUSED
-from nnadapter.exporting.quantization import dequantized, export_sums, on_reals, quantized, sums
-from nnadapter.exporting.writer import Exporter, GraphWriter, NodeWriter, exporter, exporters
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
-from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.onnx.refusal import Refusal
@@ -220,11 +220,3 @@ def _with_reals(write: NodeWriter) -> NodeWriter:
 
 def _dimension(size: object) -> int | str:
     return f"size_{size.number}" if isinstance(size, SymbolicNumber) else int(size)  # type: ignore[call-overload]
-
-
-@exporter(CUSTOM)
-def export_custom(write: NodeWriter) -> Sequence[str]:
-    """CUSTOM: its op, of its domain and version, with the node's own inputs and attributes."""
-    call = CustomCall.of(write.operation.attributes)
-    names = [name or "" for name in call.spread(write.inputs)]
-    return write.of_version(call.domain, call.op_type, call.since_version, names, len(call.outputs), call.attributes)

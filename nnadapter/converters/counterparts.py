@@ -1,0 +1,246 @@
+"""Ops with one counterpart in the adapter IR, for both directions: the same inputs, and attributes by a map.
+
+A line has an op, the schema versions that are converted, an arrow and the operations:
+
+    <->  the op is converted to the operation, and the operation is written as the op
+    ->   converted only; the family's file has the other direction, or ONNX has none
+    <-   written only
+
+Attributes follow a semicolon, as `name`, or as `onnx_name=own_name`. An attribute that a node does not state has the
+operation's default, or the value after a colon. `@` marks an axis, which may count from the end. On the way out,
+`[name]` and `#name` are further inputs, a list and a number of int64. `~1` gives input 1 in a data type that ONNX takes
+for indices, and `!1` in int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nnadapter.converters.context import ConversionContext, normalize_axis
+from nnadapter.converters.registry import converter, exporter
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.operand import DataType
+from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir.schema import Attribute, AttributeKind, AttributeValue
+from nnadapter.onnx.model import OnnxNode
+
+if TYPE_CHECKING:
+    from nnadapter.converters.writer import NodeWriter
+
+_TABLE = """\
+Abs 6 13 <-> ABS
+Acos 7 22 <-> ACOS
+Acosh 9 22 <-> ACOSH
+Add 7 13 14 <-> ADD
+And 7 <-> AND
+ArgMax 1 11 12 13 <-> ARG_MAX; @axis:0 keepdims select_last_index
+ArgMin 1 11 12 13 <-> ARG_MIN; @axis:0 keepdims select_last_index
+Asin 7 22 <-> ASIN
+Asinh 9 22 <-> ASINH
+Atan 7 22 <-> ATAN
+Atanh 9 22 <-> ATANH
+AveragePool <- AVERAGE_POOL_2D AVERAGE_POOL_3D; kernel_shape strides pads dilations ceil_mode count_include_pad
+BatchNormalization <- BATCH_NORMALIZATION; epsilon
+BitwiseAnd 18 <-> BITWISE_AND
+BitwiseNot 18 <-> BITWISE_NOT
+BitwiseOr 18 <-> BITWISE_OR
+BitwiseXor 18 <-> BITWISE_XOR
+CausalConvWithState <- CAUSAL_CONV; activation
+Ceil 6 13 -> CEIL
+Celu 12 28 -> CELU; alpha
+Col2Im <- COL_TO_IM; [image_shape] [kernel_shape] strides pads dilations
+Concat <- CONCAT; axis
+Conv <- CONV_2D CONV_3D; strides pads dilations group
+ConvTranspose <- CONV_2D_TRANSPOSE CONV_3D_TRANSPOSE; strides pads dilations group output_padding
+Cos 7 22 <-> COS
+Cosh 9 22 <-> COSH
+CumProd <- CUM_PROD; #axis exclusive reverse
+CumSum <- CUM_SUM; #axis exclusive reverse
+DFT <- DFT; #length #axis inverse onesided
+DeformConv <- DEFORMABLE_CONV_2D; strides pads dilations group offset_group
+DepthToSpace 1 11 13 28 <-> DEPTH_TO_SPACE; blocksize=block_size mode
+Det 11 22 <-> DETERMINANT
+Div 7 13 14 <-> DIV
+Elu 6 22 <-> ELU; alpha
+Equal 7 11 13 19 <-> EQUAL
+Erf 9 13 <-> ERF
+Exp 6 13 <-> EXP
+Expand <- EXPAND FILL; [shape]
+Floor 6 13 -> FLOOR
+Gather <- GATHER; ~1 axis
+GatherElements <- GATHER_ELEMENTS; ~1 axis
+GatherND 11 12 13 -> GATHER_ND; batch_dims
+GatherND <- GATHER_ND; !1 batch_dims
+Gelu 20 <-> GELU; approximate
+Greater 7 9 13 <-> GREATER
+GreaterOrEqual 12 16 <-> GREATER_EQUAL
+GridSample <- GRID_SAMPLE; mode padding_mode align_corners
+HardSigmoid 6 22 <-> HARD_SIGMOID; alpha beta
+Hardmax 13 <-> HARDMAX; @axis:-1
+Identity 1 13 14 16 19 21 23 24 25 <-> ASSIGN
+Identity <- STORAGE_CAST
+InstanceNormalization 6 22 <-> INSTANCE_NORMALIZATION; epsilon
+IsInf 10 20 <-> IS_INF; detect_negative detect_positive
+IsNaN 9 13 20 <-> IS_NAN
+LRN 1 13 <-> LOCAL_RESPONSE_NORMALIZATION; size alpha beta bias
+LayerNormalization <- LAYER_NORMALIZATION; axis epsilon
+LeakyRelu 6 16 <-> LEAKY_RELU; alpha
+Less 7 9 13 <-> LESS
+LessOrEqual 12 16 <-> LESS_EQUAL
+LinearAttention <- LINEAR_ATTENTION; q_num_heads=query_heads kv_num_heads=key_value_heads scale update_rule
+Log 6 13 <-> LOG
+LogSoftmax 13 <-> LOG_SOFTMAX; @axis:-1
+LpNormalization 1 22 <-> LP_NORMALIZATION; @axis:-1 p
+LpPool <- LP_POOL_2D LP_POOL_3D; kernel_shape strides pads dilations ceil_mode p
+MatMul 1 9 13 -> MAT_MUL
+Max <- MAX
+MaxPool <- MAX_POOL_2D MAX_POOL_3D; kernel_shape strides pads dilations ceil_mode
+MaxRoiPool 1 22 <-> MAX_ROI_POOL; pooled_shape=output_shape spatial_scale
+Min <- MIN
+Mish 18 22 <-> MISH
+Mul 7 13 14 <-> MUL
+Neg 6 13 <-> NEG
+NegativeLogLikelihoodLoss 12 13 22 -> NEGATIVE_LOG_LIKELIHOOD_LOSS; reduction ignore_index
+NegativeLogLikelihoodLoss <- NEGATIVE_LOG_LIKELIHOOD_LOSS; ~1 reduction ignore_index
+Not 1 <-> NOT
+Or 7 <-> OR
+PRelu 7 9 16 <-> PRELU
+Pow 7 12 13 15 <-> POW
+RMSNormalization 23 -> RMS_NORMALIZATION; @axis:-1 epsilon
+Reciprocal 6 13 <-> RECIPROCAL
+Relu 6 13 14 <-> RELU
+ReverseSequence 10 28 -> REVERSE_SEQUENCE; @batch_axis:1 @time_axis:0
+ReverseSequence <- REVERSE_SEQUENCE; !1 batch_axis time_axis
+Round 11 22 -> ROUND
+Scatter 9 -> SCATTER_ELEMENTS; @axis:0 reduction
+ScatterElements 11 13 16 18 -> SCATTER_ELEMENTS; @axis:0 reduction
+ScatterElements <- SCATTER_ELEMENTS; ~1 axis reduction
+ScatterND 11 13 16 18 -> SCATTER_ND; reduction
+ScatterND <- SCATTER_ND; !1 reduction
+Selu 6 22 <-> SELU; alpha gamma
+Shrink 9 <-> SHRINK; bias lambd
+Sigmoid 6 13 <-> SIGMOID
+Sign 9 13 <-> SIGN
+Sin 7 22 <-> SIN
+Sinh 9 22 <-> SINH
+Softmax 13 <-> SOFTMAX; @axis:-1
+SoftmaxCrossEntropyLoss 12 13 -> SOFTMAX_CROSS_ENTROPY_LOSS; reduction ignore_index
+SoftmaxCrossEntropyLoss <- SOFTMAX_CROSS_ENTROPY_LOSS; ~1 reduction ignore_index
+Softplus 1 22 <-> SOFTPLUS
+Softsign 1 22 <-> SOFTSIGN
+SpaceToDepth <- SPACE_TO_DEPTH; blocksize=block_size
+Sqrt 6 13 <-> SQRT
+Sub 7 13 14 <-> SUB
+SwiGLU 28 -> SWIGLU; alpha
+Swish 24 -> SWISH; alpha
+Tan 7 22 <-> TAN
+Tanh 6 13 <-> TANH
+TensorScatter 24 -> TENSOR_SCATTER; @axis:-2 mode
+TensorScatter <- TENSOR_SCATTER; !2 axis mode
+ThresholdedRelu 10 22 <-> THRESHOLDED_RELU; alpha
+Tile <- TILE; [repeats]
+TopK <- TOP_K; [k] axis largest sorted
+Transpose <- TRANSPOSE; perm
+Trilu <- TRILU; #k upper
+Where 9 16 <-> WHERE
+Xor 7 <-> XOR
+"""
+"""Versions of an op in one line differ in data types alone, or by attributes whose default is the older meaning."""
+
+
+class _Mapped(NamedTuple):
+    """An attribute of both sides, or how an input is written."""
+
+    mark: str
+    """`@`, `[`, `#`, `~`, `!`, or nothing."""
+    name: str
+    """ONNX's name of the attribute; for `~` and `!`, the position of the input."""
+    attribute: Attribute
+    default: str
+
+
+_NONE = Attribute("", AttributeKind.INT)
+
+
+def _mapped(type_: str, text: str) -> _Mapped:
+    mark = text[0] if text[0] in "@[#~!" else ""
+    names, _, default = text.removeprefix(mark).removesuffix("]").partition(":")
+    name, _, own_name = names.partition("=")
+    return _Mapped(mark, name, SCHEMAS[type_].attribute(own_name or name) or _NONE, default)
+
+
+def _read(context: ConversionContext, node: OnnxNode, mapped: _Mapped) -> AttributeValue:
+    name, attribute = mapped.name, mapped.attribute
+    default: object = int(mapped.default) if mapped.default else attribute.default
+    if mapped.mark == "@":
+        return normalize_axis(node, node.integer(name, default), len(context.dimensions(node.input(0))))  # type: ignore[arg-type]
+    if attribute.kind is AttributeKind.FLOAT:
+        return node.number(name, default)  # type: ignore[arg-type]
+    if attribute.kind is AttributeKind.STRING:
+        return node.text(name, str(default))
+    if attribute.kind is AttributeKind.INTS:
+        return node.integers(name) or ()
+    if attribute.kind is AttributeKind.BOOL:
+        return bool(node.integer(name, int(bool(default))))
+    return node.integer(name, default)  # type: ignore[arg-type]
+
+
+def _converter(type_: str, attributes: Sequence[_Mapped]) -> Callable[[ConversionContext, OnnxNode], None]:
+    roles = SCHEMAS[type_].inputs
+    optional_first = sorted(range(len(roles)), key=lambda position: not roles[position].optional)
+
+    def convert_counterpart(context: ConversionContext, node: OnnxNode) -> None:
+        values = {mapped.attribute.name: _read(context, node, mapped) for mapped in attributes}
+        operands = {
+            position: (context.optional_operand if roles[position].optional else context.operand)(node.input(position))
+            for position in optional_first
+        }
+        inputs = [operands[position] for position in range(len(roles))]
+        while inputs[-1] == ABSENT:
+            inputs.pop()
+        context.add(type_, inputs, values, node.outputs)
+
+    return convert_counterpart
+
+
+_WRITTEN: Mapping[str, Callable[[NodeWriter, Any], str]] = {
+    "[": lambda write, value: write.integers(*(value if isinstance(value, tuple) else (value,))),
+    "#": lambda write, value: write.number(value, DataType.INT64),
+    "~": lambda write, name: write.index(name),
+    "!": lambda write, name: write.cast(name, DataType.INT64),
+}
+"""By mark: how an input is written."""
+
+
+def _exporter(op_type: str, type_: str, attributes: Sequence[_Mapped]) -> Callable[[NodeWriter], Sequence[str]]:
+    outputs = len(SCHEMAS[type_].outputs)
+
+    def export_counterpart(write: NodeWriter) -> Sequence[str]:
+        inputs, values = list(write.inputs), {}
+        for mark, name, attribute, _ in attributes:
+            if mark in ("~", "!"):
+                position = int(name)
+                if inputs[position]:
+                    inputs[position] = _WRITTEN[mark](write, inputs[position])
+                continue
+            value = write.operation.attributes[attribute.name]
+            if mark in _WRITTEN:
+                inputs.append(_WRITTEN[mark](write, value))
+            else:
+                values[name] = value
+        return write.nodes(op_type, inputs, outputs, **values)  # type: ignore[arg-type]
+
+    return export_counterpart
+
+
+for _line in _TABLE.splitlines():
+    _words, _, _names = _line.partition("; ")
+    _op, *_rest = _words.split()
+    _at = next(position for position, word in enumerate(_rest) if not word.isdigit())
+    for _type in _rest[_at + 1 :]:
+        _attributes = [_mapped(_type, text) for text in _names.split()]
+        if _rest[_at] != "<-":
+            converter(_op, *map(int, _rest[:_at]))(_converter(_type, _attributes))
+        if _rest[_at] != "->":
+            exporter(_type)(_exporter(_op, _type, _attributes))
