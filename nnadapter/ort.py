@@ -174,7 +174,6 @@ class InferenceSession(_InferenceSession):
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """See `nnadapter.InferenceSession.run`."""
         try:
             return super().run(output_names, input_feed, run_options)
         except errors.NNAdapterError as error:
@@ -183,7 +182,6 @@ class InferenceSession(_InferenceSession):
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """See `nnadapter.InferenceSession.run_with_ort_values`."""
         with _as_theirs():
             return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
@@ -195,7 +193,6 @@ class InferenceSession(_InferenceSession):
             raise _theirs(error, RuntimeError) from error
 
     def io_binding(self) -> IOBinding:
-        """See `nnadapter.InferenceSession.io_binding`."""
         return IOBinding(self)
 
     def set_providers(
@@ -222,21 +219,18 @@ class InferenceSession(_InferenceSession):
             raise _theirs(error, ValueError if is_pairing else RuntimeError) from error
 
     def get_provider_graph_assignment_info(self) -> Sequence[Any]:
-        """See `nnadapter.InferenceSession.get_provider_graph_assignment_info`."""
         try:
             return super().get_provider_graph_assignment_info()
         except errors.NNAdapterError as error:
             raise _theirs(error, _native.Fail) from error
 
     def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
-        """See `nnadapter.InferenceSession.set_tuning_results`."""
         try:
             super().set_tuning_results(results, error_on_invalid=error_on_invalid)
         except errors.NNAdapterError as error:
             raise _theirs(error, RuntimeError) from error
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """See `nnadapter.InferenceSession.set_ep_dynamic_options`."""
         try:
             super().set_ep_dynamic_options(options)
         except errors.NNAdapterError as error:

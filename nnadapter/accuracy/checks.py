@@ -220,25 +220,20 @@ class SessionChecks:
         """See `Checks.first`."""
 
     def is_due(self) -> bool:
-        """See `Checks.is_due`."""
         return self._shadow > 0 and next(self._runs) % self._shadow == 0
 
     def is_checked(self, plan: RunnablePlan) -> bool:
-        """See `Checks.is_checked`."""
         return not self._verify or plan in self._checked
 
     @property
     def count(self) -> int:
-        """See `Checks.count`."""
         return self._count
 
     @property
     def notes(self) -> Sequence[str]:
-        """See `Checks.notes`."""
         return tuple(self._notes)
 
     def check_run(self, plan: RunnablePlan, provenance: Provenance, values: Sequence[Any]) -> tuple[Incident, ...]:
-        """See `Checks.check_run`."""
         every = list(zip(plan.plan.steps, provenance.steps, strict=False)) if values else []
         guarded = [(bound, run.device) for bound, run in every if bound.guarded]
         steps = [bound for bound, device in guarded if device == bound.step.device]
@@ -386,16 +381,13 @@ class PlannedSubject:
 
     @property
     def incidents(self) -> Incidents:
-        """See `Subject.incidents`."""
         return self._source.incidents
 
     def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
-        """See `Subject.nodes`."""
         graph = _partitioning(plan).plan.graph
         return [graph.nodes[node].name for node in bound.step.nodes]
 
     def allowed(self, plan: RunnablePlan, bound: BoundStep) -> ValueTolerances:
-        """See `Subject.allowed`."""
         partitioning = _partitioning(plan)
         graph = partitioning.plan.graph
         if partitioning not in self._quantized:
@@ -405,7 +397,6 @@ class PlannedSubject:
         return ByPrecision(precision=precision, dtypes=dtypes, quantized=self._quantized[partitioning])
 
     def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
-        """See `Subject.locate`."""
         partitioning, device = _partitioning(plan), bound.step.device
         part, names = partitioning.model.parts.part(bound.step), self.nodes(plan, bound)
         model: onnx.ModelProto = part.model
@@ -417,7 +408,6 @@ class PlannedSubject:
         return replace(located, nodes=tuple(_outer(located.nodes, names)))
 
     def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
-        """See `Subject.cached_result`."""
         cache, model = self._setting.by_name[bound.step.device].cache, _model(plan, bound)
         record = None if cache is None or model is None else cache.checked(model)
         with suppress(ValueError, TypeError, KeyError, IndexError):  # else it is checked again
@@ -436,7 +426,6 @@ class PlannedSubject:
         return shown
 
     def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
-        """See `Subject.withdraw_nodes`."""
         refused = Unsupported(Reason.WRONG_RESULT, reason)
         self._source.withdraw_nodes(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 

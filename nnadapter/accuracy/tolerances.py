@@ -100,7 +100,6 @@ class ByPrecision:
     """Values that may be off by a step."""
 
     def of(self, name: str) -> Tolerance:
-        """See `ValueTolerances.of`."""
         return tolerance_of(self.dtypes.get(name, ""), self.precision, STEP if name in self.quantized else 0)
 
 

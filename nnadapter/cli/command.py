@@ -43,7 +43,6 @@ class Command(click.Command):
     """A sub-command."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """See `click.Command.invoke`."""
         with report_errors() if ctx.parent is None else nullcontext():  # the group's hold for its commands
             return super().invoke(ctx)
 
@@ -52,7 +51,6 @@ class ModelCommand(Command):
     """A sub-command that loads a model for some devices; its help lists the options of every available device."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """See `click.Command.invoke`."""
         _silence_onnxruntime()
         return super().invoke(ctx)
 
@@ -158,11 +156,9 @@ class CommandGroup(click.Group):
     """Finds sub-commands by module name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See `click.Group.list_commands`."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See `click.Group.get_command`."""
         if cmd_name not in _COMMANDS:
             return None
         module = cmd_name.replace("-", "_")
@@ -183,7 +179,6 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """See `click.Command.invoke`."""
         with report_errors():
             return super().invoke(ctx)
 

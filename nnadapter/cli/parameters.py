@@ -29,7 +29,6 @@ class OneOf(_Choice):
     """One of some words; a word that is none of them is answered with the near ones."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType.convert`."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:

@@ -39,7 +39,6 @@ class NamedCalls(dict[str, Callable[..., Any]]):
     """What `named_call` gives for each call of a device about one thing, by the driver's method, named once."""
 
     def __init__(self, device: str, segment: int | None = None, nodes: Sequence[str] = ()) -> None:
-        """See `named_call`."""
         super().__init__()
         self.device = device
         """The device's name."""

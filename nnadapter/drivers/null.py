@@ -48,15 +48,12 @@ class NullExecution(Execution):
         self._outputs = outputs
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
         return [np.zeros(dimensions, dtype) for dimensions, dtype in self._outputs]
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.specialize`."""
         return NullExecution([(substitute_sizes(dimensions, sizes), dtype) for dimensions, dtype in self._outputs])
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute_into`."""
         for output in outputs:
             output.fill(0)
         return outputs
@@ -70,7 +67,6 @@ class NullProgram(Program):
         self._outputs = tuple((type_.dimensions, type_.dtype.array_type) for type_ in types)
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         return NullExecution(self._outputs)
 
 
@@ -78,7 +74,6 @@ class NullContext(Context):
     """Takes everything."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        """See `Context.supported`."""
         return [SUPPORTED] * len(model.operations)
 
     def compile(self, model: Model) -> Program:
@@ -96,11 +91,9 @@ class NullDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
         return _CAPABILITY
 
     def create_context(self, options: OptionValues) -> Context:
-        """See `Device.create_context`."""
         return NullContext()
 
 
@@ -108,13 +101,11 @@ class NullDriver(Driver):
     """Offers one device."""
 
     def open(self, device_id: str) -> Device:
-        """See `Driver.open`."""
         if device_id not in ("", "0"):
             raise DeviceNotFoundError(f"the null driver has one device, null:0, got null:{device_id}")
         return NullDevice()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`."""
         return (
             DeviceInfo(name="null", vendor="nnadapter", type=DeviceType.ACCELERATOR, sub_type="zeros", version="1.0"),
         )

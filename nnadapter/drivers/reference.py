@@ -98,7 +98,6 @@ class ReferenceProgram(Program):
         return 2 * sum(map(bytes_of, self._model.graph.initializer))
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         return ReferenceExecution(self._model)
 
 
@@ -136,11 +135,9 @@ class ReferenceDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
         return _CAPABILITY
 
     def create_context(self, options: OptionValues) -> ReferenceContext:
-        """See `Device.create_context`."""
         return ReferenceContext()
 
 
@@ -148,7 +145,6 @@ class ReferenceDriver(Driver):
     """Offers the one evaluator."""
 
     def open(self, device_id: str) -> ReferenceDevice:
-        """See `Driver.open`."""
         if device_id not in ("", "0"):
             raise DeviceNotFoundError(
                 f"there is one reference device, reference:0, got reference:{device_id}; choose 'reference'"
@@ -156,7 +152,6 @@ class ReferenceDriver(Driver):
         return ReferenceDevice()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`."""
         import onnx
 
         return (

@@ -80,7 +80,6 @@ class TableDriver(Driver):
         return Admission()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`."""
         return () if self.info is None else (self.info,)
 
     def open(self, device_id: str) -> Device:
@@ -129,7 +128,6 @@ class TableDevice(Device):
 
     @cached_property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
         of = self._driver_type
         return Capability(
             form=ModelForm.IR,
@@ -144,7 +142,6 @@ class TableDevice(Device):
         )
 
     def create_context(self, options: OptionValues) -> Context:
-        """See `Device.create_context`."""
         return TableContext(self._driver(options))
 
     def _driver(self, options: OptionValues) -> TableDriver:
@@ -172,7 +169,6 @@ class TableContext(Context):
         return [answer if isinstance(answer, Unsupported) else SUPPORTED for answer in self._lower_all(model)]
 
     def admit(self, model: Model) -> Admission:
-        """See `Context.admit`."""
         return self._driver.admit(model)
 
     def compile(self, model: Model) -> Program:

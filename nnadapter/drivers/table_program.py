@@ -427,7 +427,6 @@ class OpenTableProgram(Program):
         self._constants = copy_constants(model, border)
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         return OpenTableExecution(self)
 
     def execution_at(self, sizes: Sequence[Any]) -> TableExecution:

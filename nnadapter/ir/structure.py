@@ -347,7 +347,6 @@ class SpecializedModel(Model):
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """See `Model.operands`."""
         operands = list(self._specialized_model.operands)
         for index, value in self.contents.items():
             operand = operands[index]
@@ -357,17 +356,14 @@ class SpecializedModel(Model):
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """See `Model.operations`."""
         return self._specialized_model.operations
 
     @cached_property
     def covarying_number_groups(self) -> tuple[tuple[int, ...], ...]:
-        """See `Model.covarying_number_groups`."""
         return self._specialized_model.covarying_number_groups
 
     @cached_property
     def structure(self) -> Hashable:
-        """See `Model.structure`."""
         if not self.contents:
             return self.of.model.structure
         return Model(self.operands, self.operations, self.inputs, self.outputs).structure
@@ -378,7 +374,6 @@ class SpecializedModel(Model):
         return self.of.likeness, self.of.numbers_at(self.replay_values), shapes
 
     def type_at(self, operand: int) -> OperandType:
-        """See `Model.type_at`."""
         return self.of.type_at(operand, self.replay)
 
     def prepared(self, key: Hashable, prepare: Callable[[SpecializedModel], Any]) -> Any:

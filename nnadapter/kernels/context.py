@@ -204,7 +204,6 @@ class KernelProgram(Program):
         self._stored = stored
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         return KernelExecution(self._turns, self._inputs, self._outputs, self._constants)
 
     @property
@@ -216,12 +215,10 @@ class KernelProgram(Program):
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`."""
         return sum(program.execution_bytes for program in self._programs)
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        """See `Program.shared_bytes`."""
         return {key: nbytes for program in self._programs for key, nbytes in program.shared_bytes.items()}
 
     def serialize(self) -> bytes | None:
@@ -230,7 +227,6 @@ class KernelProgram(Program):
         return write(self._stored, [blob for blob in blobs if blob is not None]) if None not in blobs else None
 
     def close(self) -> None:
-        """See `Program.close`."""
         close_all(self._programs)
 
     @property
@@ -279,7 +275,6 @@ class KernelExecution(Execution):
         return [values[operand] for operand in self._outputs]
 
     def close(self) -> None:
-        """See `Execution.close`."""
         close_all(self._made)
 
 
@@ -339,7 +334,6 @@ class KernelContext(Context):
         return Admission(runs_as=tuple(texts.runs_as), facts={**facts, "kernel_calls": len(segment.calls)})
 
     def profile(self) -> Profile | None:
-        """See `Context.profile`."""
         return self.inner.profile()
 
     def compile(self, model: SegmentModel) -> Program:
@@ -352,7 +346,6 @@ class KernelContext(Context):
         return self.inner.compile(model) if segment is None else self._compiled(segment)
 
     def compile_whole_graph(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole_graph`."""
         segment = self._segment(model)
         return self.inner.compile_whole_graph(model) if segment is None else self._compiled(segment)
 
@@ -382,7 +375,6 @@ class KernelContext(Context):
         return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:
-        """See `Context.close`."""
         self.inner.close()
 
     def _segment(self, model: SegmentModel) -> Segment | None:

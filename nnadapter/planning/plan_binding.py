@@ -125,12 +125,10 @@ class _ModelNode:
 
     @property
     def name(self) -> str:
-        """See `PlanEntry.name`."""
         return self.node.name
 
     @property
     def op_type(self) -> str:
-        """See `PlanEntry.op_type`."""
         return _op_type(self.node)
 
 

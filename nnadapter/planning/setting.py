@@ -54,7 +54,6 @@ class Constraints:
     plan_file: PlanFile | None = None
 
     def fallback_at(self, stage: str) -> str:
-        """See `Options.fallback_at`."""
         return fallback_at(self.fallback, stage)
 
 
@@ -125,7 +124,6 @@ class SessionBans:
         return self._bans is not None and self._bans.of_nodes
 
     def find(self, model: SegmentModel) -> Ban | None:
-        """See `DeviceBans.find`."""
         return None if self._bans is None else self._bans.find(model)
 
     def add(
@@ -138,7 +136,6 @@ class SessionBans:
         is_size: bool = False,
         reproducer: str = "",
     ) -> Ban | None:
-        """See `DeviceBans.add`."""
         with self._lock:
             if self._bans is None:
                 self._bans = self._made()

@@ -40,7 +40,6 @@ class Threads:
         register_after_fork(self)
 
     def after_fork(self) -> None:
-        """See `ForkAware.after_fork`."""
         self.are_gone = True
 
 

@@ -67,7 +67,6 @@ class ExportingContext(DriverContext):
         ]
 
     def admit(self, model: SegmentModel) -> Admission:
-        """See `Context.admit`."""
         if not isinstance(model, Model):
             return self.inner.admit(model)
         exported = self._exported(model)
@@ -81,11 +80,9 @@ class ExportingContext(DriverContext):
         return replace(admission, runs_as=runs_as)
 
     def profile(self) -> Profile | None:
-        """See `Context.profile`."""
         return self.inner.profile()
 
     def kernels(self) -> Sequence[Kernel]:
-        """See `Context.kernels`."""
         return self.inner.kernels()
 
     def compile(self, model: SegmentModel) -> Program:
@@ -101,23 +98,18 @@ class ExportingContext(DriverContext):
         return None if isinstance(model, Model) else self.inner.clone_with_constants(program, model)
 
     def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`."""
         return self.inner.deserialize(blob)
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`."""
         return self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """See `Context.check_blob`."""
         return self.inner.check_blob(blob)
 
     def with_trace(self, trace: Trace, lane: str) -> DriverContext:
-        """See `Context.with_trace`."""
         return ExportingContext(self.inner.with_trace(trace, lane), self._capability)
 
     def close(self) -> None:
-        """See `Context.close`."""
         self._exports.clear()
         self.inner.close()
 

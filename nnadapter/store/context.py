@@ -381,23 +381,18 @@ class CachedContext(Context):
         return Outcome(True) if isinstance(found, Entry) else Outcome(False, found.reason)
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """See `Context.supported`."""
         return self._answered(VERDICTS, model, self.inner.supported, _written_verdicts, read_verdicts)
 
     def admit(self, model: SegmentModel) -> Admission:
-        """See `Context.admit`."""
         return self._answered(ADMISSION, model, self.inner.admit, _written_admission, read_admission)
 
     def profile(self) -> Profile | None:
-        """See `Context.profile`."""
         return self.inner.profile()
 
     def compile(self, model: SegmentModel) -> Program:
-        """See `Context.compile`."""
         return self._made(model, self.inner.compile, whole=False)
 
     def compile_whole_graph(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole_graph`."""
         return self._made(model, self.inner.compile_whole_graph, whole=True)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
@@ -412,19 +407,15 @@ class CachedContext(Context):
         return bound
 
     def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`."""
         return self.inner.deserialize(blob)
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`."""
         return self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """See `Context.check_blob`."""
         return self.inner.check_blob(blob)
 
     def close(self) -> None:
-        """See `Context.close`."""
         self._last = None
         self.inner.close()
 

@@ -220,7 +220,6 @@ class BoundCase:
 
     @property
     def name(self) -> str:
-        """See `Case.name`."""
         return self.case.name
 
     def check(self) -> None:

@@ -289,27 +289,23 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def numpy(self, *, force: bool = False) -> Array:
-        """See `torch.Tensor.numpy`."""
         if self.requires_grad and not force:
             raise RuntimeError("a tensor that requires gradients is no array; use tensor.detach().numpy()")
         array: Array = self.plain().detach().numpy()  # of a tensor of its own, which counts as one who looks
         return array
 
     def data_ptr(self) -> int:
-        """See `torch.Tensor.data_ptr`."""
         plain, self.resident_state.is_pinned = self.plain(), True
         address: int = plain.data_ptr()
         return address
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """See `torch.Tensor.untyped_storage`."""
         if TracingContext.try_get() is not None:  # who captures asks whose memory is whose, and reads none
             return torch.Tensor.untyped_storage(self)
         plain, self.resident_state.is_pinned = self.plain(), True
         return plain.untyped_storage()
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        """See `torch.Tensor.__dlpack__`."""
         if self.requires_grad:
             raise BufferError("a tensor that requires gradients is not exported; use tensor.detach()")
         return self.plain().detach().__dlpack__(**kwargs)
@@ -333,7 +329,6 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         )
 
     def tolist(self) -> Any:
-        """See `torch.Tensor.tolist`."""
         return self._read().tolist()
 
     def __deepcopy__(self, memo: Any) -> torch.Tensor:

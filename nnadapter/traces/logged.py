@@ -64,7 +64,6 @@ class _StandardError(logging.Handler):
     """Of the logger, put back when nobody asks any more."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler.emit`."""
         stream = sys.stderr
         if stream is None or any(_writes_to(stream, handler, record) for handler in _handlers_of(record)):
             return
@@ -101,15 +100,12 @@ class LogTrace(Trace):
     is_logging = True
 
     def timestamp(self) -> int:
-        """See `SymbolicTrace.timestamp`."""
         return time.perf_counter_ns()
 
     def span(self, lane: str, category: str, name: str, **facts: Any) -> _LoggedSpan:
-        """See `SymbolicTrace.span`."""
         return _LoggedSpan(lane, category, name, facts)
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
-        """See `SymbolicTrace.mark`."""
         _tell(category, f"{lane}: {name}", facts)
 
 

@@ -210,26 +210,21 @@ class Recorder(Trace):
         """Empty from the moment on in which somebody writes it."""
 
     def timestamp(self) -> int:
-        """See `SymbolicTrace.timestamp`."""
         return time.perf_counter_ns()
 
     def span(self, lane: str, category: str, name: str, **facts: Any) -> AbstractContextManager[dict[str, Any]]:
-        """See `SymbolicTrace.span`."""
         return _Span(self, lane, category, name, facts)
 
     def add(
         self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any], end: int | None = None
     ) -> None:
-        """See `SymbolicTrace.add`."""
         ended = time.perf_counter_ns() if end is None else end
         self._keep(Event(lane, get_native_id(), category, name, start, ended, facts))
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
-        """See `SymbolicTrace.mark`."""
         self._keep(Event(lane, get_native_id(), category, name, time.perf_counter_ns(), None, facts))
 
     def transfer(self, source: str, target: str, nbytes: int, start: int, **facts: Any) -> None:
-        """See `SymbolicTrace.transfer`."""
         self.add(
             source if target == HOST else target, TRANSFER, f"{source} to {target}", start, {"bytes": nbytes, **facts}
         )
@@ -239,7 +234,6 @@ class Recorder(Trace):
         self._sources.append(source)
 
     def reserve_events(self, events: int) -> bool:
-        """See `SymbolicTrace.reserve_events`."""
         had_room = self._foreign <= _MOST_FOREIGN
         self._foreign += events
         has_room = self._foreign <= _MOST_FOREIGN
@@ -257,7 +251,6 @@ class Recorder(Trace):
         return self._folder
 
     def check(self) -> None:
-        """See `SymbolicTrace.check`."""
         check_writable(self._path)
         self._is_wanted = True
 

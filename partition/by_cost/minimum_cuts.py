@@ -270,7 +270,6 @@ class Plans:
         self._eliminations: dict[bytes, Elimination] = {}
 
     def of(self, count: int, first: Indices, second: Indices) -> Elimination:
-        """See `partition.by_cost.elimination.plan_elimination`."""
         key = np.concatenate([[count], first, second]).tobytes()
         plan = self._eliminations.pop(key, None) or plan_elimination(count, first, second)
         if len(self._eliminations) == _CACHED_PLANS:

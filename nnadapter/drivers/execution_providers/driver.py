@@ -76,15 +76,12 @@ class EpContext(Context):
         return self._asker.compile(model)
 
     def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`."""
         return deserialize_program(blob, self._backing)
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`."""
         return deserialize_program(blob, self._backing, is_checked=True)
 
     def close(self) -> None:
-        """See `Context.close`."""
         asker = vars(self).get("_asker")
         if asker is not None:
             asker.close()
@@ -157,12 +154,10 @@ class EpDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
         return _BY_KERNELS if self._provider in BY_KERNELS else _FIXED_SIZES
 
     @cached_property
     def has_memory(self) -> bool:
-        """See `Device.has_memory`."""
         provider = self._provider
         return provider in PLACES and provider in onnxruntime.get_available_providers() and has_hardware(provider)
 

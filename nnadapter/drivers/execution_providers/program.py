@@ -72,14 +72,12 @@ class EpMemory(Memory):
         self.nbytes = nbytes
 
     def copy_in(self, array: Array) -> None:
-        """See `Memory.copy_in`."""
         self._check()
         is_foreign = is_foreign_type(array.dtype)
         self._value = array.copy() if is_foreign else _placed(array, PLACES[self._provider])
         self._form = None if is_foreign else (array.dtype, array.shape)
 
     def copy_out(self, array: Array) -> None:
-        """See `Memory.copy_out`."""
         self._check()
         source = np.zeros(self.nbytes, np.uint8) if self._value is None else self._value
         source = source if isinstance(source, np.ndarray) else np.asarray(source.numpy())
@@ -104,7 +102,6 @@ class EpMemory(Memory):
         self._value, self._form, self._is_free = None, None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
-        """See `Memory.dlpack_device`."""
         self._check()
         value = self._value
         if not isinstance(value, onnxruntime.OrtValue) or not hasattr(value, "__dlpack_device__"):
@@ -115,7 +112,6 @@ class EpMemory(Memory):
         return int(kind), int(number)
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
-        """See `Memory.dlpack`."""
         return _copied(self.value(dtype, shape), self._provider).__dlpack__()
 
     def _check(self) -> None:
@@ -381,7 +377,6 @@ class EpProgram(Program):
         return 0
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         if self._profile is None and self._backing.has_device_memory:
             return EpExecution(self._session, self._backing.provider)
         return session_execution(self._session, self._backing.provider, self._profile)
@@ -397,7 +392,6 @@ class EpProgram(Program):
         return _ENVELOPE.close(json.dumps(header).encode(), [contents])
 
     def close(self) -> None:
-        """See `Program.close`."""
         if self._profile is not None:
             self._profile.end()
 
@@ -406,7 +400,6 @@ class DeserializedProgram(EpProgram):
     """One session on a provider, of what it compiled before."""
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`."""
         return None
 
 

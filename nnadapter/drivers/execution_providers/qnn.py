@@ -185,7 +185,6 @@ class QnnDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
         return _CAPABILITY
 
     def create_context(self, options: OptionValues) -> Context:

@@ -86,25 +86,20 @@ class FaultyExecution(Execution):
         """Faults of runs that the execution inside left to another way of computing, which the host tries next."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
         return self._computed(inputs, self._inner.compute)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`."""
         return self._computed(inputs, partial(self._inner.compute_within, control=control))
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.specialize`."""
         return FaultyExecution(self._inner.specialize(sizes), self._run, None, self._kept)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute_into`."""
         return self._computed(inputs, partial(self._inner.compute_into, outputs=outputs))
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.compute_on_device`."""
         return self._on_device(inputs, partial(self._inner.compute_on_device, control=control))
 
     def enqueue(
@@ -114,7 +109,6 @@ class FaultyExecution(Execution):
         return self._on_device(inputs, partial(self._inner.enqueue, stream=stream, control=control), stream)
 
     def close(self) -> None:
-        """See `Execution.close`."""
         try:
             act(self._close)
         finally:
@@ -183,7 +177,6 @@ class FaultyProgram(Program):
         self._close = faults.moment(Phase.CLOSE, subject)
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         act(self._faults.moment(Phase.CREATE, self._subject))
         execution = self.inner.create_execution()
         is_as_it_is = self._run is None and self._close is None
@@ -191,21 +184,17 @@ class FaultyProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`."""
         return self.inner.memory_bytes
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`."""
         return self.inner.execution_bytes
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        """See `Program.shared_bytes`."""
         return self.inner.shared_bytes
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`."""
         due = act(self._faults.moment(Phase.DESERIALIZE, self._subject, WRITING))
         blob = self.inner.serialize()
         if blob is None:
@@ -217,7 +206,6 @@ class FaultyProgram(Program):
         return altered_blob
 
     def close(self) -> None:
-        """See `Program.close`."""
         try:
             act(self._close)
         finally:
@@ -236,65 +224,52 @@ class FaultyContext(Context):
         self._inner, self._faults = inner, faults
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """See `Context.supported`."""
         subject = subject_of(model)
         due = act(self._faults.moment(Phase.JUDGE, subject))
         verdicts = self._inner.supported(model)
         return lie(verdicts, due, subject) if due else verdicts
 
     def admit(self, model: SegmentModel) -> Admission:
-        """See `Context.admit`."""
         due = act(self._faults.moment(Phase.ADMIT, subject_of(model)))
         return lie_of_segment(self._inner.admit(model), due)
 
     def profile(self) -> Profile | None:
-        """See `Context.profile`."""
         return self._inner.profile()
 
     def kernels(self) -> Sequence[Kernel]:
-        """See `Context.kernels`."""
         return self._inner.kernels()
 
     def compile(self, model: SegmentModel) -> Program:
-        """See `Context.compile`."""
         return self._compiled(self._inner.compile, model)
 
     def compile_whole_graph(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole_graph`."""
         return self._compiled(self._inner.compile_whole_graph, model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.clone_with_constants`."""
         subject = subject_of(model)
         act(self._faults.moment(Phase.COMPILE, subject))
         bound = self._inner.clone_with_constants(inside(program), model)
         return None if bound is None else FaultyProgram(bound, self._faults, subject)
 
     def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`."""
         return self._read(memoryview(blob), lambda view: self._inner.deserialize(bytes(view)))
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`."""
         return self._read(blob, self._inner.deserialize_view)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """See `Context.check_blob`."""
         contents, subject = unwrapped(blob)
         due = act(self._faults.moment(Phase.DESERIALIZE, subject, CHECKING))
         compatibility = self._inner.check_blob(contents)
         return lie_of_blob(compatibility) if due else compatibility
 
     def with_session_options(self, options: Any) -> Context:
-        """See `Context.with_session_options`."""
         return FaultyContext(self._inner.with_session_options(options), self._faults)
 
     def with_trace(self, trace: Trace, lane: str) -> Context:
-        """See `Context.with_trace`."""
         return FaultyContext(self._inner.with_trace(trace, lane), self._faults)
 
     def close(self) -> None:
-        """See `Context.close`."""
         try:
             act(self._faults.moment(Phase.CLOSE))
         finally:
@@ -406,15 +381,12 @@ class FaultyDevice(Device):
 
     @property
     def has_memory(self) -> bool:
-        """See `Device.has_memory`."""
         return self._inner.has_memory
 
     def allocate(self, nbytes: int) -> Memory:
-        """See `Device.allocate`."""
         return self._inner.allocate(nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        """See `Device.from_dlpack`."""
         return self._inner.from_dlpack(tensor)
 
     @property
@@ -424,19 +396,15 @@ class FaultyDevice(Device):
 
     @property
     def has_streams(self) -> bool:
-        """See `Device.has_streams`."""
         return self._inner.has_streams
 
     def create_stream(self) -> Stream:
-        """See `Device.create_stream`."""
         return self._inner.create_stream()
 
     def create_event(self) -> Event:
-        """See `Device.create_event`."""
         return self._inner.create_event()
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """See `Device.memory_statistics`."""
         return self._inner.memory_statistics()
 
     def close(self) -> None:

@@ -209,7 +209,6 @@ _OURS = ("nnadapter.drivers.", "nnadapter.ir.", "partition.")
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:  # the module's own name for the hook
-        """See `pickle.Pickler.reducer_override`."""
         if type(value) is MappingProxyType:
             return MappingProxyType, (dict(value),)
         if type(value) is Model:
@@ -221,7 +220,6 @@ class _Pickler(pickle.Pickler):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """See `pickle.Unpickler.find_class`."""
         if name in _PLAIN.get(module, ()):
             return super().find_class(module, name)
         if module.startswith(_OURS) and "." not in name:

@@ -172,7 +172,6 @@ class IsolatedExecution(Execution):
         return self.made.locate().number
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
         return self.computed(inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
@@ -188,11 +187,9 @@ class IsolatedExecution(Execution):
         return self.computed(inputs, outputs)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.specialize`."""
         return _AtSizes(self, sizes)
 
     def close(self) -> None:
-        """See `Execution.close`."""
         self.made.close(self._limit("close"))
 
     def computed(
@@ -222,11 +219,9 @@ class _AtSizes(Execution):
         self._whole, self._sizes = whole, sizes
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
         return self._whole.computed(inputs, sizes=self._sizes)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`."""
         return self._whole.computed(inputs, control=control, sizes=self._sizes)
 
 
@@ -281,22 +276,18 @@ class IsolatedProgram(Program):
             self.serialize()
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         return IsolatedExecution(self.made, self.forms, self.context.limit)
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`."""
         return self._memory_facts[0]
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`."""
         return self._memory_facts[1]
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        """See `Program.shared_bytes`."""
         return {(id(self.context), key): nbytes for key, nbytes in self._memory_facts[2].items()}
 
     @property
@@ -311,7 +302,6 @@ class IsolatedProgram(Program):
         return self._memory
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`."""
         recipe = self._recipe
         if recipe.blob is not None:
             return bytes(recipe.blob)
@@ -321,7 +311,6 @@ class IsolatedProgram(Program):
         return blob
 
     def close(self) -> None:
-        """See `Program.close`."""
         self.made.close(self.context.limit("close"))
 
     def _recreate(self) -> RemoteHandle:
@@ -370,27 +359,22 @@ class IsolatedContext(Context):
         self.made.locate()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """See `Context.supported`."""
         verdicts: list[Verdict] = self._ask("supported", model)[1]
         return verdicts
 
     def admit(self, model: SegmentModel) -> Admission:
-        """See `Context.admit`."""
         admission: Admission = self._ask("admit", model)[1]
         return admission
 
     def profile(self) -> Profile | None:
-        """See `Context.profile`."""
         location = self.made.locate()
         profile: Profile | None = location.child.ask("profile", self.limit("profile"), context=location.number)
         return profile
 
     def compile(self, model: SegmentModel) -> Program:
-        """See `Context.compile`."""
         return self._compiled("compile", model)
 
     def compile_whole_graph(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole_graph`."""
         return self._compiled("compile_whole_graph", model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
@@ -405,7 +389,6 @@ class IsolatedContext(Context):
         return IsolatedProgram(self, Recipe("compile", model), RemoteHandle(location.child, number))
 
     def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`."""
         return self._deserialized("deserialize", blob)
 
     def deserialize_view(self, blob: memoryview) -> Program:
@@ -444,7 +427,6 @@ class IsolatedContext(Context):
         return results, changed, positions
 
     def close(self) -> None:
-        """See `Context.close`."""
         location = self.made.known
         if location is not None:
             location.child.users.discard(self.made)

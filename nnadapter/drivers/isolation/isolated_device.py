@@ -134,7 +134,6 @@ class IsolatedDevice(Device):
         return IsolatedContext(self, dict(options), {**self._limits, **limits})
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """See `Device.memory_statistics`."""
         statistics: MemoryStatistics | None = self.ask("memory_statistics")
         return statistics
 

@@ -178,7 +178,6 @@ class NativeContext(Context):
         return list(map(_checked_attributes, model.operations, answers)) if model.has_dynamic_shapes else answers
 
     def admit(self, model: Model) -> Admission:
-        """See `Context.admit`."""
         if "admit" not in self._functions:
             return Admission()
         _holder, address, _ = self._built(model)  # another thread may ask about another model meanwhile
@@ -190,7 +189,6 @@ class NativeContext(Context):
         return Admission(verdict=verdict, facts={"memory_bytes": nbytes}) if nbytes else Admission(verdict=verdict)
 
     def compile(self, model: Model) -> NativeProgram:
-        """See `Context.compile`."""
         return self.compile_within(model, UNLIMITED)
 
     def compile_within(self, model: Model, control: Control) -> NativeProgram:
@@ -211,7 +209,6 @@ class NativeContext(Context):
         return NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats, by_run)
 
     def clone_with_constants(self, program: Program, model: Model) -> NativeProgram | None:
-        """See `Context.clone_with_constants`."""
         assert isinstance(program, NativeProgram), "programs of a context are its own"
         return self.bind_within(program, model, UNLIMITED)
 
@@ -230,7 +227,6 @@ class NativeContext(Context):
         )
 
     def deserialize(self, blob: bytes) -> NativeProgram:
-        """See `Context.deserialize`."""
         if "deserialize" not in self._functions:
             return super().deserialize(blob)  # type: ignore[return-value]  # it raises
         return self._deserialized(blob)
@@ -314,7 +310,6 @@ class NativeContext(Context):
         return built
 
     def close(self) -> None:
-        """See `Context.close`."""
         self._last = _NONE_BUILT
         close_all(self._seats.clear())
         self._functions.plain("destroy_context", self._handle)
@@ -507,7 +502,6 @@ class NativeDriver(Driver):
         """The shared library."""
 
     def open(self, device_id: str) -> NativeDevice:
-        """See `Driver.open`."""
         handle = self._functions.create_handle(
             "open_device", device_id.encode(), failure=DeviceUnavailableError, misuse=DeviceNotFoundError
         )
@@ -518,7 +512,6 @@ class NativeDriver(Driver):
             raise DeviceUnavailableError(f"{self._functions.driver}: {error}") from error
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`."""
         return device_infos(self._functions)
 
 
@@ -531,11 +524,9 @@ class NativeDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
         return self._capability
 
     def create_context(self, options: OptionValues) -> NativeContext:
-        """See `Device.create_context`."""
         holder = Holder()
         array = holder.pointers([option(holder, name, value) for name, value in options.items()])
         handle = self._functions.create_handle(
@@ -578,7 +569,6 @@ class NativeDevice(Device):
         return DeviceMemory(self._functions, self._handle, nbytes)
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """See `Device.memory_statistics`."""
         return statistics_of(self._functions, self._handle) if self.has_memory else None
 
     @property
@@ -588,12 +578,10 @@ class NativeDevice(Device):
         return int(self._functions.plain("minimum_chunk", self._handle))
 
     def create_stream(self) -> NativeStream:
-        """See `Device.create_stream`."""
         self._need("streams", self._knows_streams)
         return NativeStream(self._functions, self._handle)
 
     def create_event(self) -> NativeEvent:
-        """See `Device.create_event`."""
         self._need("streams", self._knows_streams)
         return NativeEvent(self._functions, self._handle)
 
@@ -603,7 +591,6 @@ class NativeDevice(Device):
         self._functions.call("synchronize_device", self._handle)
 
     def close(self) -> None:
-        """See `Device.close`."""
         self._functions.plain("close_device", self._handle)
 
     def _need(self, feature: str, is_available: bool) -> None:

@@ -57,7 +57,6 @@ class NativeExecution(Execution):
         self._last: tuple[Sequence[int], CallSignature | None] = (), None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
         return self.computed(self._fixed, inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
@@ -86,7 +85,6 @@ class NativeExecution(Execution):
         return self.enqueued(self._fixed, inputs, stream, control)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.specialize`."""
         if self._by_run is None:
             return super().specialize(sizes)
         numbers = self._by_run.numbers(sizes)
@@ -168,7 +166,6 @@ class NativeExecution(Execution):
             raise
 
     def close(self) -> None:
-        """See `Execution.close`."""
         self._functions.plain("destroy_execution", self._handle)
 
     def _enqueued(self, stream: NativeStream, sized: CallSignature, control: Control) -> NativeCall:
@@ -190,23 +187,19 @@ class _SizedExecution(Execution):
         self._whole, self._sized = whole, sized
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
         return self._whole.computed(self._sized, inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`."""
         return self._whole.computed(self._sized, inputs, control)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.compute_on_device`."""
         return self._whole.computed_on_device(self._sized, inputs, control)
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.enqueue`."""
         return self._whole.enqueued(self._sized, inputs, stream, control)
 
 
@@ -250,7 +243,6 @@ class NativeProgram(Program):
         self._lock = new_lock()
 
     def create_execution(self) -> NativeExecution:
-        """See `Program.create_execution`."""
         with self._lock:
             handle = self._functions.create_handle("create_execution", self._handle, failure=ExecutionError)
         around = self._sized, self._held, self._by_run, self._seats
@@ -276,12 +268,10 @@ class NativeProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`."""
         is_reported = "program_memory" in self._functions
         return int(self._functions.plain("program_memory", self._handle)) if is_reported else 0
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`."""
         if "serialize" not in self._functions or self._by_run is not None:
             return None
         parts: list[bytes] = []
@@ -296,5 +286,4 @@ class NativeProgram(Program):
         return seal(self._functions.driver, self._sized.border, parts)
 
     def close(self) -> None:
-        """See `Program.close`."""
         self._functions.plain("destroy_program", self._handle)

@@ -45,15 +45,12 @@ class NativeEvent(Event):
 
     @property
     def is_done(self) -> bool:
-        """See `Event.is_done`."""
         return bool(self._functions.plain("query_event", self.handle))
 
     def synchronize(self) -> None:
-        """See `Event.synchronize`."""
         self._functions.call("synchronize_event", self.handle, failure=ExecutionError, misuse=ExecutionError)
 
     def close(self) -> None:
-        """See `Event.close`."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._functions.plain("destroy_event", handle)
@@ -73,21 +70,17 @@ class NativeStream(Stream):
         """The driver's handle; None after `close`."""
 
     def record(self, event: Event) -> None:
-        """See `Stream.record`."""
         assert isinstance(event, NativeEvent), "events of a device are its own"
         self._functions.call("record_event", event.handle, self.handle)
 
     def wait(self, event: Event) -> None:
-        """See `Stream.wait`."""
         assert isinstance(event, NativeEvent), "events of a device are its own"
         self._functions.call("wait_event", self.handle, event.handle)
 
     def synchronize(self) -> None:
-        """See `Stream.synchronize`."""
         self._functions.call("synchronize_stream", self.handle, failure=ExecutionError, misuse=ExecutionError)
 
     def close(self) -> None:
-        """See `Stream.close`."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._functions.plain("destroy_stream", handle)

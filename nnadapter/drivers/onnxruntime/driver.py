@@ -196,7 +196,6 @@ class CpuContext(Context):
         self._has_compiled = False
 
     def with_session_options(self, options: onnxruntime.SessionOptions | None) -> CpuContext:
-        """See `Context.with_session_options`."""
         return CpuContext(options, self._trace, self._lane)
 
     def with_trace(self, trace: Trace, lane: str) -> CpuContext:
@@ -231,7 +230,6 @@ class CpuContext(Context):
         return self._compiled(model, spins=False)
 
     def compile_whole_graph(self, model: onnx.ModelProto) -> Program:
-        """See `Context.compile_whole_graph`."""
         return self._compiled(model, spins=True)
 
     def close(self) -> None:
@@ -399,11 +397,9 @@ class CpuDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
         return _CAPABILITY
 
     def create_context(self, options: OptionValues) -> CpuContext:
-        """See `Device.create_context`."""
         return CpuContext()
 
 
@@ -411,13 +407,11 @@ class CpuDriver(Driver):
     """Offers the one processor."""
 
     def open(self, device_id: str) -> CpuDevice:
-        """See `Driver.open`."""
         if device_id not in ("", "0"):
             raise DeviceNotFoundError(f"there is one cpu device, cpu:0, got cpu:{device_id}; choose 'cpu'")
         return CpuDevice()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`."""
         row = DeviceInfo(name="cpu", vendor="ONNX Runtime", type=DeviceType.CPU, sub_type="CPU", version=_version())
         return (row,)
 

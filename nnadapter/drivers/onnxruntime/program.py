@@ -148,7 +148,6 @@ class CpuProgram(Program):
         return 0
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         return session_execution(self._session, "the CPU", self._profile, self._repeat)
 
     def _repeat(
@@ -169,7 +168,6 @@ class CpuProgram(Program):
         return self._session, results
 
     def close(self) -> None:
-        """See `Program.close`."""
         self._permit = None
         if self._profile is not None:
             self._profile.end()

@@ -334,7 +334,6 @@ class _ProfiledExecution(SessionExecution):
         self._run_into = None  # every run goes by `run`
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
-        """See `SessionExecution.run`."""
         try:
             return super().run(names, feeds)
         finally:

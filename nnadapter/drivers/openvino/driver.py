@@ -135,7 +135,6 @@ class OpenvinoContext(Context):
         return self._asker.compile(model, self._seal())
 
     def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`."""
         return deserialized(blob, self._seal())
 
     def deserialize_view(self, blob: memoryview) -> Program:
@@ -193,11 +192,9 @@ class OpenvinoDevice(Device):
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
         return self._capability
 
     def create_context(self, options: OptionValues) -> Context:
-        """See `Device.create_context`."""
         return OpenvinoContext(self._name, options, self._properties)
 
     @cached_property
@@ -251,7 +248,6 @@ class OpenvinoDriver(Driver):
         return OpenvinoDevice(name)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`."""
         present = _present()
         return [row for kind in KINDS for row in _rows(kind, present)]
 

@@ -392,7 +392,6 @@ class OpenvinoExecution(Execution):
         )
 
     def close(self) -> None:
-        """See `Execution.close`."""
         del self._infer, self._infer_copies, self._set_input, self._request, self._living
 
     def _bind(self, setter: Callable[..., None], port: int, array: Array, bound: list[object], position: int) -> None:
@@ -488,13 +487,11 @@ class OpenvinoProgram(Program):
         return 0
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         self._may_have_run = True
         with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
             return OpenvinoExecution(self._living, self._signature)
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`."""
         with translated("OpenVINO did not export the program", "run it without keeping it", ExecutionError):
             contents = self._living.written()
         if contents is None:
@@ -505,7 +502,6 @@ class OpenvinoProgram(Program):
         return _ENVELOPE.close(written + b" " * (-(PREFIX_BYTES + len(written)) % _ALIGNMENT), [contents])
 
     def close(self) -> None:
-        """See `Program.close`."""
         del self._living
 
 
