@@ -66,8 +66,8 @@ _RULES = """
 - **Signature**: inputs, then attributes in the order of the table, then outputs. `?` may be absent, `…` is any number.
 - **Formula**: letters are explained at the inputs. Indices count from 0. `floor`, `ceil` and `trunc` round down, up and
   toward 0.
-- **Definition**: the numpy code that says what an operation means, and what that calls. A fused activation comes
-  behind it. The code of an image operation is given [N, C, H, W] whatever the layout.
+- **Definition**: the numpy code that says what an operation means, and what that calls. `xp` is numpy. A fused
+  activation comes after it. The code of an image operation is given [N, C, H, W] whatever the layout.
 - **Example**: computed by the definition when this page was made. Attributes that are not required have defaults.
 - **FLOPs**: arithmetic steps, a multiply-add counting two; exp, log, sqrt, erf, sin, cos, tanh and pow count one.
 

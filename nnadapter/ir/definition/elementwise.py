@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from math import erf as scalar_erf
 from typing import Any
 
@@ -27,6 +28,43 @@ def _to(x: Array, to: str) -> Array:
     return x != 0 if target is DataType.BOOL else cast(x, target)
 
 
+def _mod(xp: Any, x: Any, y: Any, fmod: bool) -> Any:
+    return xp.fmod(x, y) if fmod else xp.mod(x, y)
+
+
+def _celu(xp: Any, x: Any, alpha: float) -> Any:
+    return xp.maximum(0, x) + xp.minimum(0, alpha * xp.expm1(x / alpha))
+
+
+def _is_inf(xp: Any, x: Any, detect_negative: bool, detect_positive: bool) -> Any:
+    return ((x == xp.inf) & detect_positive) | ((x == -xp.inf) & detect_negative)
+
+
+def hard_sigmoid(xp: Any, x: Any, alpha: float, beta: float) -> Any:
+    """Return a line that ends at 0 and 1."""
+    return xp.clip(alpha * x + beta, 0, 1)
+
+
+def elu(xp: Any, x: Any, alpha: float) -> Any:
+    """Return `x`, or an exponential below 0."""
+    return xp.where(x < 0, alpha * xp.expm1(x), x)
+
+
+def softplus(xp: Any, x: Any) -> Any:
+    """Return log(1 + exp(x)), without overflow."""
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+def softsign(xp: Any, x: Any) -> Any:
+    """Return `x` over its distance from -1 or 1."""
+    return x / (1 + xp.abs(x))
+
+
+def leaky_relu(xp: Any, x: Any, alpha: float) -> Any:
+    """Return `x`, or a share of it below 0."""
+    return xp.where(x < 0, alpha * x, x)
+
+
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
@@ -36,35 +74,10 @@ def _erf(x: Array) -> Any:
     return np.vectorize(scalar_erf, otypes=[np.float64])(x)
 
 
-def softplus(x: Array) -> Array:
-    """log(1 + exp(x)), without overflow."""
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-
-
 def _gelu(x: Array, approximate: str = "none") -> Any:
     if approximate == "tanh":
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * (1 + _erf(x / np.sqrt(2)))
-
-
-def hard_sigmoid(x: Array, alpha: float, beta: float) -> Any:
-    """A line that ends at 0 and 1."""
-    return np.clip(alpha * x + beta, 0, 1)
-
-
-def elu(x: Array, alpha: float) -> Array:
-    """`x`, or an exponential below 0."""
-    return np.where(x < 0, alpha * np.expm1(x), x)
-
-
-def softsign(x: Array) -> Any:
-    """`x` over its distance from -1 or 1."""
-    return x / (1 + np.abs(x))
-
-
-def leaky_relu(x: Array, alpha: float) -> Array:
-    """`x`, or a share of it below 0."""
-    return np.where(x < 0, alpha * x, x)
 
 
 def _clip(x: Array, min: float, max: float) -> Any:  # noqa: A002  the attributes' names
@@ -92,37 +105,18 @@ def _pow(x: Array, exponent: Array) -> Any:
     return np.power(x.astype(np.float64), exponent.astype(np.float64))
 
 
-def _mod(x: Array, y: Array, fmod: bool) -> Array:
-    return np.fmod(x, y) if fmod else np.mod(x, y)
-
-
-def _sum(*inputs: Array) -> Array:
-    total = inputs[0]
-    for value in inputs[1:]:
-        total = total + value
-    return total
-
-
-def _celu(x: Array, alpha: float) -> Array:
-    return np.maximum(0, x) + np.minimum(0, alpha * np.expm1(x / alpha))
-
-
 def _shrink(x: Array, bias: float, lambd: float) -> Array:
     return np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0))
-
-
-def _is_inf(x: Array, detect_negative: bool, detect_positive: bool) -> Any:
-    return ((x == np.inf) & detect_positive) | ((x == -np.inf) & detect_negative)
 
 
 ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
     "relu": lambda x: np.maximum(x, 0),
     "clip": _clip,
     "sigmoid": sigmoid,
-    "hard_sigmoid": hard_sigmoid,
-    "hard_swish": lambda x, alpha, beta: x * hard_sigmoid(x, alpha, beta),
+    "hard_sigmoid": partial(hard_sigmoid, np),
+    "hard_swish": lambda x, alpha, beta: x * hard_sigmoid(np, x, alpha, beta),
     "tanh": np.tanh,
-    "leaky_relu": leaky_relu,
+    "leaky_relu": partial(leaky_relu, np),
     "gelu": _gelu,
     "gelu_tanh": lambda x: _gelu(x, "tanh"),
     "swish": lambda x: x * sigmoid(x),
@@ -156,79 +150,50 @@ def bit_cast(x: Array, to: Any) -> Any:
     return np.frombuffer(x.tobytes(), to).reshape(x.shape)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "ABS": np.abs,
-    "SIGN": np.sign,
-    "FLOOR": np.floor,
-    "CEIL": np.ceil,
-    "EXP": np.exp,
-    "LOG": np.log,
-    "SQRT": np.sqrt,
-    "SIN": np.sin,
-    "COS": np.cos,
-    "TANH": np.tanh,
-    "EQUAL": np.equal,
-    "GREATER": np.greater,
-    "GREATER_EQUAL": np.greater_equal,
-    "LESS": np.less,
-    "LESS_EQUAL": np.less_equal,
-    "NEG": np.negative,
-    "ROUND": np.rint,
-    "RECIPROCAL": lambda x: 1 / x,
-    "ERF": _erf,
-    "SIGMOID": sigmoid,
+NAMES = """
+ABS abs, ACOS arccos, ACOSH arccosh, ADD add, AND logical_and, ASIN arcsin, ASINH arcsinh, ATAN arctan, ATANH arctanh,
+BITWISE_AND bitwise_and, BITWISE_NOT bitwise_not, BITWISE_OR bitwise_or, BITWISE_XOR bitwise_xor, CEIL ceil, COS cos,
+COSH cosh, EQUAL equal, EXP exp, FLOOR floor, GREATER greater, GREATER_EQUAL greater_equal, IS_NAN isnan, LESS less,
+LESS_EQUAL less_equal, LOG log, MAX maximum, MIN minimum, MUL multiply, NEG negative, NOT logical_not, NOT_EQUAL
+not_equal, OR logical_or, ROUND rint, SIGN sign, SIN sin, SINH sinh, SQRT sqrt, SQUARE square, SUB subtract, TAN tan,
+TANH tanh, WHERE where, XOR logical_xor
+"""
+"""Operations that are a function of the array namespace, and its name."""
+
+SHARED: Mapping[str, Callable[..., Any]] = {
+    "ASSIGN": lambda xp, x: x,
+    "CELU": _celu,
+    "ELU": elu,
+    "HARD_SIGMOID": hard_sigmoid,
+    "HARD_SWISH": lambda xp, x, alpha, beta: x * hard_sigmoid(xp, x, alpha, beta),
+    "IS_INF": _is_inf,
+    "LEAKY_RELU": leaky_relu,
+    "MISH": lambda xp, x: x * xp.tanh(softplus(xp, x)),
+    "MOD": _mod,
+    "PRELU": lambda xp, x, slope: xp.where(x < 0, slope * x, x),
+    "RECIPROCAL": lambda xp, x: 1 / x,
+    "RELU": lambda xp, x: xp.maximum(x, 0),
+    "SELU": lambda xp, x, alpha, gamma: gamma * xp.where(x <= 0, alpha * xp.expm1(x), x),
     "SOFTPLUS": softplus,
     "SOFTSIGN": softsign,
-    "MISH": lambda x: x * np.tanh(softplus(x)),
-    "RELU": lambda x: np.maximum(x, 0),
+    "SUM": lambda xp, *inputs: reduce(xp.add, inputs),
+    "THRESHOLDED_RELU": lambda xp, x, alpha: xp.where(x > alpha, x, 0),
+}
+"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "ERF": _erf,
+    "SIGMOID": sigmoid,
     "SWISH": lambda x, alpha: x * sigmoid(alpha * x),
     "GELU": _gelu,
-    "HARD_SIGMOID": hard_sigmoid,
-    "HARD_SWISH": lambda x, alpha, beta: x * hard_sigmoid(x, alpha, beta),
-    "LEAKY_RELU": leaky_relu,
-    "ELU": elu,
-    "SELU": lambda x, alpha, gamma: gamma * np.where(x <= 0, alpha * np.expm1(x), x),
     "CLIP": _clip,
-    "NOT": np.logical_not,
     "CAST": _to,
-    "ASSIGN": lambda x: x,
-    "PRELU": lambda x, slope: np.where(x < 0, slope * x, x),
-    "ADD": np.add,
-    "SUB": np.subtract,
-    "MUL": np.multiply,
     "DIV": _div,
     "POW": _pow,
-    "MAX": np.maximum,
-    "MIN": np.minimum,
-    "MOD": _mod,
-    "AND": np.logical_and,
-    "OR": np.logical_or,
-    "XOR": np.logical_xor,
-    "SUM": _sum,
-    "WHERE": np.where,
-    "ACOS": np.arccos,
-    "ACOSH": np.arccosh,
-    "ASIN": np.arcsin,
-    "ASINH": np.arcsinh,
-    "ATAN": np.arctan,
-    "ATANH": np.arctanh,
-    "COSH": np.cosh,
-    "SINH": np.sinh,
-    "TAN": np.tan,
     "RSQRT": lambda x: x**-0.5,
-    "SQUARE": lambda x: x * x,
-    "NOT_EQUAL": lambda x, y: ~np.equal(x, y),
     "FLOOR_DIV": lambda x, y: x // y,
-    "CELU": _celu,
     "SHRINK": _shrink,
-    "THRESHOLDED_RELU": lambda x, alpha: np.where(x > alpha, x, 0),
-    "IS_NAN": np.isnan,
-    "IS_INF": _is_inf,
     "SWIGLU": lambda gate, value, alpha: gate / (1 + np.exp(-alpha * gate)) * value,
-    "BITWISE_AND": np.bitwise_and,
-    "BITWISE_OR": np.bitwise_or,
-    "BITWISE_XOR": np.bitwise_xor,
-    "BITWISE_NOT": np.invert,
     "BIT_SHIFT": _shift,
     "BIT_CAST": lambda x, to: bit_cast(x, np.dtype(to)),
 }

@@ -15,10 +15,6 @@ def _fully_connected(x: Array, weight: Array, bias: Array | None = None) -> Arra
     return x @ weight.T if bias is None else x @ weight.T + bias
 
 
-def _mat_mul(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Any:
-    return np.matmul(x.swapaxes(-1, -2) if transpose_x else x, y.swapaxes(-1, -2) if transpose_y else y)
-
-
 def _integers(packed: Array, bits: int) -> Array:
     """The integers in the bytes of the last axis, lowest bits first."""
     count = packed.shape[-1] * 8 // bits
@@ -46,19 +42,6 @@ def _mat_mul_n_bits(
 
 
 _EXPANDED = 4
-
-
-def _determinant(x: Array) -> Array:
-    """By Laplace's expansion along the first row; larger ones by elimination."""
-    if x.shape[-1] == 0:
-        return np.ones(x.shape[:-2])
-    if x.shape[-1] > _EXPANDED:
-        return np.asarray(np.linalg.det(x.astype(np.float64)))
-    total = np.zeros(x.shape[:-2])
-    for column in range(x.shape[-1]):
-        minor = np.delete(x[..., 1:, :], column, -1)
-        total = total + (-1) ** column * x[..., 0, column] * _determinant(minor)
-    return total
 
 
 def _einsum(*inputs: Array, equation: str) -> Any:
@@ -96,12 +79,34 @@ def _stft(x, window=None, *, frame_step, frame_length, onesided):  # type: ignor
     return np.stack([_dft(frame, 1, frame_length, False, onesided) for frame in frames], 1)
 
 
+def _mat_mul(xp: Any, x: Any, y: Any, transpose_x: bool, transpose_y: bool) -> Any:
+    return xp.matmul(x.swapaxes(-1, -2) if transpose_x else x, y.swapaxes(-1, -2) if transpose_y else y)
+
+
+def _determinant(xp: Any, x: Any) -> Any:
+    """Return determinants: by expansion along the first row, exact for integers; larger ones by elimination."""
+    size = x.shape[-1]
+    if size > _EXPANDED:
+        return xp.linalg.det(x)
+    if size == 0:
+        return xp.ones(x.shape[:-2], x.dtype)
+    total = xp.zeros(x.shape[:-2], x.dtype)
+    for column in range(size):
+        minor = xp.delete(x[..., 1:, :], column, -1)
+        total = total + (-1) ** column * x[..., 0, column] * _determinant(xp, minor)
+    return total
+
+
+SHARED: Mapping[str, Callable[..., Any]] = {
+    "DETERMINANT": _determinant,
+    "MAT_MUL": _mat_mul,
+    "TRILU": lambda xp, x, upper, k: xp.triu(x, k) if upper else xp.tril(x, k),
+}
+"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "FULLY_CONNECTED": _fully_connected,
-    "MAT_MUL": _mat_mul,
     "MAT_MUL_N_BITS": _mat_mul_n_bits,
-    "TRILU": lambda x, upper, k: np.triu(x, k) if upper else np.tril(x, k),
-    "DETERMINANT": _determinant,
     "EINSUM": _einsum,
     "DFT": _dft,
     "STFT": _stft,

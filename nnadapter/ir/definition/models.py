@@ -8,6 +8,7 @@ that a device may be compared against this at the tolerance of its own arithmeti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,21 @@ import numpy as np
 from nnadapter.errors import DriverError
 from nnadapter.ir.definition.attention import FUNCTIONS as ATTENTION
 from nnadapter.ir.definition.convolution import FUNCTIONS as CONVOLUTION
-from nnadapter.ir.definition.elementwise import ACTIVATIONS, cast
+from nnadapter.ir.definition.elementwise import ACTIVATIONS, NAMES, cast
 from nnadapter.ir.definition.elementwise import FUNCTIONS as ELEMENTWISE
+from nnadapter.ir.definition.elementwise import SHARED as SHARED_ELEMENTWISE
 from nnadapter.ir.definition.indexing import FUNCTIONS as INDEXING
 from nnadapter.ir.definition.linear_algebra import FUNCTIONS as LINEAR_ALGEBRA
+from nnadapter.ir.definition.linear_algebra import SHARED as SHARED_LINEAR_ALGEBRA
 from nnadapter.ir.definition.movement import FUNCTIONS as MOVEMENT
+from nnadapter.ir.definition.movement import SHARED as SHARED_MOVEMENT
 from nnadapter.ir.definition.normalization import FUNCTIONS as NORMALIZATION
+from nnadapter.ir.definition.normalization import SHARED as SHARED_NORMALIZATION
 from nnadapter.ir.definition.pooling import FUNCTIONS as POOLING
 from nnadapter.ir.definition.quantization import quantized_function
 from nnadapter.ir.definition.recurrent import FUNCTIONS as RECURRENT
 from nnadapter.ir.definition.reduction import FUNCTIONS as REDUCTION
+from nnadapter.ir.definition.reduction import SHARED as SHARED_REDUCTION
 from nnadapter.ir.definition.resampling import FUNCTIONS as RESAMPLING
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout, dtype_name
@@ -101,7 +107,18 @@ def _widened(value: Array | None, operation: str) -> Any:
 
 _MOVING = frozenset({"RESHAPE", "TRANSPOSE", "EXPAND", "TILE", "CONCAT", "SPLIT", "SLICE", "GATHER", "GATHER_ELEMENTS"})
 
+_NAMES = dict(pair.split() for pair in NAMES.split(","))
+_SHARED = {**SHARED_ELEMENTWISE, **SHARED_LINEAR_ALGEBRA, **SHARED_MOVEMENT, **SHARED_NORMALIZATION, **SHARED_REDUCTION}
+
+
+def functions_over(xp: Any) -> dict[str, Callable[..., Any]]:
+    """Return the definitions that hold over any array namespace, for one of them: numpy or jax.numpy."""
+    named = {type_: getattr(xp, name) for type_, name in _NAMES.items()}
+    return named | {type_: partial(function, xp) for type_, function in _SHARED.items()}
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **functions_over(np),
     **ATTENTION,
     **CONVOLUTION,
     **ELEMENTWISE,

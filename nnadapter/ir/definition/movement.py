@@ -14,33 +14,37 @@ def _split(x: Array, axis: int, split: Any) -> list[Array]:
     return np.split(x, np.cumsum(split)[:-1], axis)
 
 
-def _depth_to_space(x: Array, block_size: int, mode: str) -> Array:
+def _depth_to_space(xp: Any, x: Any, block_size: int, mode: str) -> Any:
     n, c, h, w = x.shape
-    shape = (
-        (n, block_size, block_size, c // block_size**2, h, w)
+    depth = c // block_size**2
+    blocks, order = (
+        ((n, block_size, block_size, depth, h, w), (0, 3, 4, 1, 5, 2))
         if mode == "DCR"
-        else (n, c // block_size**2, block_size, block_size, h, w)
+        else ((n, depth, block_size, block_size, h, w), (0, 1, 4, 2, 5, 3))
     )
-    order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
-    return x.reshape(shape).transpose(order).reshape(n, c // block_size**2, h * block_size, w * block_size)
+    return x.reshape(blocks).transpose(order).reshape(n, depth, h * block_size, w * block_size)
 
 
-def _space_to_depth(x: Array, block_size: int) -> Array:
+def _space_to_depth(xp: Any, x: Any, block_size: int) -> Any:
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // block_size, block_size, w // block_size, block_size)
     return blocks.transpose(0, 3, 5, 1, 2, 4).reshape(n, c * block_size**2, h // block_size, w // block_size)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "RESHAPE": lambda x, shape: x.reshape(shape),
-    "TRANSPOSE": lambda x, perm, output_layout: x.transpose(perm),
-    "EXPAND": lambda x, shape: np.broadcast_to(x, shape),
-    "TILE": lambda x, repeats: np.tile(x, repeats),
-    "CONCAT": lambda *inputs, axis: np.concatenate(inputs, axis),
-    "SPLIT": _split,
+SHARED: Mapping[str, Callable[..., Any]] = {
+    "CONCAT": lambda xp, *inputs, axis: xp.concatenate(inputs, axis),
     "DEPTH_TO_SPACE": _depth_to_space,
+    "EXPAND": lambda xp, x, shape: xp.broadcast_to(x, shape),
+    "FILL": lambda xp, value, shape: xp.broadcast_to(value, shape),
+    "RESHAPE": lambda xp, x, shape: x.reshape(shape),
     "SPACE_TO_DEPTH": _space_to_depth,
-    "FILL": lambda value, shape: np.full(shape, value),
+    "TILE": lambda xp, x, repeats: xp.tile(x, repeats),
+    "TRANSPOSE": lambda xp, x, perm, output_layout: x.transpose(perm),
+}
+"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "SPLIT": _split,
     "RANGE": lambda start, delta, count: start + np.arange(count).astype(start.dtype) * delta,
     "EYE_LIKE": lambda x, to, k: np.eye(x.shape[0], x.shape[1], int(k)),
 }

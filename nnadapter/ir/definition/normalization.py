@@ -10,28 +10,48 @@ import numpy as np
 from nnadapter.ir.operand import Array
 
 
-def _per_channel(values: Array, rank: int) -> Array:
+def per_channel(values: Any, rank: int) -> Any:
+    """Return one value for each channel of `[N, C, …]`."""
     return values.reshape(-1, *[1] * (rank - 2)) if rank > 1 else values
 
 
 def _batch_normalization(x: Array, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float) -> Array:
-    scale, bias, mean, variance = (_per_channel(value, x.ndim) for value in (scale, bias, mean, variance))
+    scale, bias, mean, variance = (per_channel(value, x.ndim) for value in (scale, bias, mean, variance))
     return (x - mean) / np.sqrt(variance + epsilon) * scale + bias
 
 
-def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Any:
-    mean = x.mean(axes, keepdims=True)
-    return (x - mean) / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + epsilon)
+def _standardized(xp: Any, x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+    centered = x - x.mean(axes, keepdims=True)
+    return centered / xp.sqrt(xp.square(centered).mean(axes, keepdims=True) + epsilon)
 
 
-def _layer_normalization(x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float) -> Any:
-    result = _standardize(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
+def _layer_normalization(xp: Any, x: Any, scale: Any, bias: Any = None, *, axis: int, epsilon: float) -> Any:
+    result = _standardized(xp, x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
     return result if bias is None else result + bias
 
 
-def _instance_normalization(x: Array, scale: Array, bias: Array, epsilon: float) -> Any:
-    result = _standardize(x, tuple(range(2, x.ndim)), epsilon)
-    return result * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
+def _instance_normalization(xp: Any, x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+    result = _standardized(xp, x, tuple(range(2, x.ndim)), epsilon)
+    return result * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
+
+
+def _softmax(xp: Any, x: Any, axis: int) -> Any:
+    raised = xp.exp(x - x.max(axis, keepdims=True, initial=-xp.inf))
+    return raised / raised.sum(axis, keepdims=True)
+
+
+def log_softmax(xp: Any, x: Any, axis: int) -> Any:
+    """Return the logarithm of exponentials over their sum."""
+    shifted = x - x.max(axis, keepdims=True, initial=-xp.inf)
+    return shifted - xp.log(xp.exp(shifted).sum(axis, keepdims=True))
+
+
+def _rms(xp: Any, x: Any, scale: Any, axis: int, epsilon: float) -> Any:
+    return x / xp.sqrt(xp.square(x).mean(tuple(range(axis, x.ndim)), keepdims=True) + epsilon) * scale
+
+
+def _mean_variance(xp: Any, x: Any, axes: Sequence[int], epsilon: float) -> Any:
+    return (x - x.mean(tuple(axes), keepdims=True)) / (x.std(tuple(axes), keepdims=True) + epsilon)
 
 
 def _local_response(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
@@ -42,27 +62,9 @@ def _local_response(x: Array, size: int, alpha: float, beta: float, bias: float)
     return x / (bias + alpha / size * sums) ** beta
 
 
-def _softmax(x: Array, axis: int) -> Any:
-    raised = np.exp(x - x.max(axis, keepdims=True, initial=-np.inf))
-    return raised / raised.sum(axis, keepdims=True)
-
-
-def _log_softmax(x: Array, axis: int) -> Any:
-    shifted = x - x.max(axis, keepdims=True, initial=-np.inf)
-    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
-
-
-def _rms(x: Array, scale: Array, axis: int, epsilon: float) -> Any:
-    return x / np.sqrt((x**2).mean(tuple(range(axis, x.ndim)), keepdims=True) + epsilon) * scale
-
-
 def _lp(x: Array, axis: int, p: int) -> Any:
     norm = (np.abs(x) ** p).sum(axis, keepdims=True) ** (1 / p)
     return np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
-
-
-def _mean_variance(x: Array, axes: Sequence[int], epsilon: float) -> Any:
-    return (x - x.mean(tuple(axes), keepdims=True)) / (x.std(tuple(axes), keepdims=True) + epsilon)
 
 
 def _likelihood(
@@ -83,16 +85,20 @@ def _cross_entropy(x, target, weight=None, **attributes):  # type: ignore[no-unt
     return [_likelihood(logarithms, target, weight, **attributes), logarithms]
 
 
+SHARED: Mapping[str, Callable[..., Any]] = {
+    "INSTANCE_NORMALIZATION": _instance_normalization,
+    "LAYER_NORMALIZATION": _layer_normalization,
+    "LOG_SOFTMAX": log_softmax,
+    "MEAN_VARIANCE_NORMALIZATION": _mean_variance,
+    "RMS_NORMALIZATION": _rms,
+    "SOFTMAX": _softmax,
+}
+"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "BATCH_NORMALIZATION": _batch_normalization,
-    "LAYER_NORMALIZATION": _layer_normalization,
-    "INSTANCE_NORMALIZATION": _instance_normalization,
     "LOCAL_RESPONSE_NORMALIZATION": _local_response,
-    "SOFTMAX": _softmax,
-    "LOG_SOFTMAX": _log_softmax,
-    "RMS_NORMALIZATION": _rms,
     "LP_NORMALIZATION": _lp,
-    "MEAN_VARIANCE_NORMALIZATION": _mean_variance,
     "NEGATIVE_LOG_LIKELIHOOD_LOSS": _likelihood,
     "SOFTMAX_CROSS_ENTROPY_LOSS": _cross_entropy,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,24 @@ from nnadapter.ir.operand import Array
 _Gate = Callable[[Array], Array]
 
 
-_GATES: Mapping[str, Callable[[Array, float, float], Array]] = {
-    "affine": lambda x, alpha, beta: alpha * x + beta,
-    "elu": lambda x, alpha, beta: elu(x, alpha),
-    "hard_sigmoid": hard_sigmoid,
-    "leaky_relu": lambda x, alpha, beta: leaky_relu(x, alpha),
-    "relu": lambda x, alpha, beta: np.maximum(x, 0),
-    "scaled_tanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
-    "sigmoid": lambda x, alpha, beta: sigmoid(x),
-    "softplus": lambda x, alpha, beta: softplus(x),
-    "softsign": lambda x, alpha, beta: softsign(x),
-    "tanh": lambda x, alpha, beta: np.tanh(x),
-    "thresholded_relu": lambda x, alpha, beta: np.where(x < alpha, 0, x),
-}
+def gate_functions(xp: Any, sigmoid: Callable[[Any], Any]) -> Mapping[str, Callable[[Any, float, float], Any]]:
+    """Return the functions that gates may have, over an array namespace."""
+    return {
+        "affine": lambda x, alpha, beta: alpha * x + beta,
+        "elu": lambda x, alpha, beta: elu(xp, x, alpha),
+        "hard_sigmoid": partial(hard_sigmoid, xp),
+        "leaky_relu": lambda x, alpha, beta: leaky_relu(xp, x, alpha),
+        "relu": lambda x, alpha, beta: xp.maximum(x, 0),
+        "scaled_tanh": lambda x, alpha, beta: alpha * xp.tanh(beta * x),
+        "sigmoid": lambda x, alpha, beta: sigmoid(x),
+        "softplus": lambda x, alpha, beta: softplus(xp, x),
+        "softsign": lambda x, alpha, beta: softsign(xp, x),
+        "tanh": lambda x, alpha, beta: xp.tanh(x),
+        "thresholded_relu": lambda x, alpha, beta: xp.where(x < alpha, 0, x),
+    }
+
+
+_GATES = gate_functions(np, sigmoid)
 
 
 def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:

@@ -29,15 +29,6 @@ def _smallest(x: Array, axis: Any, keepdims: bool) -> Any:
     return x.min(axis, keepdims=keepdims, initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max)
 
 
-def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
-    def found(x: Array, axis: int, keepdims: bool, select_last_index: bool) -> Array:
-        if select_last_index:
-            return np.asarray(x.shape[axis] - 1 - function(np.flip(x, axis), axis, keepdims=keepdims))
-        return np.asarray(function(x, axis, keepdims=keepdims))
-
-    return found
-
-
 def _cum_sum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
     x = np.flip(x, axis) if reverse else x
     total = np.cumsum(x, axis, dtype=x.dtype)
@@ -70,14 +61,25 @@ def _hardmax(x: Array, axis: int) -> Array:
     return np.moveaxis(chosen, -1, axis)
 
 
+def _place_of(name: str) -> Callable[..., Any]:
+    def found(xp: Any, x: Any, axis: int, keepdims: bool, select_last_index: bool) -> Any:
+        function = getattr(xp, name)
+        if select_last_index:
+            return x.shape[axis] - 1 - function(xp.flip(x, axis), axis, keepdims=keepdims)
+        return function(x, axis, keepdims=keepdims)
+
+    return found
+
+
+SHARED: Mapping[str, Callable[..., Any]] = {"ARG_MAX": _place_of("argmax"), "ARG_MIN": _place_of("argmin")}
+"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "REDUCE_MEAN": _reduce(_mean),
     "REDUCE_SUM": _reduce(np.sum),
     "REDUCE_MAX": _reduce(_largest),
     "REDUCE_MIN": _reduce(_smallest),
     "REDUCE_PROD": _reduce(np.prod),
-    "ARG_MAX": _arg(np.argmax),
-    "ARG_MIN": _arg(np.argmin),
     "CUM_SUM": _cum_sum,
     "TOP_K": _top_k,
     "CUM_PROD": _cum_prod,

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from inspect import unwrap
 from types import CodeType, FunctionType
 from typing import Any
@@ -43,6 +43,8 @@ def source_of(function: Callable[..., Any]) -> str:
     3. A function made by another is shown with that one, and with what it was made of.
     4. What a text names that stands in a definition's file, or in the function's own, comes before it.
     """
+    if isinstance(function, partial):  # over numpy
+        function = function.func
     if not isinstance(function, FunctionType):
         return _named(function)
     parts: dict[str, str] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import reduce
 from typing import Any
 
 import jax
@@ -20,16 +19,13 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     LAYOUTS,
     MOVED,
     QUANTIZED,
+    SHARED,
     clip,
     computes,
     converted,
-    elu,
     gelu,
-    hard_sigmoid,
-    leaky_relu,
     moves,
-    softplus,
-    softsign,
+    shared,
     swish,
     to_integers,
     to_reals,
@@ -46,13 +42,7 @@ def _shift(x: Any, y: Any, direction: str) -> Any:
     return jax.lax.shift_right_arithmetic(x, y) if signed else jax.lax.shift_right_logical(x, y)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "BITWISE_AND": jnp.bitwise_and,
-    "BITWISE_OR": jnp.bitwise_or,
-    "BITWISE_XOR": jnp.bitwise_xor,
-    "BITWISE_NOT": jnp.bitwise_not,
-    "BIT_SHIFT": _shift,
-}
+FUNCTIONS = shared("BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_NOT") | {"BIT_SHIFT": _shift}
 
 
 @lowers(*FUNCTIONS, types=INTEGERS, layouts=LAYOUTS)
@@ -116,98 +106,37 @@ def _whole_power(x: Any, exponent: Any) -> Any:
     return jax.lax.fori_loop(0, bits, next_bit, (jnp.ones_like(x), x, exponent))[0]
 
 
-def _modulo(x: Any, y: Any, fmod: bool) -> Any:
-    return jnp.fmod(x, y) if fmod else jnp.mod(x, y)
-
-
-def _celu(x: Any, alpha: float) -> Any:
-    return jnp.maximum(0, x) + jnp.minimum(0, alpha * jnp.expm1(x / alpha))
-
-
 def _shrink(x: Any, bias: float, lambd: float) -> Any:
     reals = x if _is_float(x) else x.astype(jnp.float64)
     return jnp.where(reals < -lambd, reals + bias, jnp.where(reals > lambd, reals - bias, 0))
 
 
-def _is_infinite(x: Any, detect_negative: bool, detect_positive: bool) -> Any:
-    return ((x == jnp.inf) & detect_positive) | ((x == -jnp.inf) & detect_negative)
-
-
-def _selu(x: Any, alpha: float, gamma: float) -> Any:
-    return gamma * jnp.where(x <= 0, alpha * jnp.expm1(x), x)
-
-
-FUNCTIONS_OF_FLOATS: Mapping[str, Callable[..., Any]] = {
-    "EXP": jnp.exp,
-    "LOG": jnp.log,
-    "SQRT": jnp.sqrt,
+_FLOATS = """
+EXP LOG SQRT RECIPROCAL SIN COS TAN TANH ACOS ACOSH ASIN ASINH ATAN ATANH COSH SINH SOFTPLUS SOFTSIGN MISH HARD_SIGMOID
+HARD_SWISH LEAKY_RELU ELU SELU CELU THRESHOLDED_RELU PRELU SUM IS_NAN IS_INF
+"""
+FUNCTIONS_OF_FLOATS: Mapping[str, Callable[..., Any]] = shared(_FLOATS) | {
     "RSQRT": jax.lax.rsqrt,
-    "RECIPROCAL": lambda x: 1 / x,
     "ERF": jax.lax.erf,
-    "SIN": jnp.sin,
-    "COS": jnp.cos,
-    "TAN": jnp.tan,
-    "TANH": jnp.tanh,
-    "ACOS": jnp.arccos,
-    "ACOSH": jnp.arccosh,
-    "ASIN": jnp.arcsin,
-    "ASINH": jnp.arcsinh,
-    "ATAN": jnp.arctan,
-    "ATANH": jnp.arctanh,
-    "COSH": jnp.cosh,
-    "SINH": jnp.sinh,
     "SIGMOID": jax.nn.sigmoid,
-    "SOFTPLUS": softplus,
-    "SOFTSIGN": softsign,
-    "MISH": lambda x: x * jnp.tanh(softplus(x)),
     "SWISH": swish,
     "GELU": gelu,
-    "HARD_SIGMOID": hard_sigmoid,
-    "HARD_SWISH": lambda x, alpha, beta: x * hard_sigmoid(x, alpha, beta),
-    "LEAKY_RELU": leaky_relu,
-    "ELU": elu,
-    "SELU": _selu,
-    "CELU": _celu,
-    "THRESHOLDED_RELU": lambda x, alpha: jnp.where(x > alpha, x, 0),
-    "PRELU": lambda x, slope: jnp.where(x < 0, slope * x, x),
-    "SUM": lambda *inputs: reduce(jnp.add, inputs),
     "SWIGLU": lambda gate, value, alpha: gate * jax.nn.sigmoid(alpha * gate) * value,
-    "IS_NAN": jnp.isnan,
-    "IS_INF": _is_infinite,
 }
 
-FUNCTIONS_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "ABS": jnp.abs,
-    "NEG": jnp.negative,
-    "SIGN": jnp.sign,
+_NUMBERS = "ABS NEG SIGN RELU SQUARE ADD SUB MUL MOD MAX MIN GREATER GREATER_EQUAL LESS LESS_EQUAL"
+FUNCTIONS_OF_NUMBERS: Mapping[str, Callable[..., Any]] = shared(_NUMBERS) | {
     "FLOOR": _rounding(jnp.floor),
     "CEIL": _rounding(jnp.ceil),
     "ROUND": _rounding(jnp.rint),
-    "RELU": lambda x: jnp.maximum(x, 0),
-    "SQUARE": jnp.square,
     "CLIP": clip,
     "SHRINK": _shrink,
-    "ADD": jnp.add,
-    "SUB": jnp.subtract,
-    "MUL": jnp.multiply,
     "DIV": _divide,
     "FLOOR_DIV": _floor_divide,
     "POW": _power,
-    "MOD": _modulo,
-    "MAX": jnp.maximum,
-    "MIN": jnp.minimum,
-    "GREATER": jnp.greater,
-    "GREATER_EQUAL": jnp.greater_equal,
-    "LESS": jnp.less,
-    "LESS_EQUAL": jnp.less_equal,
 }
 
-FUNCTIONS_OF_BOOLEANS: Mapping[str, Callable[..., Any]] = {
-    "NOT": jnp.logical_not,
-    "AND": jnp.logical_and,
-    "OR": jnp.logical_or,
-    "XOR": jnp.logical_xor,
-}
+_BOOLEANS = "NOT AND OR XOR"
 
 FUSED = ("none", *ACTIVATIONS)
 """Activations that are applied to results."""
@@ -225,28 +154,17 @@ def lower_numbers(operation: NamedOperation) -> Computes:
     return computes(operation, FUNCTIONS_OF_NUMBERS[operation.type])
 
 
-@lowers(*FUNCTIONS_OF_BOOLEANS, types="bool", layouts=LAYOUTS)
+@lowers(*_BOOLEANS.split(), types="bool", layouts=LAYOUTS)
 def lower_booleans(operation: NamedOperation) -> Computes:
     """Functions of truth values."""
-    return moves(operation, FUNCTIONS_OF_BOOLEANS[operation.type])
+    return moves(operation, SHARED[operation.type])
 
 
-@lowers("EQUAL", "NOT_EQUAL", types=HELD, layouts=LAYOUTS)
-def lower_equality(operation: NamedOperation) -> Computes:
-    """Whether elements are the same."""
-    return moves(operation, jnp.equal if operation.type == "EQUAL" else jnp.not_equal)
-
-
-@lowers("WHERE", types=HELD, layouts=LAYOUTS)
-def lower_where(operation: NamedOperation) -> Computes:
-    """One of two, element by element."""
-    return moves(operation, jnp.where)
-
-
+@lowers("EQUAL", "NOT_EQUAL", "WHERE", types=HELD, layouts=LAYOUTS)
 @lowers("ASSIGN", types=MOVED, layouts=LAYOUTS)
-def lower_assign(operation: NamedOperation) -> Computes:
-    """The same."""
-    return moves(operation, lambda x: x)
+def lower_elements(operation: NamedOperation) -> Computes:
+    """Comparisons, choices and copies of any elements."""
+    return moves(operation, SHARED[operation.type])
 
 
 @lowers("CAST", types=MOVED, layouts=LAYOUTS)

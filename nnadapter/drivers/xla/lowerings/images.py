@@ -18,6 +18,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     ALL_NUMBERS,
     HELD,
     LAYOUTS,
+    SHARED,
     Function,
     channels_second,
     computes,
@@ -64,30 +65,10 @@ def lower_linear(operation: NamedOperation) -> Computes:
     return computes(operation, function)
 
 
-def _depth_to_space(x: Any, block_size: int, mode: str) -> Any:
-    n, c, h, w = x.shape
-    depth = c // block_size**2
-    blocks, order = (
-        ((n, block_size, block_size, depth, h, w), (0, 3, 4, 1, 5, 2))
-        if mode == "DCR"
-        else ((n, depth, block_size, block_size, h, w), (0, 1, 4, 2, 5, 3))
-    )
-    return x.reshape(blocks).transpose(order).reshape(n, depth, h * block_size, w * block_size)
-
-
-def _space_to_depth(x: Any, block_size: int) -> Any:
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c, h // block_size, block_size, w // block_size, block_size)
-    return blocks.transpose(0, 3, 5, 1, 2, 4).reshape(n, c * block_size**2, h // block_size, w // block_size)
-
-
-_BLOCKS: Mapping[str, Function] = {"DEPTH_TO_SPACE": _depth_to_space, "SPACE_TO_DEPTH": _space_to_depth}
-
-
-@lowers(*_BLOCKS, types=HELD, quantized=True, layouts=LAYOUTS)
+@lowers("DEPTH_TO_SPACE", "SPACE_TO_DEPTH", types=HELD, quantized=True, layouts=LAYOUTS)
 def lower_blocks(operation: NamedOperation) -> Computes:
     """Channels as blocks of pixels, or the other way round."""
-    return moves(operation, channels_second(operation, _BLOCKS[operation.type]))
+    return moves(operation, channels_second(operation, SHARED[operation.type]))
 
 
 Weighted = tuple[Any, Any]

@@ -10,21 +10,16 @@ import numpy as np
 
 from nnadapter.drivers.table_lowering import Computes, lowers
 from nnadapter.drivers.xla.lowerings.elementwise import FUSED
-from nnadapter.drivers.xla.lowerings.numerics import ALL_FLOATS, ALL_NUMBERS, COMPUTED, HELD, computes, moves
+from nnadapter.drivers.xla.lowerings.numerics import (
+    ALL_FLOATS,
+    ALL_NUMBERS,
+    COMPUTED,
+    HELD,
+    SHARED,
+    computes,
+    moves,
+)
 from nnadapter.ir.named_operation import NamedOperation
-
-_EXPANDED = 4
-"""Determinants of so many rows are expanded, which is exact for whole numbers; larger ones are eliminated."""
-
-
-def transposed(x: Any, is_asked: bool) -> Any:
-    """The last two axes exchanged, where that is asked for."""
-    return jnp.swapaxes(x, -1, -2) if is_asked and x.ndim > 1 else x
-
-
-def mat_mul(x: Any, y: Any, transpose_x: bool, transpose_y: bool) -> Any:
-    """The product of matrices."""
-    return jnp.matmul(transposed(x, transpose_x), transposed(y, transpose_y))
 
 
 def fully_connected(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -36,7 +31,7 @@ def fully_connected(x: Any, weight: Any, bias: Any = None) -> Any:
 @lowers("MAT_MUL", types=ALL_NUMBERS, fuse_codes=FUSED, quantized=True)
 def lower_mat_mul(operation: NamedOperation) -> Computes:
     """Products of matrices of any numbers."""
-    return computes(operation, mat_mul)
+    return computes(operation, SHARED["MAT_MUL"])
 
 
 @lowers("FULLY_CONNECTED", types=(*ALL_FLOATS, *COMPUTED), fuse_codes=FUSED, quantized=True)
@@ -77,29 +72,16 @@ def lower_einsum(operation: NamedOperation) -> Computes:
     return computes(operation, lambda *inputs, equation: jnp.einsum(equation, *inputs))
 
 
-def _determinant(x: Any) -> Any:
-    size = x.shape[-1]
-    if size > _EXPANDED:
-        return jnp.linalg.det(x)
-    if size == 0:
-        return jnp.ones(x.shape[:-2], x.dtype)
-    total = jnp.zeros(x.shape[:-2], x.dtype)
-    for column in range(size):
-        minor = jnp.delete(x[..., 1:, :], column, -1)
-        total = total + (-1) ** column * x[..., 0, column] * _determinant(minor)
-    return total
-
-
 @lowers("DETERMINANT", types=ALL_FLOATS)
 def lower_determinant(operation: NamedOperation) -> Computes:
     """Determinants of matrices."""
-    return computes(operation, _determinant)
+    return computes(operation, SHARED["DETERMINANT"])
 
 
 @lowers("TRILU", types=HELD)
 def lower_triangle(operation: NamedOperation) -> Computes:
     """The part of a matrix above or below a diagonal."""
-    return moves(operation, lambda x, upper, k: jnp.triu(x, k) if upper else jnp.tril(x, k))
+    return moves(operation, SHARED["TRILU"])
 
 
 @lowers("EYE_LIKE", types=HELD)

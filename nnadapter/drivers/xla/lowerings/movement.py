@@ -11,7 +11,16 @@ import numpy as np
 
 from nnadapter.drivers.geometry import crop_and_padding, positive_slices
 from nnadapter.drivers.table_lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.numerics import ALL_NUMBERS, HELD, LAYOUTS, MOVED, Function, computes, moves
+from nnadapter.drivers.xla.lowerings.numerics import (
+    ALL_NUMBERS,
+    HELD,
+    LAYOUTS,
+    MOVED,
+    Function,
+    computes,
+    moves,
+    shared,
+)
 from nnadapter.ir.named_operation import NamedOperation
 
 
@@ -43,14 +52,9 @@ def _gather_elements(x: Any, indices: Any, axis: int) -> Any:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "RESHAPE": lambda x, shape: x.reshape(shape),
-    "TRANSPOSE": lambda x, perm, output_layout: x.transpose(perm),
-    "EXPAND": lambda x, shape: jnp.broadcast_to(x, shape),
-    "TILE": lambda x, repeats: jnp.tile(x, repeats),
-    "CONCAT": lambda *inputs, axis: jnp.concatenate(inputs, axis),
+    **shared("RESHAPE TRANSPOSE EXPAND TILE CONCAT FILL"),
     "GATHER": take,
     "GATHER_ELEMENTS": _gather_elements,
-    "FILL": lambda value, shape: jnp.broadcast_to(value, shape),
 }
 
 

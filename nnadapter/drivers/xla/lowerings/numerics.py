@@ -19,10 +19,19 @@ import numpy as np
 
 from nnadapter.drivers.table_lowering import Computes
 from nnadapter.drivers.xla.compilation import Pack, Packing
+from nnadapter.ir.definition.models import functions_over
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
 from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import PRODUCTS
+
+SHARED = functions_over(jnp)
+"""Definitions of operations that XLA takes as they are."""
+
+
+def shared(types: str) -> dict[str, Callable[..., Any]]:
+    """Return the shared definitions of some operations."""
+    return {type_: SHARED[type_] for type_ in types.split()}
 
 
 def converted(x: Any, made: Any) -> Any:
@@ -54,31 +63,6 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     return 0.5 * x * jax.lax.erfc(-x * _HALF_OF_SQUARE_ROOT)
 
 
-def hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
-    """A line that ends at 0 and 1."""
-    return jnp.clip(alpha * x + beta, 0, 1)
-
-
-def elu(x: Any, alpha: float) -> Any:
-    """`x`, or an exponential below 0."""
-    return jnp.where(x < 0, alpha * jnp.expm1(x), x)
-
-
-def softplus(x: Any) -> Any:
-    """log(1 + exp(x)), without overflow."""
-    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
-
-
-def softsign(x: Any) -> Any:
-    """`x` over its distance from -1 or 1."""
-    return x / (1 + jnp.abs(x))
-
-
-def leaky_relu(x: Any, alpha: float) -> Any:
-    """`x`, or a share of it below 0."""
-    return jnp.where(x < 0, alpha * x, x)
-
-
 def swish(x: Any, alpha: float = 1.0) -> Any:
     """`x` times the sigmoid of its multiple."""
     return x * jax.nn.sigmoid(alpha * x)
@@ -98,13 +82,13 @@ def _within(value: float, smallest: int, largest: int) -> int:
 
 
 ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
-    "relu": lambda x: jnp.maximum(x, 0),
+    "relu": SHARED["RELU"],
     "clip": clip,
     "sigmoid": jax.nn.sigmoid,
-    "hard_sigmoid": hard_sigmoid,
-    "hard_swish": lambda x, alpha, beta: x * hard_sigmoid(x, alpha, beta),
+    "hard_sigmoid": SHARED["HARD_SIGMOID"],
+    "hard_swish": SHARED["HARD_SWISH"],
     "tanh": jnp.tanh,
-    "leaky_relu": leaky_relu,
+    "leaky_relu": SHARED["LEAKY_RELU"],
     "gelu": gelu,
     "gelu_tanh": lambda x: gelu(x, "tanh"),
     "swish": swish,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,10 +14,13 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     ALL_NUMBERS,
     COMPUTED,
     LAYOUTS,
+    SHARED,
     Function,
     channels_second,
     computes,
+    shared,
 )
+from nnadapter.ir.definition.normalization import per_channel
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import DataType, Layout
 from nnadapter.ir.operand_checks import integer_range
@@ -56,22 +59,10 @@ def lower_reduction(operation: NamedOperation) -> Computes:
     return computes(operation, lambda x, axes, keepdims: function(x, tuple(axes), keepdims))
 
 
-def _place_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    def found(x: Any, axis: int, keepdims: bool, select_last_index: bool) -> Any:
-        if select_last_index:
-            return x.shape[axis] - 1 - function(jnp.flip(x, axis), axis, keepdims=keepdims)
-        return function(x, axis, keepdims=keepdims)
-
-    return found
-
-
-_PLACES = {"ARG_MAX": _place_of(jnp.argmax), "ARG_MIN": _place_of(jnp.argmin)}
-
-
-@lowers(*_PLACES, types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
+@lowers("ARG_MAX", "ARG_MIN", types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
 def lower_place(operation: NamedOperation) -> Computes:
     """Where along an axis the largest or smallest element is."""
-    return computes(operation, _PLACES[operation.type])
+    return computes(operation, SHARED[operation.type])
 
 
 def _running_sum(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
@@ -122,26 +113,6 @@ def lower_top_k(operation: NamedOperation) -> Computes:
     return computes(operation, _top_k)
 
 
-def per_channel(values: Any, rank: int) -> Any:
-    """One value for each channel of `[N, C, …]`."""
-    return values.reshape(-1, *[1] * (rank - 2)) if rank > 1 else values
-
-
-def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
-    centered = x - x.mean(axes, keepdims=True)
-    return centered / jnp.sqrt(jnp.square(centered).mean(axes, keepdims=True) + epsilon)
-
-
-def _layer_normalization(x: Any, scale: Any, bias: Any = None, *, axis: int, epsilon: float) -> Any:
-    result = _standardized(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
-    return result if bias is None else result + bias
-
-
-def _instance_normalization(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
-    result = _standardized(x, tuple(range(2, x.ndim)), epsilon)
-    return result * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
-
-
 def _local_response(x: Any, size: int, alpha: float, beta: float, bias: float) -> Any:
     before, behind = (size - 1) // 2, size // 2
     rest = [(0, 0)] * (x.ndim - 2)
@@ -152,50 +123,24 @@ def _local_response(x: Any, size: int, alpha: float, beta: float, bias: float) -
     return x / (bias + alpha / size * sums) ** beta
 
 
-def _largest_along(x: Any, axis: int) -> Any:
-    return x.max(axis, keepdims=True, initial=-jnp.inf)
-
-
-def softmax(x: Any, axis: int) -> Any:
-    """Exponentials over their sum."""
-    raised = jnp.exp(x - _largest_along(x, axis))
-    return raised / raised.sum(axis, keepdims=True)
-
-
-def log_softmax(x: Any, axis: int) -> Any:
-    """The logarithm of exponentials over their sum."""
-    shifted = x - _largest_along(x, axis)
-    return shifted - jnp.log(jnp.exp(shifted).sum(axis, keepdims=True))
-
-
-def _rms(x: Any, scale: Any, axis: int, epsilon: float) -> Any:
-    return x / jnp.sqrt(jnp.square(x).mean(tuple(range(axis % x.ndim, x.ndim)), keepdims=True) + epsilon) * scale
-
-
 def _lp(x: Any, axis: int, p: int) -> Any:
     magnitudes = jnp.abs(x)
     norm = magnitudes.sum(axis, keepdims=True) if p == 1 else (magnitudes**p).sum(axis, keepdims=True) ** (1 / p)
     return jnp.where(norm == 0, 0, x / norm)
 
 
-def _mean_variance(x: Any, axes: Sequence[int], epsilon: float) -> Any:
-    return (x - x.mean(tuple(axes), keepdims=True)) / (x.std(tuple(axes), keepdims=True) + epsilon)
-
-
 def _hardmax(x: Any, axis: int) -> Any:
     return jax.nn.one_hot(jnp.argmax(x, axis), x.shape[axis], axis=axis, dtype=x.dtype)
 
 
+_SHARED = """
+LAYER_NORMALIZATION INSTANCE_NORMALIZATION SOFTMAX LOG_SOFTMAX RMS_NORMALIZATION MEAN_VARIANCE_NORMALIZATION
+"""
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "LAYER_NORMALIZATION": _layer_normalization,
-    "INSTANCE_NORMALIZATION": _instance_normalization,
+    **shared(_SHARED),
     "LOCAL_RESPONSE_NORMALIZATION": _local_response,
-    "SOFTMAX": softmax,
-    "LOG_SOFTMAX": log_softmax,
     "HARDMAX": _hardmax,
-    "RMS_NORMALIZATION": _rms,
     "LP_NORMALIZATION": _lp,
-    "MEAN_VARIANCE_NORMALIZATION": _mean_variance,
 }
 
 
@@ -231,7 +176,7 @@ def _likelihood(x: Any, target: Any, weight: Any = None, *, reduction: str, igno
 
 
 def _cross_entropy(x: Any, target: Any, weight: Any = None, **attributes: Any) -> Any:
-    logarithms = log_softmax(x, 1)
+    logarithms = SHARED["LOG_SOFTMAX"](x, 1)
     return [_likelihood(logarithms, target, weight, **attributes), logarithms]
 
 

@@ -9,16 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from nnadapter.drivers.table_lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.numerics import (
-    ALL_FLOATS,
-    computes,
-    elu,
-    hard_sigmoid,
-    leaky_relu,
-    softplus,
-    softsign,
-)
+from nnadapter.drivers.xla.lowerings.numerics import ALL_FLOATS, computes
 from nnadapter.drivers.xla.lowerings.windows import with_bias
+from nnadapter.ir.definition.recurrent import gate_functions
 from nnadapter.ir.named_operation import NamedOperation
 
 
@@ -133,19 +126,7 @@ _Gate = Callable[[Any], Any]
 _Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """What the inputs of a step come to, and states -> the states behind it."""
 
-_GATES: Mapping[str, Callable[[Any, float, float], Any]] = {
-    "affine": lambda x, alpha, beta: alpha * x + beta,
-    "elu": lambda x, alpha, beta: elu(x, alpha),
-    "hard_sigmoid": hard_sigmoid,
-    "leaky_relu": lambda x, alpha, beta: leaky_relu(x, alpha),
-    "relu": lambda x, alpha, beta: jnp.maximum(x, 0),
-    "scaled_tanh": lambda x, alpha, beta: alpha * jnp.tanh(beta * x),
-    "sigmoid": lambda x, alpha, beta: jax.nn.sigmoid(x),
-    "softplus": lambda x, alpha, beta: softplus(x),
-    "softsign": lambda x, alpha, beta: softsign(x),
-    "tanh": lambda x, alpha, beta: jnp.tanh(x),
-    "thresholded_relu": lambda x, alpha, beta: jnp.where(x < alpha, 0, x),
-}
+_GATES = gate_functions(jnp, jax.nn.sigmoid)
 _FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 """How many functions a direction has."""
 

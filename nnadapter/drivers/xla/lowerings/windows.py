@@ -23,7 +23,8 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     moves,
     widened,
 )
-from nnadapter.drivers.xla.lowerings.reductions import per_channel, smallest
+from nnadapter.drivers.xla.lowerings.reductions import smallest
+from nnadapter.ir.definition.normalization import per_channel
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, Layout
 
