@@ -26,9 +26,10 @@ from nnadapter.onnx.graphs import value_of, values_of
 from nnadapter.onnx.inference import Inference
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT
+from nnadapter.onnx.signature import Shapes
 from partition.graph import Value
 
 Converted = tuple[Specialized, Conversion]

@@ -29,7 +29,8 @@ from nnadapter.onnx.files import load_model
 from nnadapter.onnx.model import NO_RULES, Operators, Rules
 from nnadapter.onnx.preparation import prepare as preparation
 from nnadapter.onnx.preparation.default_sizes import check_known_rank, default_shapes
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
+from nnadapter.onnx.signature import Shapes
 from nnadapter.process.cache import counts_of
 from nnadapter.process.forking import new_lock
 from partition.graph import Value

@@ -27,8 +27,9 @@ from nnadapter.onnx.construction import OnnxIndex, extract, info_of, tensor_of
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import BROADCASTING_OPSET, operand_type, opsets_of
 from nnadapter.onnx.preparation.node_hashes import NodeHashes
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from nnadapter.onnx.references import inlined
+from nnadapter.onnx.signature import Shapes
 from partition.graph import Graph, Node, Value
 from partition.plan import Step
 from partition.verdict import Unsupported

@@ -20,7 +20,7 @@ from nnadapter.files.cache_folder import cache_folder
 from nnadapter.files.documents import FileKind
 from partition.by_cost.pricing import Origin
 
-FORMAT_VERSION = 2
+CHOICES_FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
         devices=tuple(devices),
         placement={node: place[device] for node, device in choice.placement.items()},
     )
-    write_stored(file, {**_FILE.header, **to_builtins(document)})
+    write_stored(file, {**_CHOICES_FILE.header, **to_builtins(document)})
     return file
 
 
@@ -128,23 +128,23 @@ class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Node -> position of its device."""
 
 
-_FILE = FileKind(
+_CHOICES_FILE = FileKind(
     name="measured choice",
     contents=_Document,
     error=StoredFileError,
     advice="measure again",
-    header={"format_version": FORMAT_VERSION},
+    header={"format_version": CHOICES_FORMAT_VERSION},
 )
 
 
 def _read(file: Path, key: str) -> MeasuredChoice:
-    document = read_stored(_FILE, file)
+    document = read_stored(_CHOICES_FILE, file)
     if document.key != key:
-        _FILE.refuse(f"expected {key!r}, got {document.key!r}; {_FILE.advice}", str(file), ("key",))
+        _CHOICES_FILE.refuse(f"expected {key!r}, got {document.key!r}; {_CHOICES_FILE.advice}", str(file), ("key",))
     for node, position in document.placement.items():
         if position >= len(document.devices):
             problem = f"expected a position in the list of {len(document.devices)} devices, got {position}"
-            _FILE.refuse(f"{problem}; {_FILE.advice}", str(file), ("placement", node))
+            _CHOICES_FILE.refuse(f"{problem}; {_CHOICES_FILE.advice}", str(file), ("placement", node))
     return MeasuredChoice(
         placement={node: document.devices[position] for node, position in document.placement.items()},
         timed=document.timed,

@@ -48,7 +48,8 @@ from nnadapter.onnx.graphs import MEASURING
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.default_sizes import wide_windows
 from nnadapter.onnx.preparation.kv_cache_sizes import joined_along
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
+from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import beyond_bounds
 from nnadapter.planning.indices import indices_hold, unchecked_indices
 from nnadapter.planning.judgment import Judgment, completed

@@ -36,7 +36,8 @@ from nnadapter.kernels.onnx_calls import DeviceCandidate, called_nodes, calls_of
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.inlining import Bodies
 from nnadapter.onnx.preparation.device_forms import expanded, with_dequantized
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.judgment import (
     Atoms,
     Judgment,

@@ -52,7 +52,8 @@ from nnadapter.onnx.preparation.kv_cache_sizes import (
     sizes_of,
     takes_room,
 )
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
+from nnadapter.onnx.signature import Shapes
 from partition.graph import Graph, Value
 
 _Shape = Sequence[int]

@@ -22,8 +22,9 @@ from types import MappingProxyType
 
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.schemas import MICROSOFT
+from nnadapter.onnx.signature import Shapes
 from partition.graph import Graph, Value
 
 _CACHES: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(

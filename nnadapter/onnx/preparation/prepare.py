@@ -39,6 +39,7 @@ from nnadapter.onnx.preparation.folding import Folding, is_known
 from nnadapter.onnx.preparation.node_hashes import NodeHashes, structure_of
 from nnadapter.onnx.preparation.shape_facts import Forward, empty_parts, infer_ranks, marked, without_parts
 from nnadapter.onnx.references import array_of, read_ahead, with_references
+from nnadapter.onnx.signature import Shapes
 from nnadapter.process.resources import paused_collection
 from partition.graph import Graph, Node, Value
 
@@ -46,9 +47,6 @@ _WHOLE_ROUNDS = 2
 """Rounds over the whole graph at once, before what is left is gone through node by node."""
 _MOST_ROUNDS = 6
 """Rounds in all, so that time stays linear in nodes; what is unknown after them stays unknown."""
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""Input name -> dimensions, every one known."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
