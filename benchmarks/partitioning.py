@@ -30,7 +30,7 @@ from nnadapter.onnx.graphs import read_graph
 from partition import SUPPORTED, Graph, Reason, Unsupported, cut, make_plan, place_by_priority
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, aligned, price_many
-from partition.segments import schedule
+from partition.plan import schedule
 from tests.partition.brute_force import cheapest_cost, fewest_segments
 from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating
 from tests.partition.generated_graphs import FAMILIES, random_prices, transformer, woven

@@ -42,8 +42,7 @@ from benchmarks.harness import Results, random_feed, select
 from benchmarks.models.generated_networks import generated_networks
 from benchmarks.models.networks import networks, other_networks
 from nnadapter.costs.calibration import keep_calibration
-from nnadapter.costs.calibrator import calibrate
-from nnadapter.costs.timing import Stopwatch
+from nnadapter.costs.calibrator import Stopwatch, calibrate
 
 _DEVICE = "openvino:CPU"
 _PEERS = {"cpu": "ONNX Runtime", "openvino": "OpenVINO"}

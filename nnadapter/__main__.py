@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from nnadapter.process.signals import raise_on_signals, report, reset_signals, stop_in
+from nnadapter.process.terminal import raise_on_signals, report, reset_signals, stop_in
 
 _BAD_OUTPUT = 2
 _PRINTS = "echo"

@@ -53,7 +53,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from partition.verdict import Unsupported
+    from partition.graph import Unsupported
 
 PHASES = ("open", "context", "judge", "admit", "compile", "deserialize", "create", "run", "close")
 """What a driver is asked for, in the order in which a session asks."""

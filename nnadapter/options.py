@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 from nnadapter.policies import POLICIES
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 
 if TYPE_CHECKING:
     from nnadapter.rules.values import Rules

@@ -27,8 +27,8 @@ from nnadapter.engine.device_value import DeviceValue
 from nnadapter.onnx.overrides import Overrides
 from nnadapter.options import Options as _Options
 from nnadapter.options import options_from
-from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime as _original
+from nnadapter.process.resources import new_lock
 from nnadapter.session.binding import IOBinding as _IOBinding
 from nnadapter.session.session import InferenceSession as _InferenceSession
 

@@ -1,4 +1,4 @@
-"""Policies: what each goes by when it places nodes. How each places them is `nnadapter.planning.placing.PLACERS`."""
+"""Policies: what each goes by when it places nodes. How each places them is `nnadapter.planning.settling.PLACERS`."""
 
 from __future__ import annotations
 

@@ -9,31 +9,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from partition.graph import Graph, GraphError, Node, Value
-    from partition.plan import Plan, Step, make_plan
-    from partition.segments import Cut, Segment, check_order, cut, halve, place_by_priority
-    from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
+    from partition.graph import (
+        SUPPORTED,
+        Graph,
+        GraphError,
+        Node,
+        Reason,
+        Supported,
+        Unsupported,
+        Value,
+        Verdict,
+        all_of,
+    )
+    from partition.plan import Cut, Plan, Segment, Step, check_order, cut, halve, make_plan, place_by_priority
 
 _HOMES = {
-    "Cut": "partition.segments",
+    "Cut": "partition.plan",
     "Graph": "partition.graph",
     "GraphError": "partition.graph",
     "Node": "partition.graph",
     "Plan": "partition.plan",
-    "Reason": "partition.verdict",
-    "SUPPORTED": "partition.verdict",
-    "Segment": "partition.segments",
+    "Reason": "partition.graph",
+    "SUPPORTED": "partition.graph",
+    "Segment": "partition.plan",
     "Step": "partition.plan",
-    "Supported": "partition.verdict",
-    "Unsupported": "partition.verdict",
+    "Supported": "partition.graph",
+    "Unsupported": "partition.graph",
     "Value": "partition.graph",
-    "Verdict": "partition.verdict",
-    "all_of": "partition.verdict",
-    "check_order": "partition.segments",
-    "cut": "partition.segments",
-    "halve": "partition.segments",
+    "Verdict": "partition.graph",
+    "all_of": "partition.graph",
+    "check_order": "partition.plan",
+    "cut": "partition.plan",
+    "halve": "partition.plan",
     "make_plan": "partition.plan",
-    "place_by_priority": "partition.segments",
+    "place_by_priority": "partition.plan",
 }
 """Where each public name lives."""
 

@@ -1,17 +1,139 @@
-"""The graph that is partitioned: nodes, values, and the atoms that stand or fall together.
-
-Nothing here knows ONNX, a device or a driver. Nodes are kept in a topological order and are referred to by
-their position in it; values are referred to by name. Everything is frozen; what can be derived (producers,
-consumers, the edges between atoms) is derived once and kept.
-"""
+"""The graph that is partitioned: nodes, values and atoms; verdicts of devices on them; and the element types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from math import ceil, prod
+from types import MappingProxyType
 from typing import cast
+
+_TABLE = (
+    (1, "float32", 4),
+    (2, "uint8", 1),
+    (3, "int8", 1),
+    (4, "uint16", 2),
+    (5, "int16", 2),
+    (6, "int32", 4),
+    (7, "int64", 8),
+    (8, "string", 0),
+    (9, "bool", 1),
+    (10, "float16", 2),
+    (11, "float64", 8),
+    (12, "uint32", 4),
+    (13, "uint64", 8),
+    (14, "complex64", 8),
+    (15, "complex128", 16),
+    (16, "bfloat16", 2),
+    (17, "float8_e4m3fn", 1),
+    (18, "float8_e4m3fnuz", 1),
+    (19, "float8_e5m2", 1),
+    (20, "float8_e5m2fnuz", 1),
+    (21, "uint4", 0.5),
+    (22, "int4", 0.5),
+    (23, "float4_e2m1fn", 0.5),
+    (24, "float8_e8m0fnu", 1),
+    (25, "uint2", 0.25),
+    (26, "int2", 0.25),
+    (27, "float6_e2m3fn", 0.75),
+    (28, "float6_e3m2fn", 0.75),
+)
+"""Number in `TensorProto.DataType`, name, bytes of one element when packed; strings have no size of their own."""
+
+DTYPE_OF_ELEMENT_TYPE: Mapping[int, str] = MappingProxyType({number: name for number, name, _ in _TABLE})
+"""The name of each element type. Source: onnx.proto, `TensorProto.DataType`."""
+ELEMENT_TYPE_OF_DTYPE: Mapping[str, int] = MappingProxyType({name: number for number, name, _ in _TABLE})
+"""The other way round."""
+ITEMSIZE_OF_DTYPE: Mapping[str, float] = MappingProxyType({name: size for _, name, size in _TABLE})
+"""Bytes of one element by name; types narrower than a byte are packed."""
+
+
+class Reason(StrEnum):
+    """Why a device does not take an atom. The values are stable: reports and rules name them."""
+
+    UNSUPPORTED_OPERATION = "unsupported_operation"
+    """No converter, or no kernel on the device, for this op."""
+    UNSUPPORTED_VERSION = "unsupported_version"
+    """The op is known, this schema version of it is not."""
+    UNSUPPORTED_DOMAIN = "unsupported_domain"
+    """The op belongs to a domain that is not understood."""
+    UNSUPPORTED_ATTRIBUTE = "unsupported_attribute"
+    """The op is known, this attribute value of it is not."""
+    UNSUPPORTED_DTYPE = "unsupported_dtype"
+    """The device does not compute in this data type."""
+    UNSUPPORTED_RANK = "unsupported_rank"
+    """The device does not take tensors of this rank."""
+    UNSUPPORTED_TYPE = "unsupported_type"
+    """A value is not a dense tensor: a sequence, an optional, a map, a sparse tensor or strings."""
+    NOT_CONSTANT = "not_constant"
+    """An input must be known at compile time and is not."""
+    DYNAMIC_SHAPE = "dynamic_shape"
+    """A shape is not known although the shapes of all model inputs are."""
+    DATA_DEPENDENT_SHAPE = "data_dependent_shape"
+    """A shape depends on the values of a tensor, so it is known only after that tensor is."""
+    CONTROL_FLOW = "control_flow"
+    """The op runs another graph."""
+    INVALID_NODE = "invalid_node"
+    """The node contradicts its own schema or its shapes."""
+    SWITCHED_OFF = "switched_off"
+    """The person switched the op off on this device."""
+    RULE = "rule"
+    """A rule or a limit of the person forbids it: a ban, a pin to another device, or a segment not worth it."""
+    MEMORY_LIMIT = "memory_limit"
+    """The segment is too large for the device: for its memory, or in the number of its nodes. Its halves may do."""
+    SEGMENT_LIMIT = "segment_limit"
+    """The segment as a whole is not acceptable to the device, for another reason than memory."""
+    COMPILE_FAILED = "compile_failed"
+    """The device said yes and then failed to compile."""
+    BANNED = "banned"
+    """It failed before on this version of the device's driver, and is not given to it until a day."""
+    DRIVER_ERROR = "driver_error"
+    """The driver failed while it was asked."""
+    WRONG_RESULT = "wrong_result"
+    """The device computed something else than the CPU, when it was compared."""
+    DEVICE_REFUSED = "device_refused"
+    """The device's own software said no and gave no code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supported:
+    """The device takes the atom. It is true, as every object is, so that `if verdict` reads as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The device does not take the atom."""
+
+    reason: Reason
+    """The code."""
+    detail: str
+    """One sentence with what was found and what would be accepted."""
+
+    def __bool__(self) -> bool:
+        """False, so that `if verdict` reads as it should."""
+        return False
+
+    def __str__(self) -> str:
+        """The code and the sentence."""
+        return f"{self.reason.value}: {self.detail}"
+
+
+Verdict = Supported | Unsupported
+"""Either answer."""
+
+SUPPORTED = Supported()
+"""The one value that every yes may share."""
+
+
+def all_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the first refusal among `verdicts`, or a yes: an atom stands only if all its parts do."""
+    for verdict in verdicts:
+        if isinstance(verdict, Unsupported):
+            return verdict
+    return SUPPORTED
+
 
 _STATIC_DIMENSION_TYPES = frozenset((int,))
 """Kinds of dimensions that are known."""

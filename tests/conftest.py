@@ -18,8 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from nnadapter.costs.calibration import contents_of, read_calibration, write_stored
-from nnadapter.costs.calibrator import calibrate
-from nnadapter.costs.timing import Stopwatch
+from nnadapter.costs.calibrator import Stopwatch, calibrate
 from nnadapter.drivers import registry
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from tests import optional

@@ -20,7 +20,7 @@ def _modules(names: str) -> tuple[str, ...]:
     return tuple(f"nnadapter.{name}" for name in names.split())
 
 
-_PARTITION = ("verdict dtypes graph", "segments", "plan by_cost", "")
+_PARTITION = ("graph", "plan", "by_cost", "")
 _NNADAPTER = (
     "errors include limits optional_parts policies",
     "process files",

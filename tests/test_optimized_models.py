@@ -17,7 +17,7 @@ from benchmarks.models.optimized_models import optimized
 from benchmarks.models.writer import Writer
 from benchmarks.written_models import optimized_row
 from nnadapter.engine.compiled_file import CompiledFile
-from nnadapter.planning.opening import is_full
+from nnadapter.planning.dynamic_shapes import is_full
 from tests.models import numbers
 from tests.watching import watched
 

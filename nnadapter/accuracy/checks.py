@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet, proxy
 
-from nnadapter.accuracy.deviation import Deviation, deviation, largest
 from nnadapter.accuracy.localization import ErrorCause, ErrorLocation, locate, save_stretch
-from nnadapter.accuracy.tolerances import BANDS, ByPrecision, ValueTolerances, precision_of, quantized_values
+from nnadapter.accuracy.tolerances import (
+    BANDS,
+    ByPrecision,
+    Deviation,
+    ValueTolerances,
+    deviation,
+    largest,
+    precision_of,
+    quantized_values,
+)
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.drivers.tensor_copies import on_host
@@ -31,9 +39,8 @@ from nnadapter.planning.judgment import model_of
 from nnadapter.planning.planner import ALL
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning
-from nnadapter.process.cache import Cache
-from nnadapter.process.forking import new_lock
-from partition.verdict import Reason, Unsupported
+from nnadapter.process.resources import Cache, new_lock
+from partition.graph import Reason, Unsupported
 
 if TYPE_CHECKING:
     import onnx

@@ -15,8 +15,7 @@ from nnadapter.onnx.inlining import Bodies
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.device_forms import function_body
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized
-from partition.graph import Graph, GraphError, Node
-from partition.verdict import Reason, Unsupported, Verdict
+from partition.graph import Graph, GraphError, Node, Reason, Unsupported, Verdict
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
 """Passes that make one operation of several; those that fold constants are left to drivers."""

@@ -31,8 +31,7 @@ from nnadapter.onnx.preparation import prepare as preparation
 from nnadapter.onnx.preparation.default_sizes import check_known_rank, default_shapes
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
 from nnadapter.onnx.signature import Shapes
-from nnadapter.process.cache import counts_of
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import counts_of, new_lock
 from partition.graph import Value
 from partition.plan import Step
 

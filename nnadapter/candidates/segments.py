@@ -30,9 +30,8 @@ from nnadapter.onnx.preparation.node_hashes import NodeHashes
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.signature import Shapes
-from partition.graph import Graph, Node, Value
+from partition.graph import Graph, Node, Unsupported, Value
 from partition.plan import Step
-from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     import onnx
@@ -123,7 +122,7 @@ def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls
         graph: what is placed.
         calls: of some of the nodes.
     """
-    from nnadapter.kernels.onnx_calls import call_node  # where there are such calls
+    from nnadapter.kernels.segments import call_node  # where there are such calls
 
     if not calls:
         return model

@@ -23,7 +23,7 @@ from nnadapter.cli.parameters import (
 )
 from nnadapter.cli.run import run_costs
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.session.bench import PEERS, ROUNDS
 
 

@@ -19,11 +19,11 @@ from nnadapter.cli.parameters import Shapes, requests, takes_model
 from nnadapter.engine.cached_plans import look
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.sections import count
 from nnadapter.store.context import clear_bans, stored_bans
 from nnadapter.store.folder import Folder, Listed, UnusableError, read_entry, usual_folder
-from nnadapter.store.plan_keys import PLAN
+from nnadapter.store.keys import PLAN
 
 _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,

@@ -15,9 +15,8 @@ from nnadapter.costs.calibration import Calibration, contents_of, is_calibrated,
 from nnadapter.costs.calibrator import ROUNDS
 from nnadapter.costs.calibrator import calibrate as measure
 from nnadapter.drivers.selection import CPU, HOSTS
-from nnadapter.files.atomic_files import check_writable
-from nnadapter.files.cache_folder import cache_folder
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.files.atomic_files import cache_folder, check_writable
+from nnadapter.process.terminal import prints_to_stderr
 
 
 @click.command(cls=Command)

@@ -22,8 +22,7 @@ from nnadapter.errors import (
     NotDelegatedError,
     close_names,
 )
-from nnadapter.process.signals import report, stop_in
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr, report, stop_in
 
 NO = 1
 """Exit code: the question was understood and the answer is no."""

@@ -12,7 +12,7 @@ from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.inputs import converted, feed_of
 from nnadapter.cli.output import progress, to_json
 from nnadapter.cli.parameters import Shapes, placing, requests, takes_inputs, takes_model, takes_placing
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.session.comparison import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 
 

@@ -15,7 +15,7 @@ from nnadapter.cli.output import progress
 from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, takes_settings_of_many
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_texts import plans_held, reasons_against, served_sets
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.report import PartitionReport
 
 

@@ -19,7 +19,7 @@ from nnadapter.drivers.capability import DeviceInfo
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError, NNAdapterError, NotDelegatedError, describe
 from nnadapter.onnx.construction import parse
 from nnadapter.options import Options
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.session.session import InferenceSession
 
 _MODEL = '<ir_version: 10, opset_import: ["" : 17]> health (float[4] x, float[4] y) => (float[4] z) { z = Add(x, y) }'

@@ -14,7 +14,7 @@ from nnadapter.cli.devices import Health, check_health
 from nnadapter.cli.output import to_json
 from nnadapter.converters.registry import problems_of_packages
 from nnadapter.process.packages import has_extra, missing_extra
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 
 _PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
 _VARIABLES = (

@@ -14,7 +14,7 @@ from nnadapter.drivers.capability import Capability, OperationSupport
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, REFERENCE
 from nnadapter.ir.operand import ANY, DataType
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 
 _WIDTH = 100
 _HOSTS = {

@@ -20,7 +20,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.report import FORMATS, Gates, broken_gates, compare_reports, formats_of, read_report
 from nnadapter.report.what_if import model_sources
 from nnadapter.report.what_if_facts import RENDERERS

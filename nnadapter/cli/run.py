@@ -24,7 +24,7 @@ from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.engine.provenance import Provenance
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array, DataType
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.facts import CandidateFacts
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import cost_sentence, cpu_words, duration, run_words, sources_words

@@ -24,8 +24,7 @@ from nnadapter.cli.parameters import (
     takes_settings_of_many,
 )
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.process.signals import StopRequested, report
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
 
 
 @click.command(cls=ModelCommand)

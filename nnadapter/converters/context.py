@@ -28,8 +28,7 @@ from nnadapter.ir.schema import Attributes, AttributeValue
 from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from partition.graph import Value
-from partition.verdict import Reason
+from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
 """Operations whose result has just the elements of their input; what grows is left to the run."""

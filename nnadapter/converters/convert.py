@@ -33,8 +33,7 @@ from nnadapter.ir.symbolic_numbers import size_hint
 from nnadapter.onnx.external_converters import EXTERNAL_CONVERTERS, external_name, external_versions
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from partition.graph import Value
-from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict
+from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Value, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,7 +19,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.symbolic_numbers import symbolic_max
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
+from partition.graph import Reason
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 """What the attribute `auto_pad` may say."""

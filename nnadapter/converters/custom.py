@@ -15,7 +15,7 @@ from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import schema_defaults
-from partition.verdict import Reason, Unsupported
+from partition.graph import Reason, Unsupported
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -26,8 +26,7 @@ from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.written_nodes import WrittenNode, written_model
-from partition.graph import Value
-from partition.verdict import Reason, Unsupported
+from partition.graph import Reason, Unsupported, Value
 
 if TYPE_CHECKING:
     import onnx

@@ -20,7 +20,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.symbolic_numbers import symbolic_max, symbolic_min
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
+from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -17,7 +17,7 @@ from nnadapter.ir.operand import DataType
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT
-from partition.verdict import Reason
+from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

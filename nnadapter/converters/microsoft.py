@@ -25,9 +25,7 @@ from nnadapter.onnx.body import Body, body_of, function_ops
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT
-from partition.dtypes import ITEMSIZE_OF_DTYPE
-from partition.graph import Value
-from partition.verdict import Reason
+from partition.graph import ITEMSIZE_OF_DTYPE, Reason, Value
 
 _GROUP_INDICES = 4
 

@@ -28,7 +28,7 @@ from nnadapter.ir.symbolic_numbers import size_hint, symbolic_max
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
-from partition.verdict import Reason
+from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -33,7 +33,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
-from partition.verdict import Reason
+from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -14,7 +14,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT
-from partition.verdict import Reason
+from partition.graph import Reason
 
 
 def _types(text: str) -> frozenset[str]:

@@ -28,7 +28,7 @@ from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
+from partition.graph import Reason
 
 _ONE: Array = np.array(1, np.float32)
 

@@ -16,7 +16,7 @@ from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, PARAMETER
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
+from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -19,7 +19,7 @@ from nnadapter.ir.operations import BROUGHT as OPERATIONS
 from nnadapter.onnx.external_converters import EXTERNAL_CONVERTERS, GROUP, ONNX_DOMAIN, external_name, key_of
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.schemas import MICROSOFT, is_further
-from partition.verdict import Reason
+from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

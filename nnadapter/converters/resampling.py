@@ -24,7 +24,7 @@ from nnadapter.ir.size_arithmetic import quotient_of_sizes, scaled_size
 from nnadapter.ir.symbolic_numbers import apply_function
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
+from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

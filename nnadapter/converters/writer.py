@@ -13,7 +13,7 @@ from nnadapter.ir.operand import Array, DataType, Operand, OperandType, freeze
 from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.written_nodes import WrittenNode, first_opset, opset_of_version, result_types, type_text, types_of
-from partition.verdict import Reason
+from partition.graph import Reason
 
 _Number = TypeVar("_Number", int, float)
 _Value = TypeVar("_Value")

@@ -1,7 +1,16 @@
 """What things cost, in seconds, and where the numbers come from; see docs/partitioning.md."""
 
-from nnadapter.costs.cost_model import CostTable, FusedGraph, Fusion, cost_table, fuse_atoms, fused_groups
-from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
+from nnadapter.costs.cost_model import (
+    CostTable,
+    DeviceCosts,
+    FusedGraph,
+    Fusion,
+    Source,
+    cost_table,
+    device_costs,
+    fuse_atoms,
+    fused_groups,
+)
 from nnadapter.costs.work import WeightBytes, weight_bytes
 
 __all__ = [

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.costs.classes import Kind, OperationClass, Reading, channels_of, class_of, layout_changes, producers_of
+from nnadapter.costs.work import Kind, OperationClass, Reading, channels_of, class_of, layout_changes, producers_of
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, OperandType

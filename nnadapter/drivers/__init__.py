@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nnadapter.drivers.table_driver import TableDriver
     from nnadapter.drivers.table_lowering import lowers
     from nnadapter.traces.trace import Trace
-    from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
+    from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
 _HOMES = {
     "Admission": "nnadapter.drivers.interface",
@@ -73,19 +73,19 @@ _HOMES = {
     "OptionValues": "nnadapter.drivers.capability",
     "Profile": "nnadapter.drivers.capability",
     "Program": "nnadapter.drivers.interface",
-    "Reason": "partition.verdict",
-    "SUPPORTED": "partition.verdict",
+    "Reason": "partition.graph",
+    "SUPPORTED": "partition.graph",
     "SegmentModel": "nnadapter.drivers.interface",
     "DimensionBounds": "nnadapter.drivers.capability",
     "Stream": "nnadapter.drivers.interface",
-    "Supported": "partition.verdict",
+    "Supported": "partition.graph",
     "TableDriver": "nnadapter.drivers.table_driver",
     "Target": "nnadapter.drivers.kernel",
     "Threading": "nnadapter.drivers.capability",
     "Trace": "nnadapter.traces.trace",
-    "Unsupported": "partition.verdict",
-    "Verdict": "partition.verdict",
-    "all_of": "partition.verdict",
+    "Unsupported": "partition.graph",
+    "Verdict": "partition.graph",
+    "all_of": "partition.graph",
     "geometry": "",
     "lowers": "nnadapter.drivers.table_lowering",
 }

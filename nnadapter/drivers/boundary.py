@@ -30,7 +30,7 @@ from nnadapter.drivers.registry import open_device, open_isolated
 from nnadapter.drivers.selection import Selected
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import SILENT, Trace
-from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict
+from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Verdict
 
 OutputCheck = Sequence[tuple[tuple[int | None, ...], np.dtype[Any]] | None]
 """Dimensions and data type that each output must have; None where they are not known before the run."""

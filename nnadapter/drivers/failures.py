@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from nnadapter.errors import NNAdapterError
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 
 
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:

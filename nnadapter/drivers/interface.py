@@ -50,7 +50,7 @@ from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistic
 from nnadapter.errors import DriverError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import Trace
-from partition.verdict import SUPPORTED, Verdict
+from partition.graph import SUPPORTED, Verdict
 
 if TYPE_CHECKING:
     from nnadapter.drivers.kernel import Kernel

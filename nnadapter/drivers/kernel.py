@@ -15,7 +15,7 @@ from typing import Any
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import ANY, DataType, Layout, OperandType
 from nnadapter.onnx.domains import plain_domain
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 
 
 class Target(StrEnum):

@@ -27,7 +27,7 @@ from nnadapter.ir.operand import ANY, Array
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.symbolic_numbers import substitute_sizes
 from nnadapter.ir.verification import verify
-from partition.verdict import SUPPORTED, Verdict
+from partition.graph import SUPPORTED, Verdict
 
 _CAPABILITY = Capability(
     form=ModelForm.IR,

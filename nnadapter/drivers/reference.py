@@ -32,7 +32,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.graphs import BROADCASTING_OPSET, holds_graph, opsets_of, with_nested
 from nnadapter.onnx.references import bytes_of
 from nnadapter.onnx.schemas import since_version
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 if TYPE_CHECKING:
     import onnx

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nnadapter.onnx.parts import Parts
-from partition.verdict import Unsupported
+from partition.graph import Unsupported
 
 if TYPE_CHECKING:
     import onnx

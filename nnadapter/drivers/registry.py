@@ -34,8 +34,8 @@ from nnadapter.errors import (
     located,
 )
 from nnadapter.optional_parts import DRIVERS as OPTIONAL_DRIVERS
-from nnadapter.process.forking import new_lock, new_re_lock
 from nnadapter.process.packages import distribution_of, named
+from nnadapter.process.resources import new_lock, new_re_lock
 
 if TYPE_CHECKING:
     from nnadapter.drivers.isolation.isolated_device import IsolatedDevice

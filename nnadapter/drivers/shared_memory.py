@@ -26,7 +26,7 @@ import numpy as np
 
 from nnadapter.errors import OutOfMemoryError
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import register_after_fork
+from nnadapter.process.resources import register_after_fork
 
 _numbers = count(1)
 

@@ -27,7 +27,7 @@ from nnadapter.drivers.interface import Admission, Context, Device, Driver, Prog
 from nnadapter.drivers.table_lowering import Computes, Lowering, Lowers, Names, data_types, rows_of
 from nnadapter.errors import CompilationError, DeviceNotFoundError, DriverError
 from nnadapter.ir.operand import Array, DataType
-from partition.verdict import SUPPORTED, Unsupported, Verdict
+from partition.graph import SUPPORTED, Unsupported, Verdict
 
 if TYPE_CHECKING:
     from nnadapter.drivers.table_program import LoweringTable

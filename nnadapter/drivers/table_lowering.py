@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from nnadapter.errors import DriverError
 from nnadapter.ir.operand import DataType, Layout
-from partition.verdict import Unsupported
+from partition.graph import Unsupported
 
 Computes = Callable[..., Any]
 """Values of the inputs by position (None for absent ones) -> the value of the output, a sequence where there are

@@ -23,7 +23,7 @@ from nnadapter.ir.operations import schema_of
 from nnadapter.ir.operations.windows import FUSE_CODES
 from nnadapter.ir.schema import Role
 from nnadapter.ir.structure import SymbolicModel
-from partition.verdict import Reason, Unsupported
+from partition.graph import Reason, Unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,8 @@ from nnadapter.drivers.registry import open_device
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import FedTensor
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import failures_of, warn_of_failures
-from partition.dtypes import ITEMSIZE_OF_DTYPE
+from nnadapter.process.resources import failures_of, new_lock, warn_of_failures
+from partition.graph import ITEMSIZE_OF_DTYPE
 
 
 class _Owner(weakref.ref[object]):

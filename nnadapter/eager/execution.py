@@ -36,8 +36,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.kernels.context import KernelContext
 from nnadapter.kernels.registry import Choice, Request, warn_of_infer
 from nnadapter.options import FALLBACKS, default_devices
-from nnadapter.process.forking import new_lock, new_re_lock
-from nnadapter.process.resources import close_all
+from nnadapter.process.resources import close_all, new_lock, new_re_lock
 from nnadapter.session.compilation import Compilation, Execution
 from nnadapter.session.device import Context, Device
 

@@ -16,8 +16,7 @@ from weakref import ref
 from nnadapter.engine.cpu_fallback import CpuFallback
 from nnadapter.engine.plan_store import PlanCache
 from nnadapter.errors import FAILURES, ClosedError, NNAdapterError
-from nnadapter.process.cache import Cache
-from nnadapter.process.forking import new_lock, register_after_fork
+from nnadapter.process.resources import Cache, new_lock, register_after_fork
 
 if TYPE_CHECKING:
     from nnadapter.engine.bound_steps import Kept

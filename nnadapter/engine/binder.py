@@ -27,7 +27,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.ir.index_ranges import IndexCheck
 from nnadapter.ir.operand import Array
 from nnadapter.planning.overlap import Overlap
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 from partition.plan import Plan, Step
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from nnadapter.engine.provenance import Provenance
 from nnadapter.errors import ClosedError, InvalidInputError, MissingInputError
 from nnadapter.ir.operand import Array
 from nnadapter.optional_parts import optional_part
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 if TYPE_CHECKING:
     import onnxruntime

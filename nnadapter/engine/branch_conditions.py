@@ -18,8 +18,7 @@ from nnadapter.engine.messages import ONNX
 from nnadapter.errors import FAILURES, NNAdapterError, describe
 from nnadapter.files.messages import Message
 from nnadapter.onnx.preparation.branch_decisions import BranchDecision, Conditions, Truths, decisions_text
-from nnadapter.process.cache import Cache
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import Cache, new_lock
 from nnadapter.store.container import ContainerWriter
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from nnadapter.onnx.preparation.default_sizes import check_shape
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes, filled
 from nnadapter.planning.settling import Partitioning
-from nnadapter.process.cache import Cache
+from nnadapter.process.resources import Cache
 from partition.graph import Value
 
 MOST_CHOICES = 8

@@ -33,7 +33,7 @@ from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.policies import POLICIES
 from nnadapter.store.folder import Key, folder_of
-from nnadapter.store.plan_keys import Source, UnkeyedError, begun_source, key_of, source_of
+from nnadapter.store.keys import Source, UnkeyedError, begun_source, key_of, source_of
 from nnadapter.traces.trace import SILENT
 
 if TYPE_CHECKING:

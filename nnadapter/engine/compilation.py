@@ -72,15 +72,15 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.structure import program_sharing_key_of as likeness_of_model
 from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of
+from nnadapter.planning.dynamic_shapes import DynamicPartitioning
 from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.judgment import Atoms, Judgment, banning, barred, model_of
-from nnadapter.planning.opening import DynamicPartitioning
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.resources import close_all
+from partition.graph import Reason, Unsupported
 from partition.plan import Plan, Step
-from partition.verdict import Reason, Unsupported
 
 _TRIES = 4
 """Programs that a segment is tried to be bound to."""

@@ -24,7 +24,7 @@ from nnadapter.engine.provenance import Provenance
 if TYPE_CHECKING:
     from nnadapter.engine.shape_sets import ShapeSet
     from nnadapter.engine.specialization import SpecializedPrograms
-    from nnadapter.planning.opening import DynamicPartitioning
+    from nnadapter.planning.dynamic_shapes import DynamicPartitioning
     from nnadapter.planning.settling import Partitioning
     from partition.by_cost.pricing import Origin
 

@@ -34,7 +34,7 @@ from nnadapter.files.messages import Message
 from nnadapter.onnx.preparation.branch_decisions import MOST_DECIDING, MOST_FORKS
 from nnadapter.onnx.signature import Signature
 from nnadapter.store.container import ADVICE, Container
-from partition.dtypes import ITEMSIZE_OF_DTYPE
+from partition.graph import ITEMSIZE_OF_DTYPE
 
 Rule = Callable[[Message, Container], Iterator[str]]
 """Says what is wrong with a message, in words."""

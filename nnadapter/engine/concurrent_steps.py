@@ -37,8 +37,7 @@ from nnadapter.engine.executor import OneRun, after_failure, ask_before, run_ste
 from nnadapter.engine.provenance import StepRun
 from nnadapter.errors import FAILURES
 from nnadapter.planning.overlap import Overlap
-from nnadapter.process.forking import register_after_fork
-from nnadapter.process.resources import ObjectPool, close_all
+from nnadapter.process.resources import ObjectPool, close_all, register_after_fork
 from nnadapter.traces.trace import WAIT, Trace
 
 RunStep = Callable[[], StepRun]

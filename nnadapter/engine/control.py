@@ -38,7 +38,7 @@ from weakref import ReferenceType, finalize, ref
 
 from nnadapter.drivers.interface import Control
 from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
-from nnadapter.process.forking import new_lock, register_after_fork
+from nnadapter.process.resources import new_lock, register_after_fork
 from nnadapter.traces.trace import SILENT, WAIT
 
 if TYPE_CHECKING:

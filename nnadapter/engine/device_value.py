@@ -18,8 +18,8 @@ from nnadapter.drivers.tensor_copies import Copies, bind_to_owner
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import plain, type_name
-from nnadapter.process.cache import memoize
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE
+from nnadapter.process.resources import memoize
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE
 
 _MOST_NAMES = 64
 """Devices whose names are looked up once."""

@@ -17,7 +17,7 @@ from nnadapter.engine.shape_sets import ShapeSet
 from nnadapter.engine.specialization import SpecializationRefusedError
 from nnadapter.errors import NNAdapterError
 from nnadapter.onnx.signature import Shapes
-from nnadapter.process.cache import Cache
+from nnadapter.process.resources import Cache
 
 _MOST_REFUSED = 256
 

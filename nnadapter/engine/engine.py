@@ -23,8 +23,7 @@ from nnadapter.engine.provenance import Provenance, of_one, with_incidents
 from nnadapter.engine.shape_sets import ShapeTest
 from nnadapter.errors import FAILURES, ClosedError
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import close_all
+from nnadapter.process.resources import close_all, new_lock
 from nnadapter.traces.trace import PLAN, RUN, SESSION
 
 if TYPE_CHECKING:

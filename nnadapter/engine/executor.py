@@ -65,8 +65,7 @@ from nnadapter.engine.fallback import REPEATED, Incident
 from nnadapter.engine.plan_store import Holding
 from nnadapter.engine.provenance import Provenance, StepRun
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import close_all
+from nnadapter.process.resources import close_all, new_lock
 from partition.plan import Plan
 
 if TYPE_CHECKING:

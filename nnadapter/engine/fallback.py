@@ -12,10 +12,10 @@ from nnadapter import errors
 from nnadapter.engine.plan_devices import fell_back
 from nnadapter.errors import FallbackWarning, NotDelegatedError
 from nnadapter.options import Fallback, fallback_at
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 from nnadapter.traces.trace import SILENT, Trace
+from partition.graph import Reason, Unsupported
 from partition.plan import Plan, Step
-from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:
     from nnadapter.planning.settling import Partitioning

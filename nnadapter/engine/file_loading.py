@@ -52,10 +52,8 @@ from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, wa
 from nnadapter.process.resources import close_all
 from nnadapter.store.container import Container
 from nnadapter.traces.trace import Trace
-from partition.graph import Graph, Node
-from partition.plan import Plan, Step, make_plan
-from partition.segments import Segment
-from partition.verdict import Unsupported
+from partition.graph import Graph, Node, Unsupported
+from partition.plan import Plan, Segment, Step, make_plan
 
 if TYPE_CHECKING:
     import onnxruntime

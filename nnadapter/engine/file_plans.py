@@ -19,8 +19,7 @@ from nnadapter.engine.trace_messages import read_number
 from nnadapter.files.messages import Message
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.onnx.signature import Shapes
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import close_all
+from nnadapter.process.resources import close_all, new_lock
 
 
 def is_template(record: Message) -> bool:

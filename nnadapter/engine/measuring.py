@@ -6,7 +6,7 @@ All here is a function of samples. Noise of a shared machine only adds time, and
 one counts, but not the least, which may be luck; and two candidates are compared turn by turn, since what disturbs the
 machine disturbs neighbors alike. The simplest candidate is taken unless another one is faster by more than noise.
 
-1. All take turns until it is clear which to take (`measuring.py`, `costs/timing.py`).
+1. All take turns until it is clear which to take (`measuring.py`, `costs/calibrator.py`).
 2. That one and the fastest other one do so once more. Where both times the same is taken, and both times beyond noise,
    and others left the machine alone meanwhile, it is stored on disk
    by the model's contents, devices with versions and options, shapes, rules, machine and threads.
@@ -26,17 +26,17 @@ from os import cpu_count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.costs.calibration import driver_version
-from nnadapter.costs.measured_choices import (
+from nnadapter.costs.calibration import (
     MeasuredCandidate,
     MeasuredChoice,
     MeasuredDevice,
     choice_key,
+    driver_version,
     forget,
     recall,
     remember,
 )
-from nnadapter.costs.timing import Stopwatch
+from nnadapter.costs.calibrator import Stopwatch
 from nnadapter.drivers.onnxruntime.program import CpuProgram, most_pools, not_counting, pools_held
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled, Promise, TimedPlacement, Watch, typical
@@ -46,9 +46,9 @@ from nnadapter.errors import DriverError, NotDelegatedError, StoredFileError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import fallback_text
 from nnadapter.planning.judgment import Judgment, placed_as
-from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
+from nnadapter.planning.settling import place
 from nnadapter.process.packages import own_version
 from nnadapter.process.processors import Load, is_crowded, machine_description, usable
 from nnadapter.process.resources import close_all

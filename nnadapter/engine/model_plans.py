@@ -30,8 +30,7 @@ from nnadapter.onnx.preparation.kv_cache_sizes import agreeing, next_token_shape
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds, nearby
-from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.opening import (
+from nnadapter.planning.dynamic_shapes import (
     DynamicPartitioning,
     ShapeDependentRefusal,
     growing_inputs,
@@ -41,13 +40,13 @@ from nnadapter.planning.opening import (
     unread_inputs,
     with_dynamic_verdicts,
 )
+from nnadapter.planning.judgment import Judgment
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
-from nnadapter.process.cache import Cache
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import Cache, new_lock
 from nnadapter.traces.trace import PLAN, SESSION, WAIT
-from partition.verdict import Unsupported
+from partition.graph import Unsupported
 
 if TYPE_CHECKING:
     from nnadapter.engine.measuring import Measurer

@@ -39,11 +39,9 @@ from nnadapter.onnx.schemas import since_version
 from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.options import Options
 from nnadapter.planning.planner import prepare_for
-from nnadapter.planning.setting import Setting
-from nnadapter.planning.unloaded import left_to_last_resort
+from nnadapter.planning.setting import Setting, left_to_last_resort
 from nnadapter.traces.trace import PLAN, SESSION
-from partition.graph import Value
-from partition.verdict import Unsupported
+from partition.graph import Unsupported, Value
 
 if TYPE_CHECKING:
     import onnx

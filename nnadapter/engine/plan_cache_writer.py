@@ -27,7 +27,7 @@ from nnadapter.onnx.preparation.branch_decisions import MOST_FORKS, Truths
 from nnadapter.onnx.schemas import is_external
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 from nnadapter.store.container import Container, ContainerWriter
 from nnadapter.store.folder import Entry, warn_unwritten
 

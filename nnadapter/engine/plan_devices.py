@@ -24,7 +24,7 @@ from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.errors import DeviceLostError, describe
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 from nnadapter.traces.trace import COMPILE, FALLBACK, Trace
 from partition.plan import Step
 

@@ -23,8 +23,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 from weakref import proxy
 
 from nnadapter.errors import ClosedError, NNAdapterError
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import Closable, close_all
+from nnadapter.process.resources import Closable, close_all, new_lock
 from nnadapter.traces.trace import PLAN, SESSION, SILENT, WAIT, Trace
 
 

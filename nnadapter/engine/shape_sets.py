@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
-from nnadapter.process.cache import Cache
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import Cache, new_lock
 
 if TYPE_CHECKING:
     from nnadapter.ir.guarded_shapes import GuardedShapes

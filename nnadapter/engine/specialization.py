@@ -29,10 +29,9 @@ from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describ
 from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.structure import InputOutputTypes, SpecializedModel
 from nnadapter.onnx.signature import Shapes
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import close_all
+from nnadapter.process.resources import close_all, new_lock
+from partition.graph import Unsupported
 from partition.plan import Step
-from partition.verdict import Unsupported
 
 
 class SegmentRequest(NamedTuple):

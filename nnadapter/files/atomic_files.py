@@ -1,10 +1,12 @@
-"""Atomic file writing: a file is complete or not there."""
+"""Atomic file writing: a file is complete or not there; and the user's cache folder."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from errno import EINVAL, EISDIR
+from hashlib import sha256
 from os import strerror
 from pathlib import Path
 from stat import S_IMODE
@@ -117,3 +119,50 @@ def _wrote_nameless(path: Path, write: Callable[[BinaryIO], object]) -> bool:
 
 def _open_nameless(folder: str, flags: int) -> int:
     return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
+
+
+def cache_folder() -> Path:
+    """The folder of everything that is kept: NNADAPTER_CACHE_DIR, else the platform's; it need not exist."""
+    named = os.environ.get("NNADAPTER_CACHE_DIR", "").strip()
+    if named:
+        return Path(named).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("nnadapter", False, opinion=False)
+
+
+def calibration_file(device: str, options: Mapping[str, object]) -> Path:
+    """Where the calibration of a device under those options that affect its speed is kept."""
+    digest = sha256(json.dumps(dict(sorted(options.items()))).encode()).hexdigest()[:16]
+    return _folder() / f"{_prefix(device)}{digest}.json"
+
+
+def calibrations_of(device: str) -> Sequence[Path]:
+    """The files of a device, whatever its options."""
+    return _list_files(_prefix(device))
+
+
+def calibrations_of_driver(device: str) -> Sequence[Path]:
+    """The files of all devices of a device's driver, and of drivers whose names go on behind its name."""
+    return _list_files(f"{_written(device.partition(':')[0])}-")
+
+
+def _list_files(prefix: str) -> Sequence[Path]:
+    try:
+        return sorted(_folder().glob(f"{prefix}*.json"))
+    except OSError:  # what cannot be a folder holds nothing
+        return ()
+
+
+def _folder() -> Path:
+    return cache_folder() / "calibrations"
+
+
+def _prefix(device: str) -> str:
+    """How the names of a device's calibrations begin."""
+    return f"{_written(device)}-{sha256(device.encode()).hexdigest()[:8]}-"
+
+
+def _written(name: str) -> str:
+    """A name as it stands in that of a file."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)

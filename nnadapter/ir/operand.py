@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.process.cache import memoize
-from partition.dtypes import ITEMSIZE_OF_DTYPE
+from nnadapter.process.resources import memoize
+from partition.graph import ITEMSIZE_OF_DTYPE
 
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 """A numpy array of any data type."""

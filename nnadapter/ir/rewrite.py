@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
 from nnadapter.ir.pattern import Match, OperationPattern, match_at, required_types
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 
 Parameters = ParamSpec("Parameters")
 Edit = Callable[[ModelEditor], None]

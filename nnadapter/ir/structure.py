@@ -25,7 +25,7 @@ from weakref import ref
 from nnadapter.ir.model import Model, Operation, is_number, submodel
 from nnadapter.ir.operand import Array, Lifetime, Operand, OperandType
 from nnadapter.ir.symbolic_numbers import Interned, SymbolicNumber, is_symbolic, slot_reader
-from nnadapter.process.cache import Cache
+from nnadapter.process.resources import Cache
 
 
 def numbers(model: Model) -> list[Any]:

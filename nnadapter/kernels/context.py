@@ -66,7 +66,7 @@ from nnadapter.kernels.segments import (
     write,
 )
 from nnadapter.process.resources import close_all
-from partition.verdict import SUPPORTED, Unsupported, Verdict
+from partition.graph import SUPPORTED, Unsupported, Verdict
 
 _TO_NHWC = (0, 2, 3, 1)
 _TO_NCHW = (0, 3, 1, 2)
@@ -382,7 +382,7 @@ class KernelContext(Context):
         if isinstance(model, Model):
             segment = ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
-        from nnadapter.kernels.onnx_calls import has_calls, onnx_segment  # for devices that take ONNX
+        from nnadapter.kernels.segments import has_calls, onnx_segment  # for devices that take ONNX
 
         return onnx_segment(model) if has_calls(model) else None
 

@@ -45,7 +45,7 @@ from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
 from nnadapter.ir.operand import Layout, OperandType
 from nnadapter.ir.operations.custom import CustomCall
-from partition.verdict import Reason, Unsupported
+from partition.graph import Reason, Unsupported
 
 _IMAGE_RANK = 4
 _INFER = "its infer"

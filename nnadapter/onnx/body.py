@@ -30,9 +30,7 @@ from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.propagation import infer
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT, add_schema, further_schema, since_version
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
-from partition.graph import Value
-from partition.verdict import Reason
+from partition.graph import ELEMENT_TYPE_OF_DTYPE, Reason, Value
 
 
 def invalid_node(node: OnnxNode, problem: str) -> Refusal:

@@ -13,7 +13,7 @@ from typing import Any
 from nnadapter.errors import FAILURES, describe
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.process.packages import PlugIn, PlugIns
-from partition.verdict import Reason
+from partition.graph import Reason
 
 GROUP = "nnadapter.converters"
 """The entry point group."""

@@ -35,8 +35,7 @@ from nnadapter.onnx.model import OnnxModel, OnnxNode
 from nnadapter.onnx.propagation import FAILURES, LIKE_INPUT, infer, is_like_input, stand_in
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import is_further
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
-from partition.graph import Value
+from partition.graph import ELEMENT_TYPE_OF_DTYPE, Value
 
 
 class DeclaredTypes:

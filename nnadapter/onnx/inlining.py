@@ -22,7 +22,7 @@ from nnadapter.onnx.graphs import graphs_of, key_of, node_names, opsets_of, with
 from nnadapter.onnx.model import Operators
 from nnadapter.onnx.references import bytes_of, fits, is_reference
 from nnadapter.onnx.schemas import is_further, since_version
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 from partition.graph import Node
 
 

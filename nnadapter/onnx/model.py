@@ -22,10 +22,8 @@ from nnadapter.onnx.references import array_of, is_reference, without_contents
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import FurtherSchema, bounds_of, further_schema, since_version, value_of_attribute
 from nnadapter.onnx.signature import type_name
-from nnadapter.process.cache import memoize
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
-from partition.graph import Graph, GraphError, Node, Value
-from partition.verdict import Reason, Unsupported
+from nnadapter.process.resources import memoize
+from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Node, Reason, Unsupported, Value
 
 _INTERNAL = "__"
 """Attributes whose names begin so are anybody's own; ONNX's checker passes them over."""

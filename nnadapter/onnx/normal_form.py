@@ -17,8 +17,7 @@ from nnadapter.onnx.construction import copied, with_nodes
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import key_of, needed_functions, opsets_of, read_nodes, with_nested
 from nnadapter.onnx.schemas import MICROSOFT, since_version
-from partition.graph import Node
-from partition.verdict import Reason, Unsupported
+from partition.graph import Node, Reason, Unsupported
 
 
 def check_versions(model: ModelProto) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.process.cache import memoize
-from partition.verdict import Unsupported
+from nnadapter.process.resources import memoize
+from partition.graph import Unsupported
 
 if TYPE_CHECKING:
     import onnx

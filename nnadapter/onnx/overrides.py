@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.graphs import graphs_of, with_nested
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
 from nnadapter.errors import ModelFileError
 from nnadapter.ir.derived import know_contents
 from nnadapter.ir.operand import Array, dtype_name
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 
 REFERRED_BYTES = 1 << 16
 """Initializers from this size on are referred to; smaller ones stay in the message."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partition.verdict import Reason, Unsupported
+from partition.graph import Reason, Unsupported
 
 
 class Refusal(Exception):  # noqa: N818  it is an answer, not an error

@@ -20,7 +20,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from nnadapter.onnx.external_converters import ONNX_DOMAIN, external_version
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 
 
 def value_of_attribute(attribute: onnx.AttributeProto) -> object:

@@ -15,7 +15,7 @@ import numpy as np
 
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.wire_format import BYTES, GRAPH, INITIALIZER, NUMBER, RAW_DATA, fields, rewritten, varint_bytes
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE
 
 if TYPE_CHECKING:
     import onnx

@@ -31,8 +31,7 @@ from nnadapter.onnx.graphs import value_of_type
 from nnadapter.onnx.microsoft.attention import filtered, joined, lowest, separated, turned_plainly
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from partition.graph import Value
-from partition.verdict import Reason
+from partition.graph import Reason, Value
 
 OLDEST_INTEGER_OPSET = 11
 """The oldest opset in which they can be written down: Clip has its bounds as inputs, and Round is there."""

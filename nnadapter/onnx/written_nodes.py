@@ -13,9 +13,8 @@ from onnx import helper
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.onnx.construction import info_of, initializer_of, model_of, tensor_of
 from nnadapter.onnx.schemas import since_version
-from nnadapter.process.cache import memoize
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
-from partition.graph import Value
+from nnadapter.process.resources import memoize
+from partition.graph import ELEMENT_TYPE_OF_DTYPE, Value
 
 _IR_VERSION = 10
 """The first one with operands of 4 bits."""

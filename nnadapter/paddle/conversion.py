@@ -31,7 +31,7 @@ from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options, options_from
 from nnadapter.paddle.model_files import PaddleFiles, files_of
 from nnadapter.paddle.worker import NO_ROOM, OPSET
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 from nnadapter.store.folder import Folder, Key, KeyPart, folder_of, text_part, warn_once
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ def _sharing(partitioning: Partitioning) -> list[str] | None:
 
 
 def _known(partitioning: Partitioning) -> set[str]:
-    from nnadapter.costs.device_costs import Source  # plans on one device ask for no costs
+    from nnadapter.costs.cost_model import Source  # plans on one device ask for no costs
 
     return {name for name, cost in partitioning.setting.costs.items() if cost.source is not Source.ASSUMED}
 

@@ -19,11 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnadapter.costs.cost_model import cast_seconds, is_foreign, reorder_seconds, transfer_seconds
-from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.costs.cost_model import DeviceCosts, Source, cast_seconds, is_foreign, reorder_seconds, transfer_seconds
 from nnadapter.costs.work import Numbers
-from nnadapter.planning.border_steps import Boundaries, BoundaryOperation, DeviceResidentValue, ValuePlace
-from nnadapter.planning.overlap import saving_steps
+from nnadapter.planning.overlap import Boundaries, BoundaryOperation, DeviceResidentValue, ValuePlace, saving_steps
 from partition.graph import Value
 from partition.plan import Plan, Step
 

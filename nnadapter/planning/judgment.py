@@ -23,9 +23,8 @@ from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.onnx.external_converters import provider_text
 from nnadapter.onnx.references import inlined
 from nnadapter.planning.setting import Demands, SessionBans, SessionDevice, Setting
-from partition.graph import Graph
+from partition.graph import SUPPORTED, Graph, Reason, Unsupported, Verdict, all_of
 from partition.plan import Step
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
     from nnadapter.store.context import Ban
@@ -188,7 +187,7 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
         )
         support = replace(support, verdicts=applied.verdicts)
     if constraints.plan_file is not None:
-        from nnadapter.planning.plan_binding import bind_plan
+        from nnadapter.planning.plan_files import bind_plan
 
         bound = bind_plan(constraints.plan_file, specialized, model.structure, support.devices, support.verdicts)
     return replace(judgment, support=support, demands=Demands(applied, bound))

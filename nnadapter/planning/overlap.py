@@ -1,33 +1,80 @@
-"""Overlap of steps: which ones the host does not wait for, where it waits, and which ones save a copy.
-
-Which steps of a plan the host does not wait for, and where it waits: decided when the plan is made.
-
-A device with streams does work while the host goes on. So steps that follow each other on such a device are enqueued,
-one behind the other, and the host waits once:
-
-1. Only steps are enqueued that compute in memory of their device, as that saves a copy (`saving_steps`), and
-   that have another such step of their device right before or behind them: to enqueue one alone saves no wait.
-2. A step that reads what an enqueued one made waits for that one first, unless it is enqueued behind it: devices do not
-   wait for each other, the host does. What comes behind that one goes on.
-3. Independent steps of two devices run at the same time where that pays, those of one in a thread (`alongside.py`).
-4. At its end a run waits for whatever is left, before its outputs are brought to the host.
-
-What is done by one wait needs no other: work of a stream, or of a thread, is done in its order.
-
-The third takes costs (`alongside.overlap_of`); a compiled file says what came of them. All else follows from the plan.
-"""
+"""Overlap of steps, and boundary steps as values: what the host waits for, and which steps save a copy."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from partition.plan import Plan
 
-if TYPE_CHECKING:
-    from nnadapter.planning.border_steps import HostWait
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuePlace:
+    """Where and how a value lies. Source: Paddle Lite's Place: target, precision, layout, device."""
+
+    target: str
+    """The driver: `cpu` for the host."""
+    device_id: str
+    layout: str
+    """`NCHW` or `NHWC`; empty for what is no image."""
+    dtype: str
+    """Empty where it is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryOperation:
+    """What is done to a value between two segments."""
+
+    kind: str
+    """`transfer`, `cast` or `layout`."""
+    value: str
+    segment: int | None
+    """The segment that waits for it, or made it; None for what the caller waits for."""
+    source: ValuePlace
+    target: ValuePlace
+    nbytes: int | None
+    """Of the value; None where its size is not known."""
+    seconds: float | None
+    """Predicted; None where nothing is known of the device, or of the size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceResidentValue:
+    """A value that several segments of a device use, and that is not transferred between them."""
+
+    value: str
+    device: str
+    segments: tuple[int, ...]
+    """That make or read it there."""
+    nbytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWait:
+    """The host waits for a device."""
+
+    device: str
+    segment: int
+    """The last one that is done then."""
+    waiting_segment: int | None
+    """The segment that waits; None for the end of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundaries:
+    """All borders of a plan."""
+
+    operations: tuple[BoundaryOperation, ...] = ()
+    device_resident: tuple[DeviceResidentValue, ...] = ()
+    host_waits: tuple[HostWait, ...] = ()
+    """For segments that are under way while the host goes on; all others are done before the next one is begun."""
+    enqueued_segments: tuple[int, ...] = ()
+    """Segments that are work of a stream of their device."""
+    threaded_segments: tuple[int, ...] = ()
+    """Segments that a thread of their device runs."""
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
@@ -92,7 +139,6 @@ def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], han
     begun = enqueued | handed
     if not begun:
         return Overlap()
-    from nnadapter.planning.border_steps import HostWait  # most plans wait for nothing
 
     device_of = {step.segment: step.device for step in plan.steps}
     done: dict[str, int] = {}

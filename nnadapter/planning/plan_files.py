@@ -1,10 +1,12 @@
-"""Plan files: a placement as JSON, read strictly and written one node per line."""
+"""Plan files: a placement as JSON, read strictly, written one node per line, and matched to an edited model."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +16,10 @@ from msgspec import Meta, Struct, to_builtins
 from nnadapter.errors import PlanFileError, close_names
 from nnadapter.files.atomic_files import write_file
 from nnadapter.files.documents import FileKind
+from nnadapter.onnx.domains import op_name
+from nnadapter.onnx.preparation.node_hashes import NodeHashes
+from nnadapter.onnx.preparation.prepare import Specialized
+from partition.graph import Node, Verdict
 
 FORMAT = "nnadapter plan"
 """What the file says of itself."""
@@ -158,3 +164,252 @@ def plan_text(plan: PlanFile) -> str:
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     nodes = ",\n".join(f"    {json.dumps(to_builtins(entry))}" for entry in plan.entries)
     return "\n".join(["{", *lines, '  "nodes": [', *([nodes] if nodes else []), "  ]", "}", ""])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedPlan:
+    """A plan, as far as it binds."""
+
+    placement: Mapping[int, str]
+    """Atom -> device; atoms that the plan says nothing of, or nothing that still holds, are left out."""
+    unmatched_entries: tuple[UnmatchedEntry, ...]
+    """In the order of the plan."""
+
+
+def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
+    """Return an entry for every node that runs.
+
+    Args:
+        specialized: the model for one set of shapes.
+        structure: of the model's own nodes (`Prepared.graph`, `Prepared.nodes`).
+        placement: the device of every atom.
+    """
+    graph = specialized.graph
+    model_nodes = _model_nodes(specialized, structure)
+    return tuple(
+        PlanEntry(
+            name=model_node.node.name,
+            op_type=_op_type(model_node.node),
+            output=model_node.output,
+            content_hash=model_node.content_hash,
+            ancestry_hash=model_node.ancestry_hash,
+            device=placement[graph.atom_of[index]],
+        )
+        for index, model_node in enumerate(model_nodes)
+    )
+
+
+def bind_plan(
+    plan: PlanFile,
+    specialized: Specialized,
+    structure: NodeHashes,
+    devices: Sequence[str],
+    verdicts: Mapping[str, Sequence[Verdict]],
+) -> MatchedPlan:
+    """Return what the plan says of this model, and which entries no longer bind.
+
+    An entry means the node that is the first to be found, each node being meant by one entry at most:
+
+    1. of the same name, hash and wiring; of the same output, hash and wiring;
+    2. of the same name and hash, then of the same output and hash, where something before it was edited;
+    3. of the same hash with wiring, where it was renamed: of as many entries as nodes with one hash, each means the
+       node that comes in its turn;
+    4. of the same number as output; in its turn among as many of the same hash, where neither has a name of its own.
+
+    A name that is no more than op type and position does not count as one, nor does an output that is a number: they go
+    to other nodes with every edit.
+    Nodes of an atom that entries put on different devices are all lost, as one device runs them all.
+
+    Args:
+        plan: what was read.
+        specialized: the model for one set of shapes.
+        structure: of the model's own nodes.
+        devices: the session's devices.
+        verdicts: per device, its verdict on every atom.
+    """
+    model_nodes = _model_nodes(specialized, structure)
+    meant = _matched(plan.entries, model_nodes)
+    matched_nodes = set(meant)
+    open_nodes = Counter(
+        model_node.content_hash for index, model_node in enumerate(model_nodes) if index not in matched_nodes
+    )
+    open_entries = Counter(entry.content_hash for entry, node in zip(plan.entries, meant, strict=True) if node is None)
+    atom_of = specialized.graph.atom_of
+    node_lookup = _MismatchExplainer(
+        specialized,
+        model_nodes,
+        devices,
+        verdicts,
+        {hash_: (open_entries[hash_], open_nodes[hash_]) for hash_ in open_entries},
+    )
+    entries_by_atom: dict[int, dict[str, str]] = {}
+    for entry, node in zip(plan.entries, meant, strict=True):
+        if node is not None:
+            entries_by_atom.setdefault(atom_of[node], {}).setdefault(entry.device, entry.name)
+    whys = [
+        node_lookup.mismatch_reason(entry, node, entries_by_atom)
+        for entry, node in zip(plan.entries, meant, strict=True)
+    ]
+    placements = [
+        (atom_of[node], entry.device)
+        for entry, node, reason in zip(plan.entries, meant, whys, strict=True)
+        if node is not None and not reason
+    ]
+    return MatchedPlan(
+        placement=dict(placements),
+        unmatched_entries=tuple(
+            UnmatchedEntry(name=entry.name, device=entry.device, reason=reason)
+            for entry, reason in zip(plan.entries, whys, strict=True)
+            if reason
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelNode:
+    """A node of the model as entries are compared with it."""
+
+    node: Node
+    output: str
+    content_hash: str
+    ancestry_hash: str
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def op_type(self) -> str:
+        return _op_type(self.node)
+
+
+def _model_nodes(specialized: Specialized, structure: NodeHashes) -> list[_ModelNode]:
+    return [
+        _ModelNode(
+            node,
+            next(filter(None, node.outputs), ""),
+            structure.content_hashes[position],
+            structure.ancestry_hashes[position],
+        )
+        for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True)
+    ]
+
+
+def _op_type(node: Node) -> str:
+    return op_name(node.domain, node.op_type)
+
+
+_Side = PlanEntry | _ModelNode
+_POSITION = re.compile(r"_\d+(_\d+)?")
+
+
+def _own_name(side: _Side) -> str:
+    """The name, if it is more than op type and position."""
+    op_type = side.op_type.rpartition("::")[2]
+    numbered = side.name.startswith(op_type) and _POSITION.fullmatch(side.name, len(op_type))
+    return "" if numbered else side.name
+
+
+def _own_output(side: _Side) -> str:
+    """The output, if it is more than a number."""
+    return "" if side.output.isdigit() else side.output
+
+
+def _nameless(side: _Side) -> str:
+    """The hash of what has neither a name nor an output of its own."""
+    return "" if _own_name(side) or _own_output(side) else side.content_hash
+
+
+_STEPS: tuple[tuple[Callable[[_Side], Sequence[str]], bool], ...] = (
+    (lambda side: (_own_name(side), side.content_hash, side.ancestry_hash), False),
+    (lambda side: (_own_output(side), side.content_hash, side.ancestry_hash), False),
+    (lambda side: (_own_name(side), side.content_hash), False),
+    (lambda side: (_own_output(side), side.content_hash), False),
+    (lambda side: (side.ancestry_hash,), True),
+    (lambda side: (side.output, side.content_hash, side.ancestry_hash), False),
+    (lambda side: (_nameless(side),), True),
+    (lambda side: (side.output, side.content_hash), False),
+)
+"""What an entry and the node that it means have in common, the surest first. An empty part matches nothing.
+
+Where several entries and as many nodes have it in common, they match in their order if the second is true.
+"""
+
+
+def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[_ModelNode]) -> list[int | None]:
+    """For every entry, the position of the node that it means."""
+    meant: list[int | None] = [None] * len(entries)
+    unmatched_nodes = dict.fromkeys(range(len(model_nodes)))
+    for step, in_order in _STEPS:
+        open_entries = [number for number, node in enumerate(meant) if node is None]
+        nodes = _alike((step(model_nodes[node]), node) for node in unmatched_nodes)
+        for key, numbers in _alike((step(entries[number]), number) for number in open_entries).items():
+            candidates = nodes.get(key, [])
+            if len(candidates) == len(numbers) and (in_order or len(candidates) == 1):
+                for number, node in zip(numbers, candidates, strict=True):
+                    meant[number] = node
+                    del unmatched_nodes[node]
+    return meant
+
+
+def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[int]]:
+    """What has each key, in order; keys with an empty part are left out."""
+    indices_by_key: dict[Hashable, list[int]] = {}
+    for key, index in pairs:
+        if all(key):
+            indices_by_key.setdefault(tuple(key), []).append(index)
+    return indices_by_key
+
+
+class _MismatchExplainer:
+    """Says why entries are lost."""
+
+    def __init__(
+        self,
+        specialized: Specialized,
+        model_nodes: Sequence[_ModelNode],
+        devices: Sequence[str],
+        verdicts: Mapping[str, Sequence[Verdict]],
+        alike: Mapping[str, tuple[int, int]],
+    ) -> None:
+        self._alike = alike
+        self._atom_of = specialized.graph.atom_of
+        self._devices = devices
+        self._verdicts = verdicts
+        self._by_name = {model_node.name: model_node for model_node in model_nodes}
+        self._gone = {
+            **dict.fromkeys(specialized.folded, "is folded"),
+            **dict.fromkeys(specialized.unused, "is unused"),
+        }
+
+    def mismatch_reason(
+        self, entry: PlanEntry, node: int | None, entries_by_atom: Mapping[int, Mapping[str, str]]
+    ) -> str:
+        """Why an entry does not bind; empty if it does."""
+        if node is None:
+            return self._why_not_found(entry)
+        atom = self._atom_of[node]
+        conflicting_names = [name for device, name in entries_by_atom[atom].items() if device != entry.device]
+        if conflicting_names:
+            other = next(device for device in entries_by_atom[atom] if device != entry.device)
+            return f"it is placed as one with {conflicting_names[0]!r} now, which the plan has on {other!r}"
+        if entry.device not in self._devices:
+            return f"device {entry.device!r} is none of the devices {', '.join(self._devices)}"
+        verdict = self._verdicts[entry.device][atom]
+        return "" if verdict else f"{entry.device!r} refuses it now: {verdict}"
+
+    def _why_not_found(self, entry: PlanEntry) -> str:
+        same = self._by_name.get(entry.name)
+        if same is None and entry.name in self._gone:
+            return f"the node {self._gone[entry.name]} now"
+        entries, nodes = self._alike[entry.content_hash]
+        if nodes and (same is None or not _own_name(entry)):
+            alike = f"{nodes} nodes are alike" if nodes > 1 else "one node is like it"
+            return f"it is ambiguous: {alike}, and {entries} entries could mean {'them' if nodes > 1 else 'it'}"
+        if same is None:
+            return "the node is gone"
+        if same.op_type != entry.op_type:
+            return f"the node is {same.op_type} now and was {entry.op_type}"
+        if same.content_hash != entry.content_hash:
+            return "the node has other attributes, constants or inputs now"
+        return "the node cannot be told from others like it"

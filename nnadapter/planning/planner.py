@@ -32,7 +32,7 @@ from nnadapter.candidates.atoms import (
 from nnadapter.candidates.conversions import Conversions, offered_ops, prepare
 from nnadapter.candidates.segments import OnnxParts, ShapedModel
 from nnadapter.converters.custom import KernelCalls
-from nnadapter.kernels.onnx_calls import DeviceCandidate, called_nodes, calls_of, type_rules
+from nnadapter.kernels.segments import DeviceCandidate, called_nodes, calls_of, type_rules
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.inlining import Bodies
 from nnadapter.onnx.preparation.device_forms import expanded, with_dequantized
@@ -52,12 +52,10 @@ from nnadapter.planning.judgment import (
 )
 from nnadapter.planning.setting import Demands, SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Drafts, Partitioning, settle
-from nnadapter.process.cache import Cache
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import paused_collection
+from nnadapter.process.resources import Cache, new_lock, paused_collection
 from nnadapter.traces.trace import PLAN, SESSION
+from partition.graph import Unsupported
 from partition.plan import Step
-from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     from threading import Lock

@@ -23,14 +23,20 @@ import numpy as np
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.calibration import spread
-from nnadapter.costs.cost_model import CostTable, FusedGraph, Fusion, cost_table, fuse_atoms, fusion_of
-from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.costs.cost_model import (
+    CostTable,
+    DeviceCosts,
+    FusedGraph,
+    Fusion,
+    Source,
+    cost_table,
+    fuse_atoms,
+    fusion_of,
+)
 from nnadapter.drivers.interface import NO_OPERATION
 from partition.by_cost.pricing import SegmentPrice, all_on, price, price_segments
-from partition.graph import Graph
-from partition.plan import Plan
-from partition.segments import Segment
-from partition.verdict import Verdict
+from partition.graph import Graph, Verdict
+from partition.plan import Plan, Segment
 
 if TYPE_CHECKING:
     from partition.by_cost.latency import Candidate, CheapestPlacement

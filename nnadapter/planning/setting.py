@@ -1,4 +1,4 @@
-"""Setting of a session: opened devices with their contexts and bans, and the user's rules and plan file."""
+"""Setting of a session: opened devices, contexts and bans, rules and plan file; and models ONNX Runtime cannot load."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ from nnadapter.drivers.boundary import has_of, open_context
 from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Context, SegmentModel, is_streaming
+from nnadapter.drivers.onnxruntime.driver import refused_nodes
+from nnadapter.drivers.onnxruntime.sessions import check_session_options
+from nnadapter.drivers.registry import devices_of_distribution
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import InvalidModelError, InvalidOptionError
 from nnadapter.kernels.context import with_kernels
 from nnadapter.kernels.registry import KernelTable
+from nnadapter.onnx.external_converters import provider_text
 from nnadapter.options import Fallback, Options, fallback_at
 from nnadapter.planning.absent import Absent, Absents
 from nnadapter.policies import POLICIES, Policy
-from nnadapter.process.forking import new_lock
 from nnadapter.process.packages import require_extra
-from nnadapter.process.resources import close_all
+from nnadapter.process.resources import close_all, new_lock
 from nnadapter.rules.values import Rules
 from nnadapter.traces.selection import trace_for
 from nnadapter.traces.trace import PLAN, SESSION, SILENT, Trace
+from partition.graph import Unsupported
 
 if TYPE_CHECKING:
+    import onnx
     import onnxruntime
 
-    from nnadapter.costs.device_costs import DeviceCosts
-    from nnadapter.planning.plan_binding import MatchedPlan
-    from nnadapter.planning.plan_files import PlanFile
+    from nnadapter.costs.cost_model import DeviceCosts
+    from nnadapter.planning.plan_files import MatchedPlan, PlanFile
     from nnadapter.rules.application import AppliedRules
     from nnadapter.store.context import Ban, CachedContext, DeviceBans
 
@@ -256,7 +260,7 @@ class Setting:
     @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
         """What every device costs, worked out when somebody asks: calibrations are read for it."""
-        from nnadapter.costs.device_costs import device_costs  # most sessions ask for none
+        from nnadapter.costs.cost_model import device_costs  # most sessions ask for none
 
         return {
             device.name: replace(
@@ -373,7 +377,7 @@ def _folder(options: Options) -> Path | None:
 
 def _check_costs(setting: Setting) -> None:
     """Raise InvalidOptionError for devices whose costs nobody measured, with why no calibration of theirs is used."""
-    from nnadapter.costs.device_costs import Source
+    from nnadapter.costs.cost_model import Source
 
     trusted = (Source.CALIBRATED, Source.SIMULATED)
     costs = {device.name: setting.costs[device.name] for device in setting.devices if device.accelerates}
@@ -387,3 +391,39 @@ def _check_costs(setting: Setting) -> None:
     commands = " and ".join(f"`nnadapter calibrate {name}`" for name in unknown)
     needs = f"policy {setting.constraints.policy.name!r} needs calibrated costs, and has none of {what}"
     raise InvalidOptionError(f"{needs}; run {commands}, or choose policy 'measured'{why}")
+
+
+def left_to_last_resort(
+    failed: InvalidModelError,
+    model: onnx.ModelProto,
+    setting: Setting,
+    session_options: onnxruntime.SessionOptions | None,
+) -> dict[int, Unsupported] | InvalidModelError:
+    """Return the nodes (positions) that ONNX Runtime refuses and the last resort takes, and why; else what to raise.
+
+    That says who brings, or would have to bring, an op that ONNX Runtime does not know.
+
+    Args:
+        failed: what ONNX Runtime said.
+        model: the model.
+        setting: opened devices, of which the CPU comes first.
+        session_options: ONNX Runtime's own.
+
+    Raises:
+        InvalidOptionError: ONNX Runtime loads no model with the session options.
+    """
+    if session_options is not None:
+        check_session_options(session_options)
+    refused = refused_nodes(model, session_options)
+    verdicts = setting.last_resort.context.supported(model) if refused else ()
+    if refused and all(verdicts[position] for position in refused):
+        return refused
+    ops = dict.fromkeys((node.domain, node.op_type) for node in model.graph.node if node.domain)
+    advice = provider_text(ops, devices_of_distribution)
+    if not advice:
+        verdicts = setting.devices[0].context.supported(model)
+        unknown = next((node for node, verdict in zip(model.graph.node, verdicts, strict=True) if not verdict), None)
+        if unknown is not None and unknown.domain:
+            op = f"{unknown.domain}::{unknown.op_type}"
+            advice = f"install the package that brings {op}, and name a device that takes it"
+    return InvalidModelError(f"{failed}; {advice}") if advice else failed

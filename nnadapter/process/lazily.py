@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from nnadapter.process.forking import new_re_lock
+from nnadapter.process.resources import new_re_lock
 
 _importing = new_re_lock()
 """Two threads that enter modules from different ends would each wait for the other's."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import nnadapter
 from nnadapter.errors import MissingExtraError, describe
-from nnadapter.process.forking import new_re_lock
+from nnadapter.process.resources import new_re_lock
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

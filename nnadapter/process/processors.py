@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nnadapter.process.cache import memoize
-from nnadapter.process.forking import new_lock, register_after_fork
+from nnadapter.process.resources import memoize, new_lock, register_after_fork
 
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")

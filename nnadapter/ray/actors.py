@@ -16,8 +16,8 @@ import numpy as np
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.control import ENTRY
 from nnadapter.errors import CompiledModelError, NNAdapterError
-from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.process.resources import new_lock
 from nnadapter.ray.job import (
     MOST_SHAPES,
     OTHER_KEY,

@@ -14,7 +14,7 @@ from nnadapter.drivers.registry import device_info, devices
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from nnadapter.process.packages import missing_extra, require_extra
-from nnadapter.process.signals import deferred_termination
+from nnadapter.process.terminal import deferred_termination
 
 
 def require_ray(feature: str, part: str) -> None:

@@ -25,7 +25,7 @@ from nnadapter.ray.cluster import missing_devices
 from nnadapter.ray.request import Request
 from nnadapter.report.report import PartitionReport
 from nnadapter.session.ahead_of_time import compile as compile_model
-from nnadapter.store.fingerprints import surroundings
+from nnadapter.store.keys import surroundings
 
 _SHOWN_DIGITS = 12
 _THREADS = "threads"

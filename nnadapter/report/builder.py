@@ -14,7 +14,7 @@ from operator import eq
 from typing import TYPE_CHECKING
 
 from nnadapter.costs.calibration import driver_version
-from nnadapter.costs.device_costs import Source
+from nnadapter.costs.cost_model import Source
 from nnadapter.costs.work import weight_bytes
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
@@ -23,17 +23,15 @@ from nnadapter.engine.observed import Observed
 from nnadapter.onnx.preparation.branch_decisions import BranchDecision
 from nnadapter.options import fallback_text
 from nnadapter.planning.alongside import overlap_of
-from nnadapter.planning.border_steps import Boundaries
 from nnadapter.planning.borders import boundaries_of
 from nnadapter.planning.judgment import placed_as
-from nnadapter.planning.placing import place
+from nnadapter.planning.overlap import Boundaries
 from nnadapter.planning.plan_files import UnmatchedEntry
 from nnadapter.planning.pricing import PlanPrice
-from nnadapter.planning.settling import AdmittedSegment, Partitioning
-from nnadapter.process.cache import cache_counts, memoize
+from nnadapter.planning.settling import AdmittedSegment, Partitioning, place
 from nnadapter.process.packages import own_version
 from nnadapter.process.processors import model_name
-from nnadapter.process.resources import paused_collection
+from nnadapter.process.resources import cache_counts, memoize, paused_collection
 from nnadapter.report.facts import (
     BodyFacts,
     BranchDecisionFacts,
@@ -55,10 +53,8 @@ from nnadapter.report.facts import (
 from nnadapter.report.report import PartitionReport
 from partition.by_cost.latency import BoundKind, CheapestPlacement
 from partition.by_cost.pricing import Origin, Prices, all_on, price_segments
-from partition.graph import Graph
-from partition.plan import Plan, Step
-from partition.segments import cut
-from partition.verdict import Unsupported
+from partition.graph import Graph, Unsupported
+from partition.plan import Plan, Step, cut
 
 if TYPE_CHECKING:
     from nnadapter.engine.compiled import TimedPlacement

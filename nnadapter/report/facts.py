@@ -20,9 +20,9 @@ from nnadapter.drivers.tensor_copies import HOST, Transfer
 from nnadapter.engine.fallback import Incident, Incidents
 from nnadapter.engine.plan_store import PlanCounts
 from nnadapter.onnx.preparation.branch_decisions import BranchDecision, decisions_text
-from nnadapter.planning.border_steps import Boundaries
+from nnadapter.planning.overlap import Boundaries
 from nnadapter.planning.plan_files import UnmatchedEntry
-from nnadapter.process.cache import CacheCounts, memoize
+from nnadapter.process.resources import CacheCounts, memoize
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.onnx.domains import op_name
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 from nnadapter.report.difference import DifferenceFacts
 from nnadapter.report.facts import CostFacts, NodeFacts, PlanFileFacts, ReportFacts, SegmentFacts, TensorFacts, plain
 from nnadapter.report.sections import (

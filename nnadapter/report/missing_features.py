@@ -22,20 +22,17 @@ from numpy.typing import NDArray
 from nnadapter.candidates.atoms import commonly_fused_groups, joined, with_atoms
 from nnadapter.candidates.conversions import converted
 from nnadapter.converters.convert import Conversion
-from nnadapter.costs.cost_model import FusedGraph, Fusion, Groups, cost_table, fuse_atoms
-from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.costs.cost_model import DeviceCosts, FusedGraph, Fusion, Groups, Source, cost_table, fuse_atoms
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.onnx.domains import op_name
 from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.planning.judgment import Judgment, refusals
-from nnadapter.planning.placing import fusions_of
 from nnadapter.planning.setting import SessionDevice
-from nnadapter.planning.settling import Partitioning
+from nnadapter.planning.settling import Partitioning, fusions_of
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, aligned, price
-from partition.graph import Graph, Value
-from partition.segments import cut, place_by_priority
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from partition.graph import SUPPORTED, Graph, Reason, Unsupported, Value, Verdict
+from partition.plan import cut, place_by_priority
 
 
 class MissingSide(StrEnum):

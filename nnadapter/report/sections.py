@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nnadapter.drivers.selection import CPU, HOSTS
-from nnadapter.planning.border_steps import BoundaryOperation
+from nnadapter.planning.overlap import BoundaryOperation
 from nnadapter.report.facts import (
     CandidateFacts,
     CostFacts,

@@ -12,7 +12,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.costs.device_costs import Source
+from nnadapter.costs.cost_model import Source
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.engine.branches import chosen_by
 from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOptionError, ModelFileError, NNAdapterError

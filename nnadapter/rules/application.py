@@ -21,9 +21,8 @@ from functools import cached_property
 
 from nnadapter.errors import RulesError, close_names
 from nnadapter.rules.values import Ban, Limits, Pin, Rule, Rules
-from partition.graph import Graph
-from partition.segments import Segment
-from partition.verdict import Reason, Unsupported, Verdict
+from partition.graph import Graph, Reason, Unsupported, Verdict
+from partition.plan import Segment
 
 _PATTERN = re.compile(r"[*?\[]")
 

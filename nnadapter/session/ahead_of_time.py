@@ -43,8 +43,7 @@ from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes, read_shapes
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.planning.plan_binding import plan_entries
-from nnadapter.planning.plan_files import PlanFile, write_plan
+from nnadapter.planning.plan_files import PlanFile, plan_entries, write_plan
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning

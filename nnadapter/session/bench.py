@@ -3,7 +3,7 @@
 A session's time beside that of engines by themselves, taken so that others can rely on it.
 
 1. All are loaded, each alone, and run once: both are timed, and the outputs compared.
-2. They take turns (`costs/timing.py`), in an order by chance that is another one each round and the same in every
+2. They take turns (`costs/calibrator.py`), in an order by chance that is another one each round and the same in every
    call: who comes after whom decides what caches hold.
 3. What counts is the median of the turns, and of a comparison the median of the rounds' own ratios, with the quarters
    below and above: where these lie on both sides of 1 the rounds cannot tell the two apart, and the report says so.
@@ -21,9 +21,9 @@ from numbers import Integral
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.accuracy.deviation import Tolerance, deviation
+from nnadapter.accuracy.tolerances import Tolerance, deviation
 from nnadapter.candidates.conversions import random_feed
-from nnadapter.costs.timing import Stopwatch
+from nnadapter.costs.calibrator import Stopwatch
 from nnadapter.drivers.onnxruntime import baseline
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import HOSTS, DeviceRequest

@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.accuracy.deviation import Deviation, Tolerance, deviation
-from nnadapter.accuracy.excerpts import Cutting, HostValues, Trials, Values, cut
-from nnadapter.accuracy.localization import SavedFindings, Search, Stretch, first_true, save_stretch
-from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
+from nnadapter.accuracy.localization import (
+    Cutting,
+    HostValues,
+    SavedFindings,
+    Search,
+    Stretch,
+    Trials,
+    Values,
+    cut,
+    first_true,
+    save_stretch,
+)
+from nnadapter.accuracy.tolerances import Deviation, Tolerance, Tolerances, deviation, quantized_values, shapes_of
 from nnadapter.candidates.conversions import prepare, random_feed
 from nnadapter.drivers.onnxruntime.failures import FEWER_OPTIMIZATIONS, unoptimized
 from nnadapter.drivers.onnxruntime.values import declared

@@ -36,7 +36,7 @@ from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Operand
 from nnadapter.ir.verification import verify
 from nnadapter.session.device import Context, Handle
-from partition.verdict import Supported, Unsupported, Verdict
+from partition.graph import Supported, Unsupported, Verdict
 
 _ENVELOPE = Envelope(magic=b"NNAPROG\0", version=2)
 

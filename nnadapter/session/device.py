@@ -29,10 +29,9 @@ from nnadapter.errors import (
 from nnadapter.ir.model import Model
 from nnadapter.kernels import calling_kernels
 from nnadapter.options import default_devices, set_default_devices
-from nnadapter.process.forking import new_re_lock
-from nnadapter.process.resources import Closable, close_all
+from nnadapter.process.resources import Closable, close_all, new_re_lock
 from nnadapter.traces.trace import Trace
-from partition.verdict import SUPPORTED, Supported, Unsupported, Verdict
+from partition.graph import SUPPORTED, Supported, Unsupported, Verdict
 
 if TYPE_CHECKING:
     from nnadapter.converters.export import Export

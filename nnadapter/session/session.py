@@ -26,8 +26,7 @@ from nnadapter.errors import CancelledError, ClosedError, InvalidOptionError, Mi
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, default_devices, of_session, options_from, refuse_misplaced
-from nnadapter.process.forking import new_lock, register_after_fork
-from nnadapter.process.resources import paused_collection
+from nnadapter.process.resources import new_lock, paused_collection, register_after_fork
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from nnadapter.engine.control import RunControl, Turns
 from nnadapter.engine.provenance import Provenance
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 
 Work = Callable[[RunControl], tuple[list[Any], Provenance]]
 

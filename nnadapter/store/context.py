@@ -1,28 +1,17 @@
-"""Contexts that read programs from the cache and write them, and nodes that are banned from a device.
-
-A ban holds for one device, with its options, at one version of its driver, and for every model that has such a part:
-operations, attributes, data types and shapes count, names and weights do not. In a session with a cache bans lie in its
-folder, one small file each, and other sessions find them; without one they last as long as the session. A ban that has
-expired, that is damaged or that was written for another driver is not used.
-
-A driver's context that looks into a cache before it compiles.
-
-Nothing of the driver changes. Compiled files and the cache are one mechanism: a program is written by
-`Program.serialize`, its driver is asked by `check_blob` whether it fits, and reads it by `deserialize_view`.
-
-Drivers that take ONNX ask an engine, and some of them compile to know: what they said is kept too, where it took long.
-"""
+"""Contexts that read programs from the cache and write them, fingerprints of their models, and banned nodes."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,13 +24,105 @@ from nnadapter.drivers.interface import Admission, Compatibility, Context, Progr
 from nnadapter.errors import FAILURES, CompilationError, NNAdapterError, describe
 from nnadapter.files.atomic_files import replace_file
 from nnadapter.ir.canonical import Canonical, Contents, NotCanonicalError
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array
 from nnadapter.kernels.context import KernelContext
 from nnadapter.options import Options
-from nnadapter.process.forking import new_lock
-from nnadapter.store.fingerprints import of_device, surroundings
+from nnadapter.process.processors import usable
+from nnadapter.process.resources import Cache, new_lock
 from nnadapter.store.folder import Entry, Folder, Key, KeyPart, Miss, Outcome, folder_of, text_part, warn_unwritten
-from nnadapter.store.model_fingerprints import digest_of, form_of
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from nnadapter.store.keys import of_device, surroundings
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
+
+_PIECE_BYTES = 1 << 24
+"""Contents of more bytes are taken in such pieces, by several threads."""
+_WORTH_BYTES = 1 << 20
+"""From so many bytes on, threads are faster than one."""
+_MOST_THREADS = 8
+_MOST_KNOWN = 1 << 16
+
+_by_place: Cache[Hashable, bytes] = Cache("digests of weights", _MOST_KNOWN)
+_by_array: dict[int, tuple[weakref.ref[Array], bytes]] = {}
+"""By identity, as long as the array lives; see `ir.derived` for why it is a dictionary and a `pop`."""
+
+
+def digest_of(constants: Sequence[Contents], *, anew: bool = False) -> str:
+    """Return one SHA-256 for all constants in their order, in hexadecimal digits.
+
+    Args:
+        constants: their lengths count, so that no two sequences have the same bytes.
+        anew: read everything, whatever was read before.
+
+    Raises:
+        ModelFileError: a file that holds them cannot be read any more, or has changed.
+    """
+    known = {number: digest for number, constant in enumerate(constants) if not anew and (digest := _known(constant))}
+    missing = [number for number in range(len(constants)) if number not in known]
+    for number, digest in zip(missing, _taken([constants[number] for number in missing]), strict=True):
+        known[number] = digest
+        _note(constants[number], digest)
+    whole = sha256()
+    for number, constant in enumerate(constants):
+        digest = known[number]
+        whole.update(b"%d:%b" % (constant.nbytes, digest))
+    return whole.hexdigest()
+
+
+def _taken(constants: Sequence[Contents]) -> Iterable[bytes]:
+    if sum(constant.nbytes for constant in constants) < _WORTH_BYTES:
+        return [_of_one(constant, map) for constant in constants]
+    with ThreadPoolExecutor(min(usable(), _MOST_THREADS)) as pool:
+        large = {number for number, constant in enumerate(constants) if constant.nbytes > _PIECE_BYTES}
+        small = pool.map(
+            partial(_of_one, each_piece=map), (constant for at, constant in enumerate(constants) if at not in large)
+        )
+        of_large = {number: _of_one(constants[number], pool.map) for number in sorted(large)}
+        return [of_large[number] if number in large else next(small) for number in range(len(constants))]
+
+
+def _of_one(contents: Contents, each_piece: Callable[..., Iterable[bytes]]) -> bytes:
+    """The digest of what a constant holds; of the digests of its pieces, where it has several."""
+    data = contents.read().data
+    if data.nbytes <= _PIECE_BYTES:
+        return sha256(data).digest()
+    pieces = (data[start : start + _PIECE_BYTES] for start in range(0, data.nbytes, _PIECE_BYTES))
+    return sha256(b"".join(each_piece(_sha256, pieces))).digest()
+
+
+def _sha256(data: Any) -> bytes:
+    return sha256(data).digest()
+
+
+def _known(contents: Contents) -> bytes | None:
+    if contents.owner is None:
+        return None if contents.identity is None else _by_place.get(contents.identity)
+    held = _by_array.get(id(contents.owner))
+    return held[1] if held is not None and held[0]() is contents.owner else None
+
+
+def _note(contents: Contents, digest: bytes) -> None:
+    owner = contents.owner
+    if owner is None:
+        if contents.identity is not None:
+            _by_place.put(contents.identity, digest)
+    elif not owner.flags.writeable:
+        _by_array[id(owner)] = weakref.ref(owner, partial(_by_array.pop, id(owner))), digest
+
+
+def form_of(model: SegmentModel) -> Canonical:
+    """Return what of a model decides what is compiled of it.
+
+    Raises:
+        NotCanonicalError: it holds something of which that is not known.
+    """
+    if isinstance(model, Model):
+        from nnadapter.ir.canonical import canonical as of_ir
+
+        return of_ir(model)
+    from nnadapter.onnx.canonical import canonical as of_onnx
+
+    return of_onnx(model)
+
 
 FOLDER = "bans"
 """In that of the cache."""

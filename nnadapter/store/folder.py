@@ -32,8 +32,7 @@ from stat import S_IMODE, S_IWGRP, S_IWOTH
 from typing import BinaryIO, NamedTuple
 
 from nnadapter.errors import CacheWarning, CompiledModelError
-from nnadapter.files.atomic_files import replace_file
-from nnadapter.files.cache_folder import cache_folder
+from nnadapter.files.atomic_files import cache_folder, replace_file
 from nnadapter.options import Options
 from nnadapter.store.container import Container, ContainerWriter, Part
 

@@ -26,7 +26,7 @@ from nnadapter.testing.subjects import (
     SkippedOutcome,
     Subject,
 )
-from partition.verdict import Supported, Unsupported
+from partition.graph import Supported, Unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

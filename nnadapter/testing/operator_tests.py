@@ -22,10 +22,10 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.preparation.prepare import Specialized, specialize
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 from nnadapter.testing.bench import Bench, Case
 from nnadapter.testing.subjects import Outcome, SkippedOutcome, Subject, by_band
-from partition.verdict import Unsupported
+from partition.graph import Unsupported
 
 _SHORT = 12
 """In the short form, one of so many."""

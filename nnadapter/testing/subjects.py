@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.accuracy.deviation import distances
-from nnadapter.accuracy.tolerances import tolerance_of
+from nnadapter.accuracy.tolerances import distances, tolerance_of
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Operand, freeze

@@ -22,7 +22,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from nnadapter.drivers.selection import CPU
 from nnadapter.engine.bound_steps import has_memory
 from nnadapter.errors import FallbackWarning, InvalidOptionError, NNAdapterError
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 from nnadapter.session.session import InferenceSession
 from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport, gathered
 from nnadapter.torch.layouts import lying_as, part_views
@@ -47,7 +47,7 @@ from nnadapter.torch.regions import (
 )
 from nnadapter.torch.resident_runs import added, owns_memory
 from nnadapter.torch.resident_tensors import Resident
-from partition.verdict import Reason, Unsupported
+from partition.graph import Reason, Unsupported
 
 if TYPE_CHECKING:
     import onnx

@@ -18,7 +18,7 @@ import nnadapter.torch.onnx_forms as onnx_forms
 from nnadapter.torch.decompositions import DECOMPOSITIONS
 from nnadapter.torch.decompositions.indexing import BY_SCALES, hangs_on_length, is_whole
 from nnadapter.torch.layouts import is_view, quiet
-from partition.verdict import Reason, Unsupported
+from partition.graph import Reason, Unsupported
 
 _IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
 """Arguments of operators that may draw random numbers -> the value with which they do not."""

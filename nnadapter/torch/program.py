@@ -54,7 +54,7 @@ from nnadapter.errors import (
     describe,
 )
 from nnadapter.onnx.construction import initializer_of, with_constants
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 from nnadapter.report.sections import count
 from nnadapter.session.session import InferenceSession
 from nnadapter.torch.layouts import bytes_of, lying_as
@@ -75,7 +75,7 @@ from nnadapter.torch.regions import (
 )
 from nnadapter.torch.resident_runs import Fed, ResidentRunner, TransferredBytes, crossing, owning_device
 from nnadapter.torch.resident_tensors import Resident, number_array, results_of, to_array
-from partition.verdict import Reason, Unsupported
+from partition.graph import Reason, Unsupported
 
 if TYPE_CHECKING:
     import onnx

@@ -1,19 +1,150 @@
-"""Selection of a session's trace, by its options, ONNX Runtime's session options and the log level."""
+"""Selection of a session's trace, and the trace that reports rare events to Python's `logging`."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import time
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from nnadapter.traces.trace import SILENT, Trace
+from nnadapter.errors import InvalidOptionError, describe, near_names
+from nnadapter.traces.trace import COMPILE, FALLBACK, PLAN, SILENT, Trace
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.traces.recorder import Recorder
+
+
+VARIABLE = "NNADAPTER_LOG"
+"""The environment variable that names a level, from which on lines are written to standard error."""
+_LEVELS = ("debug", "info", "warning", "error")
+_ROOT = logging.getLogger("nnadapter")
+_LEVEL_OF_CATEGORY = {PLAN: logging.DEBUG, COMPILE: logging.INFO, FALLBACK: logging.WARNING}
+
+
+def is_enabled() -> bool:
+    """Whether the environment or the program that we are part of asks for lines.
+
+    Raises:
+        InvalidOptionError: the environment names no level.
+    """
+    level = os.environ.get(VARIABLE, "").strip().lower()
+    if level:
+        _write_from(level)
+    elif _HANDLER in _ROOT.handlers:
+        _ROOT.removeHandler(_HANDLER)
+        _ROOT.setLevel(_HANDLER.level_before)
+    return bool(level) or _ROOT.isEnabledFor(logging.INFO)
+
+
+def _write_from(level: str) -> None:
+    """Write lines of a level and above to standard error, however often it is said, and of which threads.
+
+    What the program that we are part of set up stays: its handlers get the lines too, and no fewer than before.
+    """
+    if level not in _LEVELS:
+        near = near_names(level, _LEVELS, "; ")
+        raise InvalidOptionError(f"{VARIABLE} is {level!r}, expected {', '.join(_LEVELS)}{near}")
+    number = logging.getLevelNamesMapping()[level.upper()]
+    _HANDLER.setLevel(number)
+    if _HANDLER not in _ROOT.handlers:
+        _HANDLER.level_before = _ROOT.level
+        _ROOT.addHandler(_HANDLER)
+    if not _ROOT.isEnabledFor(number):
+        _ROOT.setLevel(number)
+
+
+class _StandardError(logging.Handler):
+    """Writes to standard error, as it is then, what no other handler writes there."""
+
+    level_before = logging.NOTSET
+    """Of the logger, put back when nobody asks any more."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stream = sys.stderr
+        if stream is None or any(_writes_to(stream, handler, record) for handler in _handlers_of(record)):
+            return
+        try:
+            stream.write(f"{self.format(record)}\n")
+            if hasattr(stream, "flush"):
+                stream.flush()
+        except (OSError, ValueError):  # it was closed: nobody reads it
+            return
+        except Exception:  # noqa: BLE001  a record that cannot be written ends no session
+            self.handleError(record)
+
+
+def _handlers_of(record: logging.LogRecord) -> Iterator[logging.Handler]:
+    """All that are told of a record."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent if logger.propagate else None
+
+
+def _writes_to(stream: object, handler: logging.Handler, record: logging.LogRecord) -> bool:
+    is_there = getattr(handler, "stream", None) is stream and record.levelno >= handler.level
+    return is_there and bool(handler.filter(record))
+
+
+_HANDLER = _StandardError()
+_HANDLER.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+
+class LogTrace(Trace):
+    """Tells plans, compilations and fallbacks."""
+
+    is_logging = True
+
+    def timestamp(self) -> int:
+        return time.perf_counter_ns()
+
+    def span(self, lane: str, category: str, name: str, **facts: Any) -> _LoggedSpan:
+        return _LoggedSpan(lane, category, name, facts)
+
+    def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
+        _tell(category, f"{lane}: {name}", facts)
+
+
+class _LoggedSpan:
+    """A block of which is told what it took."""
+
+    __slots__ = ("_category", "_facts", "_start", "_what")
+
+    def __init__(self, lane: str, category: str, name: str, facts: dict[str, Any]) -> None:
+        self._category, self._what, self._facts, self._start = category, f"{lane}: {name}", facts, 0.0
+
+    def __enter__(self) -> dict[str, Any]:
+        self._start = time.perf_counter()
+        return self._facts
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        milliseconds = (time.perf_counter() - self._start) * 1e3
+        how = "" if error is None else f", failed: {describe(error)}"
+        _tell(self._category, f"{self._what}: {milliseconds:.1f} ms{how}", self._facts)
+
+
+def _tell(category: str, message: str, facts: Mapping[str, Any]) -> None:
+    level = _LEVEL_OF_CATEGORY.get(category)
+    if level is not None:
+        # Names of nodes, of which there may be many, are in `what` already, as far as one wants to read them.
+        details = "; ".join(f"{name}: {value}" for name, value in facts.items() if not isinstance(value, list))
+        _ROOT.getChild(category).log(level, "%s", _one_line(f"{message} ({details})" if details else message))
+
+
+def _one_line(text: str) -> str:
+    """A text whose names, which strangers give, begin no lines of their own."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.SessionOptions | None) -> Trace:
@@ -42,7 +173,6 @@ def _log_trace() -> Trace:
     """What tells a log, if anybody reads one: who does has imported `logging`, or says so in the environment."""
     if "logging" not in sys.modules and not os.environ.get("NNADAPTER_LOG"):
         return SILENT
-    from nnadapter.traces.logged import LogTrace, is_enabled
 
     return LogTrace() if is_enabled() else SILENT
 

@@ -1,18 +1,30 @@
-"""Placement by latency: the cheapest placement found, what else was tried, and how far from the best it can be.
-
-It needs scipy, the extra `latency`.
-"""
+"""Placement by cost for latency, with a bound on its distance from the best, and for throughput."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import permutations, product
+from math import prod
 
 import numpy as np
 
 from partition.by_cost.minimum_cuts import flow_module
-from partition.by_cost.pricing import Origin, OriginKind, Prices, Rows, aligned, all_on, placement_costs
+from partition.by_cost.pricing import (
+    Flags,
+    Indices,
+    Origin,
+    OriginKind,
+    Prices,
+    Rows,
+    Seconds,
+    aligned,
+    all_on,
+    device_seconds,
+    placement_costs,
+    topology_of,
+)
 from partition.by_cost.repeats import Blocks, place_repeats, uniform_placements
 from partition.by_cost.search import (
     Named,
@@ -23,7 +35,7 @@ from partition.by_cost.search import (
     place_on_two,
 )
 from partition.graph import Graph, GraphError
-from partition.segments import check_all_placeable
+from partition.plan import check_all_placeable
 
 _MAX_CANDIDATES = 8
 """Candidates that are returned at most, beside the two baselines."""
@@ -225,3 +237,234 @@ def _no_way(prices: Prices) -> str:
         f"no placement on {list(prices.devices)} was found that can run: the values {named}{more} may not cross "
         "between devices; let a device that takes everything end the list"
     )
+
+
+_ENUMERATED = 512
+"""Placements that are priced at most where all are."""
+_ORDERS = 6
+"""Orders of devices that are tried at most."""
+_LOADS = 24
+"""Loads up to which devices are filled, per order."""
+_STARTS = 3
+"""Placements that are improved."""
+_WORK = 200_000
+"""Atoms that prices may touch while placements are improved."""
+_ROUNDS = 200
+"""Steps of the ascent to the bound."""
+_REAL = 1 - 1e-12
+"""What a load must be, as a share of another, to count as less: less is rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedPlacement:
+    """The placement whose busiest device has the least to do, of those found."""
+
+    placement: tuple[str, ...]
+    """The label of every atom."""
+    loads: dict[str, float]
+    """Per device, the seconds that it works on one input."""
+    busiest: tuple[str, ...]
+    """The device that has most to do, or those that share processors and have so together."""
+    stage: float
+    """Seconds of the busiest: one input per so long."""
+    bound: float
+    """Seconds: in no placement has the busiest less to do."""
+
+
+def place_by_throughput(
+    graph: Graph,
+    prices: Prices,
+    *,
+    sharing: Iterable[str] = (),
+    starts: Iterable[Sequence[str]] = (),
+    enumerate_few: bool = True,
+) -> BalancedPlacement:
+    """Return the placement that is found whose busiest device has the least to do, and a lower bound of that.
+
+    The result depends on nothing but the arguments; the work is bounded by atoms touched.
+
+    Args:
+        graph: the graph.
+        prices: its prices, columns in any order.
+        sharing: devices that share processors.
+        starts: placements to begin with, such as those that `place_by_latency` priced.
+        enumerate_few: whether few placements may be enumerated; without, small graphs are placed as large ones are.
+
+    Raises:
+        GraphError: no device takes some atom, or prices are of another graph.
+    """
+    ordered = aligned(graph, prices)
+    takes = np.isfinite(ordered.run)
+    check_all_placeable(graph, ordered.devices, np.flatnonzero(~takes.any(axis=0)).tolist())
+    stages = _Stages.of(ordered, frozenset(sharing))
+    loads = _Loads(graph, ordered, stages)
+    count = prod(takes.sum(axis=0).tolist())
+    if enumerate_few and count <= _ENUMERATED:
+        choices = [np.flatnonzero(column).tolist() for column in takes.T]
+        best = min((np.array(rows, np.int64) for rows in product(*choices)), key=loads.key)
+    else:
+        row = {device: at for at, device in enumerate(ordered.devices)}
+        start_rows = [np.array([row[label] for label in start], np.int64) for start in starts]
+        best_starts = sorted([*start_rows, *_fill_devices(ordered, stages)], key=loads.key)[:_STARTS]
+        best = min((_improved(loads, start, _WORK // max(1, len(best_starts))) for start in best_starts), key=loads.key)
+    placement, of_stages = tuple(ordered.devices[at] for at in best.tolist()), loads.of(best)
+    seconds = device_seconds(graph, ordered, placement).tolist()
+    return BalancedPlacement(
+        placement=placement,
+        loads=dict(zip(ordered.devices, seconds, strict=True)),
+        busiest=tuple(ordered.devices[row] for row in stages.rows[int(of_stages.argmax())]) if seconds else (),
+        stage=float(of_stages.max(initial=0.0)),
+        bound=_bound(stages.run),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stages:
+    """Devices, those that share processors as one."""
+
+    rows: Sequence[Sequence[int]]
+    """Per stage, its devices."""
+    stage_of: Indices
+    """[devices]"""
+    run: Seconds
+    """[stages, atoms] An atom on the device of a stage that takes least for it."""
+    choices: Sequence[Indices]
+    """Ways to choose a device for an atom of a stage, each [stages, atoms]: the one that takes least; and for each of
+    those that share processors, that one where it takes the atom, else the one that takes least."""
+
+    @classmethod
+    def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:
+        """The stages of the devices of some prices."""
+        together = [row for row, device in enumerate(prices.devices) if device in sharing]
+        rows = [[row] for row in range(len(prices.devices)) if row not in together]
+        rows += [together] if together else []
+        stage_of = np.zeros(len(prices.devices), np.int64)
+        run = np.zeros((len(rows), prices.run.shape[1]))
+        least = np.zeros(run.shape, np.int64)
+        for stage, stage_rows in enumerate(rows):
+            stage_of[stage_rows] = stage
+            run[stage] = prices.run[stage_rows].min(axis=0)
+            least[stage] = np.array(stage_rows)[prices.run[stage_rows].argmin(axis=0)]
+        choices = [least]
+        for row in together if len(together) > 1 else ():
+            choices.append(least.copy())
+            choices[-1][stage_of[row], np.isfinite(prices.run[row])] = row
+        return cls(rows, stage_of, run, choices)
+
+
+class _Loads:
+    """What placements of one graph give each stage to do; remembered."""
+
+    def __init__(self, graph: Graph, prices: Prices, stages: _Stages) -> None:
+        self.graph, self.prices, self.stages = graph, prices, stages
+        self._known: dict[bytes, Seconds] = {}
+
+    def of(self, rows: Indices) -> Seconds:
+        """Seconds per stage [stages] of a placement [atoms]."""
+        key = rows.tobytes()
+        if key not in self._known:
+            labels = [self.prices.devices[row] for row in rows.tolist()]
+            seconds = device_seconds(self.graph, self.prices, labels)
+            self._known[key] = np.bincount(self.stages.stage_of, seconds, len(self.stages.rows)).astype(np.float64)
+        return self._known[key]
+
+    def key(self, rows: Indices) -> tuple[float, float]:
+        """What placements are compared by: the busiest device, then all together."""
+        seconds = self.of(rows)
+        return float(seconds.max(initial=0.0)), float(seconds.sum())
+
+
+def _bound(run: Seconds) -> float:
+    """Return a lower bound of the busiest device's load, by what each takes at least for each atom [devices, atoms].
+
+    With weights of devices that add up to 1, the busiest one has at least the weighted mean of all loads, which is at
+    least what every atom costs where that is weighted cheapest. Weights are looked for that make this the most: those
+    of devices with more to do grow. And every atom has to run somewhere.
+    """
+    run = run[np.isfinite(run).any(axis=1)]
+    if not run.size:
+        return 0.0
+    weights = np.full(len(run), 1 / len(run))
+    best = float(run.min(axis=0).max())
+    for turn in range(_ROUNDS):
+        weighted = run * weights[:, None]
+        chosen = weighted.argmin(axis=0)
+        best = max(best, float(weighted.min(axis=0).sum()))
+        seconds = np.bincount(chosen, run[chosen, np.arange(run.shape[1])], len(weights))
+        weights = weights * np.exp(seconds / seconds.max(initial=1e-300) * (0.5 / (1 + turn) ** 0.5))
+        weights /= weights.sum()
+    return best * _REAL
+
+
+def _fill_devices(prices: Prices, stages: _Stages) -> Iterator[Indices]:
+    """Placements that fill one device after the other, in several orders and up to several loads."""
+    takes, atoms = np.isfinite(stages.run), np.arange(stages.run.shape[1])
+    rows = [row for row in range(len(stages.rows)) if takes[row].any()]
+    run = np.where(takes, stages.run, 0.0)
+    least, most = _bound(stages.run), float(np.where(takes, run, 0.0).sum(axis=1).max(initial=0.0))
+    for order in list(permutations(rows))[:_ORDERS]:
+        for load in np.linspace(least, max(least, most), _LOADS).tolist():
+            filled = _filled_up_to(run, takes, order, load)
+            yield from (choice[filled, atoms] for choice in stages.choices)
+
+
+def _filled_up_to(run: Seconds, takes: Flags, order: Sequence[int], load: float) -> Indices:
+    placed = np.zeros(run.shape[1], np.int64)
+    at, current_load = 0, 0.0
+    for atom in range(run.shape[1]):
+        while at < len(order) - 1 and current_load + run[order[at], atom] > load:
+            at, current_load = at + 1, 0.0
+        able = [row for row in (*order[at:], *order[:at]) if takes[row, atom]]
+        placed[atom] = able[0]
+        current_load += run[order[at], atom] if able[0] == order[at] else 0.0
+    return placed
+
+
+def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
+    """Move atoms away from the busiest devices while that helps and the work lasts."""
+    takes = np.isfinite(loads.prices.run)
+    key = loads.key(rows)
+    moved = True
+    while moved:
+        moved = False
+        busiest = loads.stages.rows[int(loads.of(rows).argmax())]
+        for moved_rows in _moves(loads.graph, rows, busiest, takes):
+            if work <= 0:
+                return rows
+            work -= len(rows)
+            moved_key = loads.key(moved_rows)
+            if moved_key[0] < key[0] * _REAL or (moved_key[0] <= key[0] and moved_key[1] < key[1] * _REAL):
+                rows, key, moved = moved_rows, moved_key, True
+                break
+    return rows
+
+
+def _moves(graph: Graph, rows: Indices, busiest: Sequence[int], takes: Flags) -> Iterator[Indices]:
+    """Placements with less on the busiest devices: first by atoms at a border, then by any, then by exchanges."""
+    busy_atoms = np.flatnonzero(np.isin(rows, busiest))
+    at_border = _boundary_atoms(graph, rows)[busy_atoms]
+    order = [*busy_atoms[at_border].tolist(), *busy_atoms[~at_border].tolist()]
+    moves = [(atom, row) for atom, row in product(order, range(len(takes))) if row != rows[atom] and takes[row, atom]]
+    for atom, row in moves:
+        same = busy_atoms[rows[busy_atoms] == rows[atom]]
+        for group in (np.array([atom]), same[same <= atom], same[same >= atom]):
+            yield _changed(rows, group[takes[row, group]], row)
+    for atom, row in moves:
+        for other in np.flatnonzero((rows == row) & takes[rows[atom]]).tolist():
+            yield _changed(_changed(rows, atom, row), other, rows[atom])
+
+
+def _changed(rows: Indices, atoms: Indices | int, row: int | np.int64) -> Indices:
+    changed = rows.copy()
+    changed[atoms] = row
+    return changed
+
+
+def _boundary_atoms(graph: Graph, rows: Indices) -> Flags:
+    """Atoms that read from another device, or are read there: to move one of these makes the fewest new crossings."""
+    topology = topology_of(graph)
+    producer, reader = topology.producer[topology.read_value], topology.reader
+    crossing = (producer >= 0) & (rows[producer] != rows[reader])
+    flags = np.zeros(len(rows), np.bool_)
+    flags[producer[crossing]] = flags[reader[crossing]] = True
+    return flags

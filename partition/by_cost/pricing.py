@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partition.graph import Graph, GraphError
-from partition.segments import Segment, cut
+from partition.plan import Segment, cut
 
 Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -254,7 +254,7 @@ def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequ
         graph: the graph.
         prices: its prices; columns in any order.
         placement: the label of every atom.
-        segments: the segments that hold the placement; found by `partition.segments.cut` if not given.
+        segments: the segments that hold the placement; found by `partition.plan.cut` if not given.
 
     Raises:
         GraphError: the prices are of another graph, or have no row for a label.
@@ -376,7 +376,7 @@ Levels = NDArray[np.int32]
 
 
 def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
-    """Return what each of many placements costs, with the segments that `partition.segments.cut` finds.
+    """Return what each of many placements costs, with the segments that `partition.plan.cut` finds.
 
     The recurrence of levels is walked once, atom by atom, for all placements and for both starts; everything else is
     done for all values at once. Per placement this is some twenty times as fast as `price`, once

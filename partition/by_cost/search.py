@@ -50,7 +50,7 @@ from partition.by_cost.pricing import (
     topology_of,
 )
 from partition.graph import Graph
-from partition.segments import Segment, cut, schedule
+from partition.plan import Segment, cut, schedule
 
 _AT_ONCE = 1_000_000
 """Numbers in the largest array of a batch."""

@@ -20,7 +20,7 @@ from nnadapter.backend import Backend
 from nnadapter.drivers.registry import device_info
 from nnadapter.errors import DriverError, InvalidModelError, NNAdapterError, NotDelegatedError
 from nnadapter.onnx.graphs import value_of
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _CLASSES = {
     "node": "OnnxBackendNodeModelTest",

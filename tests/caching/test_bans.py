@@ -63,7 +63,7 @@ def test_bans_are_found_by_the_next_session_until_they_expire(tmp_path, clock):
 def test_other_devices_options_and_driver_versions_do_not_find_it(tmp_path, clock, monkeypatch):
     bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile")
     assert not bans(tmp_path, clock, {"vector_width": 4}) and not bans(tmp_path, clock, device="null")
-    monkeypatch.setattr("nnadapter.store.fingerprints._digest_of_driver", lambda device: "another")
+    monkeypatch.setattr("nnadapter.store.keys._digest_of_driver", lambda device: "another")
     assert not bans(tmp_path, clock)
 
 

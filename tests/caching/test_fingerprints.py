@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from nnadapter.store import fingerprints
+from nnadapter.store import keys
 
 
 def test_a_file_that_changes_makes_another_driver_and_one_that_does_not_is_not_read_again(tmp_path, monkeypatch):
     file = tmp_path / "driver.py"
-    monkeypatch.setattr(fingerprints, "driver_files", lambda device: [file, tmp_path / "gone.py"])
+    monkeypatch.setattr(keys, "driver_files", lambda device: [file, tmp_path / "gone.py"])
     found = []
     for text in ("a = 1", "a = 1 + 1", "a = 2 + 1"):
         file.write_text(text)
-        found.append(fingerprints.of_device("trial")["driver"])
+        found.append(keys.of_device("trial")["driver"])
         with monkeypatch.context() as patch:
             patch.setattr("pathlib.Path.read_bytes", None)
-            assert fingerprints.of_device("trial")["driver"] == found[-1]
+            assert keys.of_device("trial")["driver"] == found[-1]
     assert len({str(each) for each in found}) == 3

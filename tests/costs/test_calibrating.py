@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from nnadapter.costs.calibrator import ROUNDS, calibrate, fit
-from nnadapter.costs.classes import OperationClass
-from nnadapter.costs.device_costs import AROUND_A_DEVICE, AROUND_THE_HOST, calibrated
+from nnadapter.costs.calibrator import ROUNDS, Stopwatch, calibrate, fit
+from nnadapter.costs.cost_model import AROUND_A_DEVICE, AROUND_THE_HOST, calibrated
 from nnadapter.costs.probes import networks
-from nnadapter.costs.timing import Stopwatch
+from nnadapter.costs.work import OperationClass
 from nnadapter.drivers import Profile
 from nnadapter.drivers.onnxruntime import driver, program
 from nnadapter.drivers.onnxruntime.program import most_pools, pool_permit

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.costs.calibrator import Launches, scale_to_networks, seconds_by_kind
+from nnadapter.costs.calibrator import Launches, ProgramTiming, scale_to_networks, seconds_by_kind
 from nnadapter.costs.probes import networks, probes
-from nnadapter.costs.timing import ProgramTiming
 from nnadapter.costs.work import Line
 
 LINES = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.costs.classes import Kind, OperationClass, Reading, layout_changes, producers_of
-from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.costs.cost_model import DeviceCosts, Source
 from nnadapter.costs.probes import work_of
-from nnadapter.costs.work import CLASSES, Line, UnitWork
+from nnadapter.costs.work import CLASSES, Kind, Line, OperationClass, Reading, UnitWork, layout_changes, producers_of
 from tests.costs.test_roofline import PROFILE
 from tests.ir.passes.program import Program, random
 

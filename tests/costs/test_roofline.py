@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.costs.classes import CLASSES, OperationClass
-from nnadapter.costs.device_costs import DeviceCosts, Source
-from nnadapter.costs.work import Line, MeasuredWork, UnitWork, roofline
+from nnadapter.costs.cost_model import DeviceCosts, Source
+from nnadapter.costs.work import CLASSES, Line, MeasuredWork, OperationClass, UnitWork, roofline
 from nnadapter.drivers import Profile
 
 PROFILE = Profile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.costs.timing import Stopwatch
+from nnadapter.costs.calibrator import Stopwatch
 
 
 class Clock:

@@ -13,7 +13,7 @@ from nnadapter.drivers.isolation.channels import _result, read_answer, type_name
 from nnadapter.drivers.shared_memory import Block, place_of, shared_bytes
 from nnadapter.errors import DriverError, OutOfMemoryError
 from nnadapter.ir.operand import array_type_of
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 
 class Evil:

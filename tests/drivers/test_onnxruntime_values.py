@@ -13,7 +13,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.onnxruntime.values import _packed, _unpacked
 from nnadapter.ir.operand import array_type_of
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
+from partition.graph import ELEMENT_TYPE_OF_DTYPE
 from tests.every import for_every
 
 NAMES = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4", "int2", "uint2"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nnadapter.files.cache_folder import cache_folder
+from nnadapter.files.atomic_files import cache_folder
 
 
 def test_what_a_person_names_comes_first(monkeypatch, tmp_path):

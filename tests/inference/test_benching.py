@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import nnadapter as nna
 from nnadapter.candidates.conversions import random_feed
-from nnadapter.costs.timing import Stopwatch
+from nnadapter.costs.calibrator import Stopwatch
 from nnadapter.errors import InvalidOptionError
 from nnadapter.session.bench import PEERS, EngineTiming, Spread, peer_of, verdict
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole

@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 
 DENSE = [
     number for number in TensorProto.DataType.values() if number not in (TensorProto.UNDEFINED, TensorProto.STRING)

@@ -1,6 +1,6 @@
 from hypothesis import given
 
-from partition.segments import schedule
+from partition.plan import schedule
 from tests.partition.small_graphs import fewest_turns, long_graph, placed_graphs
 
 

@@ -9,8 +9,7 @@ from onnx import TensorProto, helper
 from nnadapter.candidates.conversions import prepare
 from nnadapter.onnx.preparation.node_hashes import structure_of
 from nnadapter.onnx.preparation.prepare import specialize
-from nnadapter.planning.plan_binding import bind_plan, plan_entries
-from nnadapter.planning.plan_files import PlanFile
+from nnadapter.planning.plan_files import PlanFile, bind_plan, plan_entries
 from partition import SUPPORTED
 
 DEVICES = ("a", "b", "cpu")

@@ -9,7 +9,7 @@ from nnadapter.candidates.atoms import with_atoms
 from nnadapter.candidates.conversions import converted, prepare
 from nnadapter.onnx.preparation.node_hashes import structure_of
 from nnadapter.onnx.preparation.prepare import specialize
-from nnadapter.planning.plan_binding import bind_plan, plan_entries
+from nnadapter.planning.plan_files import bind_plan, plan_entries
 from partition import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse
 from tests.plan_files.models import DEVICES, Known, edited, model_of, models

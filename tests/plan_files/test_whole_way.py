@@ -10,8 +10,7 @@ import nnadapter as nna
 from nnadapter import Options
 from nnadapter.candidates.conversions import prepare
 from nnadapter.errors import RulesError
-from nnadapter.planning.plan_binding import bind_plan, plan_entries
-from nnadapter.planning.plan_files import PlanFile, read_plan, write_plan
+from nnadapter.planning.plan_files import PlanFile, bind_plan, plan_entries, read_plan, write_plan
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting
 from nnadapter.rules import apply_rules, read_rules

@@ -17,7 +17,7 @@ from benchmarks.models.language_models import Sizes, cache_names, first_feed, la
 from nnadapter.candidates.conversions import prepare
 from nnadapter.errors import FallbackWarning
 from nnadapter.planning.bounds import Bounds, nearby
-from nnadapter.planning.opening import growing_inputs
+from nnadapter.planning.dynamic_shapes import growing_inputs
 from tests import open_sizes_driver
 from tests.models import numbers, parse, run_whole
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.planning.border_steps import HostWait
-from nnadapter.planning.overlap import enqueued_of, needs_of, waiting
+from nnadapter.planning.overlap import HostWait, enqueued_of, needs_of, waiting
 from partition import SUPPORTED, Segment, make_plan
 from tests.partition.small_graphs import edges, graph_of
 

@@ -12,12 +12,11 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.costs.calibration import keep_calibration
-from nnadapter.costs.calibrator import calibrate
-from nnadapter.costs.device_costs import DeviceCosts
-from nnadapter.costs.timing import Stopwatch
+from nnadapter.costs.calibrator import Stopwatch, calibrate
+from nnadapter.costs.cost_model import DeviceCosts
 from nnadapter.errors import FallbackWarning, InvalidOptionError, PlanFileError, RulesError
-from nnadapter.planning.placing import PLACERS
 from nnadapter.planning.plan_files import read_plan
+from nnadapter.planning.settling import PLACERS
 from nnadapter.policies import POLICIES
 from tests.models import numbers, run_whole
 

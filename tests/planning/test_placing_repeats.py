@@ -7,9 +7,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
 from nnadapter.candidates.conversions import prepare
-from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import open_setting
+from nnadapter.planning.settling import place
 from tests.models import CHAIN, numbers, parse
 
 DEVICES = [("fake_npu", {"clock": "simulated"})]

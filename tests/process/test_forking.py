@@ -15,8 +15,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.registry import device_lock
-from nnadapter.process import forking
-from nnadapter.process.forking import new_lock, new_re_lock
+from nnadapter.process import resources
+from nnadapter.process.resources import new_lock, new_re_lock
 from tests.models import HEAD, parse
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -35,7 +35,7 @@ OTHERS = {
     "drivers/isolation/context.py": "parts by itself",
     "drivers/isolation/worker.py": "in the process of a device, which forks nobody",
     "cli/output.py": "in a command, which forks nobody",
-    "process/forking.py": "makes them",
+    "process/resources.py": "makes them",
 }
 
 
@@ -89,8 +89,8 @@ def test_what_another_thread_holds_is_free_in_a_forked_process(make, held_elsewh
 
 def test_locks_of_properties_are_free_too(held_elsewhere):
     properties = [each for each in vars(nna.PartitionReport).values() if isinstance(each, cached_property)]
-    forking._find_locks_of_properties()
-    locks = forking._of_properties
+    resources._find_locks_of_properties()
+    locks = resources._of_properties
     assert all(each.lock in locks for each in properties if hasattr(each, "lock"))
     for lock in locks[:1]:  # before Python 3.12
         held_elsewhere(lock)

@@ -13,7 +13,7 @@ from tests.optional import needs
 
 PRINTING = """
 import ctypes
-from nnadapter.process.standard_output import native_prints_to_stderr
+from nnadapter.process.terminal import native_prints_to_stderr
 print("before")
 with native_prints_to_stderr():
     ctypes.CDLL(None).puts(b"native")

@@ -11,7 +11,7 @@ import pytest
 
 from nnadapter.cli import main
 from nnadapter.engine.plan_store import PlanCounts
-from nnadapter.planning import border_steps
+from nnadapter.planning import overlap
 from nnadapter.planning.plan_files import UnmatchedEntry
 from nnadapter.report import facts
 
@@ -32,11 +32,11 @@ ROWS = {
     "plan_file": facts.PlanFileFacts,
     "plan_file.unmatched_entries": UnmatchedEntry,
     "refusal_costs": facts.RefusalCost,
-    "boundaries": border_steps.Boundaries,
-    "boundaries.operations": border_steps.BoundaryOperation,
-    "boundaries.operations.source": border_steps.ValuePlace,
-    "boundaries.device_resident": border_steps.DeviceResidentValue,
-    "boundaries.host_waits": border_steps.HostWait,
+    "boundaries": overlap.Boundaries,
+    "boundaries.operations": overlap.BoundaryOperation,
+    "boundaries.operations.source": overlap.ValuePlace,
+    "boundaries.device_resident": overlap.DeviceResidentValue,
+    "boundaries.host_waits": overlap.HostWait,
     "transfers": facts.TransferFacts,
     "branch_decisions": facts.BranchDecisionFacts,
     "segments.cache": facts.CacheFacts,

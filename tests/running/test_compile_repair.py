@@ -33,7 +33,7 @@ X = {"x": numbers(2, 3)}
 @pytest.fixture(autouse=True)
 def _the_driver_stays_as_it_is(monkeypatch):
     """Its files are all of Python's beside it, and somebody may work on those."""
-    monkeypatch.setattr("nnadapter.store.fingerprints._digest_of_driver", lambda device: "the same")
+    monkeypatch.setattr("nnadapter.store.keys._digest_of_driver", lambda device: "the same")
 
 
 def made(options, cache=False, fallback="allow"):

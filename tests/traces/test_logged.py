@@ -12,8 +12,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InvalidOptionError
-from nnadapter.traces.logged import VARIABLE, LogTrace, is_enabled
-from nnadapter.traces.selection import trace_for
+from nnadapter.traces.selection import VARIABLE, LogTrace, is_enabled, trace_for
 from nnadapter.traces.trace import COMPILE, FALLBACK, RUN, SILENT
 from tests.models import CHAIN, numbers, parse
 

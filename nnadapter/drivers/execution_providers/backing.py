@@ -44,7 +44,7 @@ from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptio
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import QUIET
 from nnadapter.process.real_onnxruntime import onnxruntime
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 if TYPE_CHECKING:
     import onnx

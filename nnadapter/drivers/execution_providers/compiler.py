@@ -23,11 +23,10 @@ from nnadapter.onnx.graphs import captured_names, has_open_inputs, size_names, v
 from nnadapter.onnx.propagation import infer
 from nnadapter.onnx.references import is_reference
 from nnadapter.onnx.schemas import value_of_attribute
-from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.process.resources import new_lock
 from nnadapter.traces.trace import Trace
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
-from partition.verdict import Reason, Unsupported, Verdict
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, Reason, Unsupported, Verdict
 
 _CRASHES = frozenset({"QNNExecutionProvider"})
 """Providers that crash on some nodes. Seen with version 2.7.0 of QNN's."""

@@ -36,11 +36,11 @@ from nnadapter.drivers.provider_names import (
     short_name,
 )
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
-from nnadapter.process.cache import memoize
 from nnadapter.process.real_onnxruntime import onnxruntime
-from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.resources import memoize
+from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.traces.trace import SILENT, Trace
-from partition.verdict import Verdict
+from partition.graph import Verdict
 
 if TYPE_CHECKING:
     import onnx

@@ -22,9 +22,8 @@ from types import MappingProxyType
 from nnadapter.drivers.onnxruntime.failures import brief
 from nnadapter.drivers.provider_names import SUFFIX, short_name
 from nnadapter.errors import DeviceUnavailableError
-from nnadapter.process.cache import memoize
-from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.process.resources import memoize, new_lock
 
 _NOT_FOUND = ": cannot open shared object file"
 """What Linux's loader says behind the name of a library that it does not find (dl-load.c of glibc; musl says more)."""

@@ -41,9 +41,9 @@ from nnadapter.drivers.provider_names import BY_KERNELS, PLACES
 from nnadapter.errors import DriverError, IncompatibleProgramError, OutOfMemoryError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.wire_format import BYTES, NUMBER, varint
-from nnadapter.process.cache import memoize
 from nnadapter.process.real_onnxruntime import onnxruntime
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+from nnadapter.process.resources import memoize
+from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.profiling import SessionProfile

@@ -30,7 +30,7 @@ from nnadapter.errors import (
     MissingExtraError,
 )
 from nnadapter.process.packages import missing_extra
-from nnadapter.process.standard_output import native_prints_to_stderr
+from nnadapter.process.terminal import native_prints_to_stderr
 
 EMULATED_SOC = 43
 """The chip that the emulator compiles for unless told otherwise: SM8550, Snapdragon 8 Gen 2."""

@@ -30,9 +30,9 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dump_to
 from nnadapter.ir.verification import verify
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 from nnadapter.traces.trace import Trace
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
 """With half precision, folded constants are rounded to it."""

@@ -14,7 +14,7 @@ from nnadapter.drivers.capability import MemoryStatistics
 from nnadapter.drivers.interface import DeviceTensor, Memory
 from nnadapter.errors import DriverError, InvalidInputError, OutOfMemoryError
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 
 
 class DeviceMemory:

@@ -31,7 +31,7 @@ from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
 from nnadapter.errors import DeviceNotFoundError
 from nnadapter.traces.trace import Trace
-from partition.verdict import Verdict
+from partition.graph import Verdict
 
 if TYPE_CHECKING:
     from nnadapter.drivers.fake_npu.compiling import Compiler

@@ -16,7 +16,7 @@ import numpy as np
 
 from nnadapter.ir.deferred_arrays import DeferredArray, contents_of
 from nnadapter.ir.operand import Array
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 
 Parameters = Mapping[str, Any]
 """What a kernel must know beside its tensors: numbers, strings, and tuples of these."""

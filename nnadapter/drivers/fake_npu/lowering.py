@@ -21,7 +21,7 @@ from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array
 from nnadapter.ir.passes import Evaluator, Observer, Pass, fold_constants, run_passes
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 
 
 def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:

@@ -30,7 +30,7 @@ from nnadapter.drivers.fake_npu.lowerings.direct import Lower, direct, unary
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import DataType, Operand
 from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 _SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
 """Held between QUANTIZE and DEQUANTIZE alone, and moved there; computation is done with reals."""

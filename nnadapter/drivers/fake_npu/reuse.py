@@ -32,8 +32,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.ir.verification import verify
-from nnadapter.process.cache import Cache
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import Cache, new_lock
 
 _KEPT = 64
 """Sets of constants; the one that was used longest ago goes."""

@@ -13,7 +13,7 @@ from threading import Lock, Thread
 
 from nnadapter.drivers.interface import Event, Stream
 from nnadapter.errors import FAILURES, DriverError
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import new_lock
 
 Work = Callable[[], None]
 

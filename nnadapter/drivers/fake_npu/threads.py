@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any
 
-from nnadapter.process.cache import memoize
-from nnadapter.process.forking import new_re_lock, register_after_fork
+from nnadapter.process.resources import memoize, new_re_lock, register_after_fork
 
 _UNSETTLED = -1
 _AFFIXES = tuple(product(("", "scipy_"), ("", "64_", "_64")))

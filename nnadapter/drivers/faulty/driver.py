@@ -60,7 +60,7 @@ from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FaultScriptError
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import Trace
-from partition.verdict import Verdict
+from partition.graph import Verdict
 
 
 class FaultyExecution(Execution):

@@ -37,8 +37,8 @@ from nnadapter.errors import (
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import FLOATING, Array
 from nnadapter.onnx.domains import op_name
-from nnadapter.process.forking import new_lock
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from nnadapter.process.resources import new_lock
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 
 @dataclass(frozen=True)

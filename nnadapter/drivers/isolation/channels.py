@@ -45,8 +45,8 @@ from nnadapter.drivers.shared_memory import Block, place_of
 from nnadapter.errors import DriverError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, Operand, array_type_of, dtype_name
-from nnadapter.process.cache import memoize
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+from nnadapter.process.resources import memoize
+from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 16

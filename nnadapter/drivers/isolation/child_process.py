@@ -54,8 +54,8 @@ from nnadapter.errors import (
     close_names,
     located,
 )
-from nnadapter.process.forking import register_after_fork
 from nnadapter.process.processors import computes_for_this, computes_no_more
+from nnadapter.process.resources import register_after_fork
 
 PHASES: Mapping[str, float] = MappingProxyType(
     {

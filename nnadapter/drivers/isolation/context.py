@@ -34,9 +34,8 @@ from nnadapter.errors import (
 )
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import register_after_fork
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
-from partition.verdict import Verdict
+from nnadapter.process.resources import register_after_fork
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, Verdict
 
 
 class RemoteHandle(NamedTuple):

@@ -23,7 +23,7 @@ from nnadapter.drivers.isolation.context import IsolatedContext, IsolatedExecuti
 from nnadapter.drivers.isolation.stream_computations import StreamResults
 from nnadapter.errors import DeviceLostError, DeviceUnavailableError, DriverError
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import register_after_fork
+from nnadapter.process.resources import register_after_fork
 
 TIME_LIMIT_S = 30.0
 """Seconds that one request of the conformance kit may take."""

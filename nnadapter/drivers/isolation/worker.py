@@ -65,7 +65,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.structure import numbers
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
-from partition.verdict import Unsupported
+from partition.graph import Unsupported
 
 SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
 """An execution, the sizes that are left open, in the order in which the trace has them, and what to compute with."""

@@ -30,7 +30,7 @@ from nnadapter.errors import (
     TransientError,
 )
 from nnadapter.ir.operand import DataType, Layout, Lifetime
-from partition.verdict import Reason
+from partition.graph import Reason
 
 VERSION = (1, 0)
 """NNADAPTER_VERSION_MAJOR and NNADAPTER_VERSION_MINOR."""

@@ -76,9 +76,8 @@ from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.structure import SpecializedModel
 from nnadapter.ir.verification import verify
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import ObjectPool, close_all
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from nnadapter.process.resources import ObjectPool, close_all, new_lock
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 DETAIL_BYTES = 512
 """Room for the sentence of one verdict, its final 0 included."""

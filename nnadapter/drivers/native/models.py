@@ -48,7 +48,7 @@ from nnadapter.ir.structure import (
     with_numbers,
 )
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic, size_hint, slot_reader
-from nnadapter.process.cache import Cache
+from nnadapter.process.resources import Cache
 
 OPEN = -1
 """NNADAPTER_DYNAMIC_SIZE, and in `sizes` of a structure the place of what is known."""

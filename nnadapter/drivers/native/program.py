@@ -20,8 +20,7 @@ from nnadapter.drivers.native.requests import (
 )
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import new_lock
-from nnadapter.process.resources import ObjectPool
+from nnadapter.process.resources import ObjectPool, new_lock
 
 
 class NativeExecution(Execution):

@@ -27,7 +27,7 @@ from nnadapter.errors import FAILURES, DriverError, ExecutionError, Incompatible
 from nnadapter.ir.deferred_arrays import pack, unpack
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import PACKED, Array, DataType, Layout, OperandType
-from nnadapter.process.cache import Cache, memoize
+from nnadapter.process.resources import Cache, memoize
 
 
 class NativeEvent(Event):

@@ -17,8 +17,8 @@ from nnadapter.drivers.onnxruntime.values import FLOAT, array_of, inner_run, mod
 from nnadapter.errors import FallbackWarning
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.onnx.signature import type_name
-from nnadapter.process.cache import memoize
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
+from nnadapter.process.resources import memoize
+from partition.graph import ELEMENT_TYPE_OF_DTYPE
 
 if TYPE_CHECKING:
     import onnxruntime

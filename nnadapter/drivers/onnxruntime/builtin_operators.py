@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
-from nnadapter.process.cache import memoize
 from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.process.resources import memoize
 
 _PLAIN_PROVIDERS = frozenset((CPU_PROVIDER, "AzureExecutionProvider"))
 """Those of a build that has no libraries of providers."""

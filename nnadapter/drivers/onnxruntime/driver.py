@@ -43,9 +43,9 @@ from nnadapter.onnx.domains import op_name, plain_domain
 from nnadapter.onnx.graphs import opsets_of, with_nested
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET, loadable, onnxruntime_limits
 from nnadapter.onnx.schemas import MICROSOFT, since_version
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 from nnadapter.traces.trace import SILENT, Trace
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
     import onnx

@@ -49,7 +49,7 @@ from nnadapter.onnx.wire_nodes import (
     WireNode,
     read_inlined_graphs,
 )
-from nnadapter.process.cache import memoize
+from nnadapter.process.resources import memoize
 
 if TYPE_CHECKING:
     import onnx

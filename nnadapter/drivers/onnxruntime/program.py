@@ -27,8 +27,8 @@ from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, run_o
 from nnadapter.drivers.onnxruntime.values import run_of
 from nnadapter.errors import CompilationError
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import register_after_fork
 from nnadapter.process.processors import usable
+from nnadapter.process.resources import register_after_fork
 
 if TYPE_CHECKING:
     import onnxruntime

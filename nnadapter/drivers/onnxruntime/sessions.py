@@ -40,8 +40,7 @@ from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
-from nnadapter.process.cache import memoize
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import memoize, new_lock
 
 if TYPE_CHECKING:
     import onnx

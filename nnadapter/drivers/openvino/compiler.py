@@ -47,8 +47,7 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import captured_names, has_open_inputs, opsets_of, value_of
 from nnadapter.onnx.parts import Parts, SizedCase
 from nnadapter.onnx.references import REFERRED_BYTES, array_of, bytes_of, inlined
-from partition.graph import Value
-from partition.verdict import Reason, Unsupported, Verdict, all_of
+from partition.graph import Reason, Unsupported, Value, Verdict, all_of
 
 _OPS = frozenset(("ReduceL1", "ReduceLogSum", "ReduceLogSumExp"))
 _READ_AS_INPUT, _INPUT_SINCE = 13, 18

@@ -25,7 +25,7 @@ from nnadapter.drivers.openvino.program import compatibility, deserialized
 from nnadapter.drivers.registry import HardwareNeeds, Machine
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError, close_names
 from nnadapter.process.packages import has_extra
-from partition.verdict import Verdict
+from partition.graph import Verdict
 
 if TYPE_CHECKING:
     import onnx

@@ -26,10 +26,9 @@ from nnadapter.errors import (
     NNAdapterError,
 )
 from nnadapter.ir.operand import Array, dtype_name
-from nnadapter.process.cache import memoize
-from nnadapter.process.forking import Threads
 from nnadapter.process.lazily import lazily
 from nnadapter.process.packages import has_extra, missing_extra
+from nnadapter.process.resources import Threads, memoize
 
 _PACKAGE = "openvino"
 _TOOLS = "openvino.tools.ovc"

@@ -45,7 +45,7 @@ from nnadapter.drivers.openvino.engine import (
 )
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import new_lock, new_re_lock
+from nnadapter.process.resources import new_lock, new_re_lock
 
 _BYTES_PER_NODE = 22 << 10
 """A kernel with the code that is made for its sizes."""

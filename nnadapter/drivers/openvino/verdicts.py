@@ -52,8 +52,7 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import MEASURING, captured_names, has_open_inputs, size_names
 from nnadapter.onnx.parts import Parts
 from nnadapter.onnx.references import array_of
-from partition.graph import Value
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
+from partition.graph import SUPPORTED, Reason, Unsupported, Value, Verdict, all_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ from nnadapter.errors import CompilationError, ExecutionError
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, OperandType, dtype_name
 from nnadapter.ir.passes import run_passes
-from nnadapter.process.cache import memoize
-from nnadapter.process.forking import new_lock
+from nnadapter.process.resources import memoize, new_lock
 
 _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np.dtype(np.uint8)}
 

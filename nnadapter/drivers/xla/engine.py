@@ -15,9 +15,8 @@ from nnadapter.errors import (
     MissingExtraError,
     NNAdapterError,
 )
-from nnadapter.process.cache import memoize
-from nnadapter.process.forking import Threads
 from nnadapter.process.packages import has_extra, missing_extra
+from nnadapter.process.resources import Threads, memoize
 
 EXTRA = "xla"
 

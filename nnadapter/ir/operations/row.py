@@ -37,7 +37,7 @@ class Row(OperationSchema):
     """Schema row of a built-in operation, with columns for the tables of passes and costs."""
 
     cost: str = field(default="other", repr=False)
-    """A value of `nnadapter.costs.classes.OperationClass`."""
+    """A value of `nnadapter.costs.work.OperationClass`."""
     quantization: str = field(default="", repr=False)
     """Behaviors on quantized operands, separated by spaces: `moves`, `real`, `table`, `product`."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, sliced, steps_along
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
+from partition.graph import Reason
 
 ATTENTION_SINCE = 23
 """The first opset with Attention."""

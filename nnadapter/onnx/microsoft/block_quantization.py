@@ -11,7 +11,7 @@ from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.body import BodyBuilder, function_op, sliced
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
+from partition.graph import Reason
 
 _IN_BYTES = {"int4": "int8", "uint4": "uint8"}
 """Data types that take a byte for each element in memory, and what that byte is."""

@@ -18,7 +18,7 @@ from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along
 from nnadapter.onnx.microsoft.attention import Scores, attention, filtered, lowest, separated, turned
 from nnadapter.onnx.microsoft.elementwise import silu
 from nnadapter.onnx.refusal import Refusal
-from partition.verdict import Reason
+from partition.graph import Reason
 
 _SCATTER_SINCE = 24
 _EXPECTED = {

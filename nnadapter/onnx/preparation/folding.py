@@ -31,9 +31,7 @@ from nnadapter.onnx.graphs import RUNNING_GRAPHS, constant_value
 from nnadapter.onnx.model import OnnxModel, OnnxNode
 from nnadapter.onnx.normal_form import stamp_down
 from nnadapter.onnx.onnxruntime_limits import QUIET, onnxruntime_limits
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE
-from partition.graph import Graph, Value
-from partition.verdict import Unsupported
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE, Graph, Unsupported, Value
 
 _Made = Callable[[OnnxNode, Sequence[Array]], Any]
 

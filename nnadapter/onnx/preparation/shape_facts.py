@@ -37,8 +37,7 @@ from nnadapter.onnx.graphs import value_of, values_of
 from nnadapter.onnx.inference import Inference, InitialFacts
 from nnadapter.onnx.model import OnnxModel, OnnxNode
 from nnadapter.onnx.preparation.folding import Folding, is_known
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
-from partition.graph import Graph, Node, Value
+from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, Node, Value
 
 _SHAPED_BY_DATA = frozenset(
     [

@@ -21,7 +21,7 @@ from typing import Any
 
 from nnadapter.errors import DeviceUnavailableError, DriverError, DriverWarning, InvalidOptionError, describe
 from nnadapter.process.processors import usable
-from nnadapter.process.signals import block_signals, collected_signals
+from nnadapter.process.terminal import block_signals, collected_signals
 from nnadapter.ray.cluster import missing_devices, require_ray, start_if_needed
 from nnadapter.ray.request import read_devices
 from nnadapter.ray.serving.application import deployment

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nnadapter.errors import DeadlineExceededError, DriverError, InvalidInputError, NNAdapterError
-from nnadapter.process.forking import new_lock
 from nnadapter.process.packages import own_version
+from nnadapter.process.resources import new_lock
 from nnadapter.ray.actors import Sums, kind_of, local_file, open_file, run_options
 from nnadapter.ray.request import Request as Wanted
 from nnadapter.ray.serving import protocol

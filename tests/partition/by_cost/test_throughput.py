@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from partition import GraphError
-from partition.by_cost.latency import place_by_latency
+from partition.by_cost.latency import place_by_latency, place_by_throughput
 from partition.by_cost.pricing import Prices, device_seconds, price, topology_of
-from partition.by_cost.throughput import place_by_throughput
 from tests.every import for_every_value
 from tests.partition.generated_graphs import branches, chain, random_prices, residual, transformer, woven
 

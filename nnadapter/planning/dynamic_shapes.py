@@ -56,9 +56,8 @@ from nnadapter.planning.judgment import Judgment, completed
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.rules.values import Limits
-from partition.plan import Plan, Step, make_plan
-from partition.segments import Segment
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
+from partition.graph import SUPPORTED, Reason, Unsupported, Verdict, all_of
+from partition.plan import Plan, Segment, Step, make_plan
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:

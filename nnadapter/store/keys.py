@@ -1,30 +1,13 @@
-"""Key of a session's plans: contents of the model's files, devices, options and versions.
-
-What a session is made of, by every byte of it: the model's file, and those of external data that it names.
-
-A file's path, size and time do not say what it holds, so bytes are read, by several threads, a piece at a time: nothing
-of them stays in memory. The model is not parsed. Where it names files, protobuf writes the same few bytes in front of
-each name; what looks like them and is none only adds a file to what decides, or keeps a plan from being kept.
-
-The key of a session's plans: the model, its devices and options, and the versions of all that makes plans.
-
-Its parts are those of a segment's key (`nnadapter.store.folder`):
-
-device, driver     of all devices in their order
-host               every file of this package, and versions of packages that take part
-machine            also what was calibrated on it: costs decide where nodes go, and which run side by side
-options            of the devices, which are isolated, and what a person demands: rules and plan files by what they hold
-structure, shapes  the model's file, with all names
-constants          that, and the files that it names
-
-Shapes of inputs are no part of it: an entry has plans for several.
-"""
+"""Keys of a session's plans: fingerprints of driver, host and machine, model files, devices, options and versions."""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -33,15 +16,109 @@ from stat import S_ISREG
 from typing import Any
 
 import nnadapter
+from nnadapter.drivers.interface import INTERFACE_VERSION
+from nnadapter.drivers.registry import device_info, driver_files
 from nnadapter.drivers.selection import HOSTS, Selected
-from nnadapter.files.cache_folder import calibrations_of_driver
+from nnadapter.files.atomic_files import calibrations_of_driver
 from nnadapter.options import Options, fallback_text
-from nnadapter.process.cache import memoize
-from nnadapter.process.forking import new_lock
 from nnadapter.process.packages import installed_builds, installed_version, own_version
-from nnadapter.process.processors import usable
-from nnadapter.store.fingerprints import machine, of_device
+from nnadapter.process.processors import machine_name, usable
+from nnadapter.process.resources import memoize, new_lock
 from nnadapter.store.folder import Key, KeyPart, text_part
+
+_MAKING = ("drivers", "ir", "kernels", "onnx")
+"""Rooms of this package whose code makes programs."""
+_SHOWN = 12
+
+
+def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
+    """Return the parts of keys of all that a device makes in this process: device, driver, host and machine.
+
+    Args:
+        device: its name.
+        takes_onnx: ONNX Runtime may be under its driver.
+    """
+    return {
+        **of_device(device),
+        "host": text_part(
+            {
+                "nnadapter": own_version(),
+                "files": _digest_of_host(),
+                **({"onnxruntime": installed_builds("onnxruntime")} if takes_onnx else {}),
+            }
+        ),
+        "machine": machine(),
+    }
+
+
+def of_device(device: str) -> Mapping[str, KeyPart]:
+    """Return those of these parts that are a device's own: `device` and `driver`."""
+    info = device_info(device)
+    return {
+        "device": text_part({"name": device, "hardware": info.sub_type, "vendor": info.vendor}),
+        "driver": text_part(
+            {
+                "version": info.version,
+                "distribution": info.distribution,
+                "interface": ".".join(map(str, INTERFACE_VERSION)),
+                "files": _digest_of_driver(device),
+            }
+        ),
+    }
+
+
+def _digest_of_driver(device: str) -> str:
+    files = driver_files(device)
+    return _digest_of(tuple(map(_state_of, files))) if files else ""
+
+
+@memoize(1)
+def _digest_of_host() -> str:
+    folder = Path(nnadapter.__file__).parent
+    return _digest_of(tuple(_state_of(file) for room in _MAKING for file in sorted((folder / room).rglob("*.py"))))
+
+
+def _state_of(file: Path) -> tuple[Path, int, int]:
+    """The file, with what is other wherever somebody writes to it: its time and its size."""
+    with suppress(OSError):
+        found = file.stat()
+        return file, found.st_mtime_ns, found.st_size
+    return file, 0, 0
+
+
+@memoize(8)
+def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
+    whole = sha256()
+    for file, _, _ in states:
+        with suppress(OSError):
+            contents = file.read_bytes()
+            whole.update(b"%d:" % len(contents))
+            whole.update(contents)
+    return whole.hexdigest()[:_SHOWN]
+
+
+@memoize(1)
+def machine() -> KeyPart:
+    """Return the part `machine`."""
+    flags = sha256(" ".join(_abilities()).encode()).hexdigest()[:_SHOWN]
+    return text_part(
+        {
+            "system": platform.system(),
+            "processor": machine_name(),
+            "abilities": flags,
+            "processors": usable(),
+            "byteorder": sys.byteorder,
+        }
+    )
+
+
+def _abilities() -> Iterator[str]:
+    """What the processor says that it can do, in the way of Linux."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        line = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        yield from sorted(line.partition(":")[2].split())
+
 
 _PIECE_BYTES = 1 << 22
 _BEHIND_BYTES = 1 << 13
@@ -250,7 +327,6 @@ PLAN = "plan"
 """The kind of such entries."""
 _PACKAGES = ("onnx", "numpy")
 """Packages that take part in planning, beside drivers and ONNX Runtime."""
-_SHOWN = 12
 
 
 def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key:
