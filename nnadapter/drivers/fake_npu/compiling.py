@@ -1,9 +1,4 @@
-"""Verdicts, admission and compilation under one set of options.
-
-Verdicts, admission and compilation under one set of options.
-
-A program that is loaded from a file needs none of this: neither the table of operations, nor passes and lowerings.
-"""
+"""Admission and compilation under one set of options."""
 
 from __future__ import annotations
 
@@ -36,24 +31,26 @@ from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
 """With half precision, folded constants are rounded to it."""
+_ADMITTED = 64
+"""Admitted models that are kept, lowered, until they are compiled."""
 
 
 def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | None:
-    """Return what watches the passes over one model, None if nobody asked.
+    """Return the observer of the passes over one model, None without options for it.
 
     Args:
-        folder: where the models go, each with its steps in a folder of its own, numbered; empty for nowhere.
+        folder: gets every model and its steps, in a numbered folder of its own; empty for none.
         check: run the model before and after each pass, lowered without passes, in full precision, and compare.
         arithmetic: that of the context.
     """
-    observers = [dump_to(_next(Path(folder)))] if folder else []
+    observers = [dump_to(_numbered(Path(folder)))] if folder else []
     if check:
         observers.append(check_numbers(evaluate, tolerances=_HALF if arithmetic.half_precision else TOLERANCES))
     return all_of(*observers) if observers else None
 
 
-def _next(folder: Path) -> Path:
-    """A new folder in `folder`, made now, so that nobody else takes it."""
+def _numbered(folder: Path) -> Path:
+    """Create the next numbered folder."""
     for number in count(sum(1 for _ in folder.iterdir()) if folder.exists() else 0):
         place = folder / f"model-{number:04}"
         try:
@@ -64,63 +61,67 @@ def _next(folder: Path) -> Path:
     raise AssertionError("there is a next number")
 
 
-_REMEMBERED = 64
-"""How many admitted models are kept, lowered, until they are compiled."""
-
-
 class Compiler:
-    """Judges and compiles models; safe to use from many threads."""
+    """Admits and compiles the models of a context; safe to use from many threads.
+
+    Args:
+        options: of the context.
+        arenas: working memory of its programs.
+        memory: of the device.
+        trace: takes events, in a lane; None without a trace.
+    """
 
     def __init__(
-        self, options: FakeNpuOptions, arenas: Arenas, memory: DeviceMemory, traced: tuple[Trace, str] | None
+        self, options: FakeNpuOptions, arenas: Arenas, memory: DeviceMemory, trace: tuple[Trace, str] | None
     ) -> None:
-        """Compile for a context.
-
-        Args:
-            options: of the context.
-            arenas: working memory of its programs.
-            memory: of the device.
-            traced: who takes events, and of which lane; None for nobody.
-        """
-        self._options, self._arenas, self._memory, self._traced = options, arenas, memory, traced
+        self._options, self._trace = options, trace
+        self._resources = arenas, memory, options.threads
         self._lowerings = Lowerings(options.arithmetic)
         self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
         self._open: WeakKeyDictionary[Model, NpuGraph] = WeakKeyDictionary()
-        """Admitted models whose sizes are open, lowered."""
+        """Graphs of admitted models with dynamic shapes."""
         self._lock = new_lock()
 
     def admit(self, model: Model) -> Admission:
-        """See `Context.admit`. Of a model that leaves sizes open, memory is judged when they are known."""
+        """Return limits and facts of a segment. With dynamic shapes, memory is judged when sizes are known."""
         if model.has_dynamic_shapes:
-            return self._admit_open(model)
+            lowered = lower(model, self._options.arithmetic)
+            with self._lock:
+                self._open[model] = lowered.graph
+            weights = weight_bytes(lowered.graph)
+            facts: dict[str, float] = {"weight_bytes": weights, "instructions": len(lowered.graph.instructions)}
+            verdict = self._check_memory(weights, 0, 0)
+            return Admission(verdict=verdict, runs_as=lowered.roles.runs_as(model), facts=facts)
         lowered_model = self._prepare(model)
         with self._lock:
-            if len(self._prepared) < _REMEMBERED:
+            if len(self._prepared) < _ADMITTED:
                 self._prepared[model] = lowered_model
-        weights, memory = lowered_model.weight_bytes, lowered_model.memory
-        return Admission(
-            verdict=self._room_for(weights, memory.arena_bytes, _border_bytes(model)),
-            runs_as=lowered_model.runs_as,
-            facts={
-                "weight_bytes": weights,
-                "arena_bytes": memory.arena_bytes,
-                "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
-                "arena_over_bound_percent": memory.arena_over_bound_percent,
-                "instructions": len(lowered_model.graph.instructions),
-                **self._simulated(lowered_model.graph),
-            },
-        )
+        weights, memory, profile = lowered_model.weight_bytes, lowered_model.memory, self._options.profile
+        facts = {
+            "weight_bytes": weights,
+            "arena_bytes": memory.arena_bytes,
+            "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
+            "arena_over_bound_percent": memory.arena_over_bound_percent,
+            "instructions": len(lowered_model.graph.instructions),
+        }
+        if profile is not None:
+            facts["simulated_us"] = round(1e6 * simulated_seconds(lowered_model.graph, profile), 3)
+        verdict = self._check_memory(weights, memory.arena_bytes, _boundary_bytes(model))
+        return Admission(verdict=verdict, runs_as=lowered_model.runs_as, facts=facts)
 
     def compile(self, model: Model) -> Program:
-        """See `Context.compile`."""
-        if model.has_dynamic_shapes:
-            return self._compile_open(model)
+        """Compile a model, which may have been admitted."""
         with self._lock:
-            known = self._prepared.pop(model, None)
-        return self._program(model, known or self._prepare(model))
+            graph, known = self._open.pop(model, None), self._prepared.pop(model, None)
+        if not model.has_dynamic_shapes:
+            return self._program(model, known or self._prepare(model))
+        graph = graph or lower(model, self._options.arithmetic).graph
+        available = self._options.memory_bytes - weight_bytes(graph)
+        events = None if self._trace is None else partial(InstructionEvents, *self._trace)
+        return FakeNpuOpenProgram(graph, available, *self._resources, packed_bytes(graph, model), events)
 
     def clone_with_constants(self, program: Program, model: Model) -> Program | None:
-        """See `Context.clone_with_constants`; None if the lowering of one model does not hold for the other."""
+        """Return a program with the constants of a model; None if the lowering of one does not hold for the other."""
         with self._lock:
             known = self._prepared.get(model)
         lowered_model = known or self._prepare(model)
@@ -132,77 +133,42 @@ class Compiler:
         return self._program(model, lowered_model)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all lowered models."""
         with self._lock:
             self._prepared.clear()
             self._open.clear()
         self._lowerings.clear()
 
-    def _admit_open(self, model: Model) -> Admission:
-        lowered = lower(model, self._options.arithmetic)
-        with self._lock:
-            self._open[model] = lowered.graph
-        weights = weight_bytes(lowered.graph)
-        return Admission(
-            verdict=self._room_for(weights, 0, 0),
-            runs_as=lowered.roles.runs_as(model),
-            facts={"weight_bytes": weights, "instructions": len(lowered.graph.instructions)},
-        )
-
-    def _compile_open(self, model: Model) -> Program:
-        with self._lock:
-            graph = self._open.pop(model, None)
-        if graph is None:
-            graph = lower(model, self._options.arithmetic).graph
-        available = self._options.memory_bytes - weight_bytes(graph)
-        events = None if self._traced is None else partial(InstructionEvents, *self._traced)
-        around = self._arenas, self._memory, self._options.threads
-        return FakeNpuOpenProgram(graph, available, *around, packed_bytes(graph, model), events)
-
     def _prepare(self, model: Model) -> LoweredModel:
         options = self._options
-        watch = observer(options.dump_passes, options.check_passes, options.arithmetic)
+        check = observer(options.dump_passes, options.check_passes, options.arithmetic)
         with invalid_models_told(model):
-            if watch is None:
+            if check is None:
                 return self._lowerings.prepare(model)
-            # What is looked at is no trace, so every model is seen.
-            verify(model)
-            return prepared(lower(model, options.arithmetic, check=watch), model)
+            verify(model)  # every model is lowered anew, so that the observer sees it
+            return prepared(lower(model, options.arithmetic, check=check), model)
 
     def _program(self, model: Model, lowered_model: LoweredModel) -> Program:
-        needs, graph = self._needs(model, lowered_model), lowered_model.graph.with_contents()
-        return FakeNpuProgram(
-            graph,
-            lowered_model.memory,
-            self._arenas,
-            needs,
-            device_memory=self._memory,
-            threads=self._options.threads,
-            packed=packed_bytes(graph, model),
-            events=None if self._traced is None else InstructionEvents(*self._traced, graph),
-        )
-
-    def _needs(self, model: Model, lowered_model: LoweredModel) -> ProgramNeeds:
-        return ProgramNeeds(
+        graph, memory = lowered_model.graph.with_contents(), lowered_model.memory
+        needs = ProgramNeeds(
             arithmetic=self._options.arithmetic,
-            memory_bytes=lowered_model.weight_bytes + lowered_model.memory.arena_bytes + _border_bytes(model),
+            memory_bytes=lowered_model.weight_bytes + memory.arena_bytes + _boundary_bytes(model),
             operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
         )
+        events = None if self._trace is None else InstructionEvents(*self._trace, graph)
+        packed = packed_bytes(graph, model)
+        return FakeNpuProgram(graph, memory, needs, *self._resources, packed=packed, events=events)
 
-    def _simulated(self, graph: NpuGraph) -> dict[str, float]:
-        profile = self._options.profile
-        return {} if profile is None else {"simulated_us": round(1e6 * simulated_seconds(graph, profile), 3)}
-
-    def _room_for(self, weights: int, arena: int, border: int) -> Verdict:
-        available, needed = self._options.memory_bytes, weights + arena + border
+    def _check_memory(self, weights: int, arena: int, boundary: int) -> Verdict:
+        available, needed = self._options.memory_bytes, weights + arena + boundary
         if needed <= available:
             return SUPPORTED
         detail = (
-            f"needs {needed} bytes of device memory ({weights} for weights, {arena} for the arena, {border} for inputs "
-            f"and outputs), available: {available}; the option memory_bytes sets it"
+            f"needs {needed} bytes of device memory ({weights} for weights, {arena} for the arena, {boundary} for "
+            f"inputs and outputs), available: {available}; the option memory_bytes sets it"
         )
         return Unsupported(Reason.MEMORY_LIMIT, detail)
 
 
-def _border_bytes(model: Model) -> int:
+def _boundary_bytes(model: Model) -> int:
     return sum(model.operands[operand].type.nbytes for operand in {*model.inputs, *model.outputs})

@@ -1,6 +1,6 @@
-"""The device's own memory: what lies there is reached by copies alone, and everything is counted.
+"""The device's own memory: reached by copies alone, and counted.
 
-It is the host's memory in truth. Kernels compute in it where it is, as they do in the arrays of a caller.
+It lies in the host's memory. Kernels compute in it as in the arrays of a caller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DeviceMemory:
 
     @property
     def statistics(self) -> MemoryStatistics:
-        """How full it is, and what was copied."""
+        """Bytes that are allocated, and bytes that were copied."""
         with self._lock:
             return MemoryStatistics(
                 total_bytes=self._total,
@@ -39,7 +39,7 @@ class DeviceMemory:
             )
 
     def allocate(self, nbytes: int) -> FakeNpuMemory:
-        """See `Device.allocate`."""
+        """Allocate memory, or raise OutOfMemoryError."""
         with self._lock:
             left = self._total - self._used
             if not 0 <= nbytes <= left:
@@ -50,18 +50,14 @@ class DeviceMemory:
         return FakeNpuMemory(self, nbytes)
 
     def tensor(self, dimensions: tuple[int, ...], dtype: Any) -> DeviceTensor:
-        """Room for a tensor."""
+        """Allocate a tensor."""
         array_type = np.dtype(dtype)
         return DeviceTensor(self.allocate(prod(dimensions) * array_type.itemsize), array_type, dimensions)
 
-    def freed(self, nbytes: int) -> None:
-        """Count memory that is free again."""
+    def count(self, freed: int = 0, bytes_in: int = 0, bytes_out: int = 0) -> None:
+        """Count freed memory and copies."""
         with self._lock:
-            self._used -= nbytes
-
-    def copied(self, bytes_in: int = 0, bytes_out: int = 0) -> None:
-        """Count a copy."""
-        with self._lock:
+            self._used -= freed
             self._in += bytes_in
             self._out += bytes_out
 
@@ -75,34 +71,25 @@ class FakeNpuMemory(Memory):
         self.nbytes = nbytes
 
     def copy_in(self, array: Array) -> None:
-        """See `Memory.copy_in`."""
         self.view(array.shape, array.dtype)[...] = array
-        self._device.copied(bytes_in=array.nbytes)
+        self._device.count(bytes_in=array.nbytes)
 
     def copy_out(self, array: Array) -> None:
-        """See `Memory.copy_out`."""
         array[...] = self.view(array.shape, array.dtype)
-        self._device.copied(bytes_out=array.nbytes)
+        self._device.count(bytes_out=array.nbytes)
 
     def view(self, dimensions: tuple[int, ...], dtype: Any) -> Array:
-        """Its first bytes as a tensor, for kernels.
-
-        Raises:
-            DriverError: it was freed.
-            InvalidInputError: the tensor has more bytes.
-        """
-        held = self._bytes
-        if held is None:
+        """Return the first bytes as a tensor, for kernels."""
+        contents, array_type = self._bytes, np.dtype(dtype)
+        if contents is None:
             raise DriverError("the device memory was freed; allocate it again")
-        array_type = np.dtype(dtype)
         needed = prod(dimensions) * array_type.itemsize
         if needed > self.nbytes:
             raise InvalidInputError(f"a tensor of {needed} bytes is looked for in {self.nbytes} bytes of device memory")
-        tensor: Array = held[:needed].view(array_type).reshape(dimensions)
+        tensor: Array = contents[:needed].view(array_type).reshape(dimensions)
         return tensor
 
     def free(self) -> None:
-        """See `Memory.free`."""
-        held, self._bytes = self._bytes, None
-        if held is not None:
-            self._device.freed(self.nbytes)
+        contents, self._bytes = self._bytes, None
+        if contents is not None:
+            self._device.count(freed=self.nbytes)

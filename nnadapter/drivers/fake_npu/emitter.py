@@ -14,21 +14,27 @@ from nnadapter.ir.derived import applied, derived
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, dtype_name
 
+_LARGEST_HALF = float(np.finfo(np.float16).max)
 
-class GrowingGraph:
-    """Tensors and instructions so far; both keep their numbers."""
 
-    def __init__(self) -> None:
+class Emitter:
+    """The growing device graph of one model.
+
+    Every IR operand has at most one tensor, whose dimensions are the operand's, in the operand's layout. Half precision
+    lies in float32 cells.
+    """
+
+    def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
+        self.model = model
+        self.instructions: list[Instruction] = []
         self._tensors: list[NpuTensor] = []
-        self._instructions: list[Instruction] = []
-
-    @property
-    def instruction_count(self) -> int:
-        """How many instructions there are so far."""
-        return len(self._instructions)
+        self._half_precision = arithmetic.half_precision
+        self._tensor_of: dict[int, int] = {}
+        self._result_types: dict[int, TensorType] = {}
+        self._inputs = tuple(self._add_input(operand) for operand in model.inputs)
 
     def type_of(self, tensor: int) -> TensorType:
-        """The type of a tensor."""
+        """Return the type of a tensor."""
         return self._tensors[tensor].type
 
     def add_constant(self, value: Array) -> int:
@@ -37,17 +43,16 @@ class GrowingGraph:
         return self._add(NpuTensor(TensorType(dtype_name(value.dtype), value.shape), value))
 
     def view(self, tensor: int, dimensions: Sequence[int]) -> int:
-        """The same memory in other dimensions; costs nothing when the program runs."""
-        source = self._tensors[tensor]
-        if source.type.dimensions == tuple(dimensions):
+        """Return the same memory in other dimensions; it costs nothing when the program runs."""
+        source, type_ = self._tensors[tensor], TensorType(self.type_of(tensor).dtype, tuple(dimensions))
+        if source.type.dimensions == type_.dimensions:
             return tensor
-        type_ = TensorType(source.type.dtype, tuple(dimensions))
         if source.value is not None:
-            return self._add(NpuTensor(type_, applied(_reshaped, source.value, dimensions=tuple(dimensions))))
+            return self._add(NpuTensor(type_, applied(_reshaped, source.value, dimensions=type_.dimensions)))
         return self._add(NpuTensor(type_, view_of=tensor if source.view_of is None else source.view_of))
 
     def transpose(self, tensor: int, perm: Sequence[int]) -> int:
-        """The tensor with its axes in another order; a view where only axes of size 1 change places."""
+        """Return the tensor with its axes in another order; a view if only axes of size 1 change places."""
         dimensions = self.type_of(tensor).dimensions
         result = tuple(dimensions[axis] for axis in perm)
         moved = [axis for axis in perm if dimensions[axis] != 1]
@@ -64,99 +69,40 @@ class GrowingGraph:
         parameters: Parameters | None = None,
         activation: Activation | None = None,
     ) -> tuple[int, ...]:
-        """Add one instruction.
-
-        Returns:
-            One new tensor per type in `results`.
-        """
+        """Add one instruction, and return one new tensor per type in `results`."""
         assert activation is None or KERNELS[kernel].fuses, f"{kernel} cannot apply an activation"
-        first = len(self._tensors)
-        self._tensors.extend(map(NpuTensor, results))
-        outputs = tuple(range(first, len(self._tensors)))
-        self._instructions.append(
-            Instruction(
-                kernel=kernel, inputs=tuple(inputs), outputs=outputs, parameters=parameters or {}, activation=activation
-            )
-        )
+        outputs = tuple(self._add(NpuTensor(type_)) for type_ in results)
+        self.instructions.append(Instruction(kernel, tuple(inputs), outputs, parameters or {}, activation))
         return outputs
 
-    def instructions(self, start: int, stop: int) -> Sequence[Instruction]:
-        """The instructions between two counts."""
-        return self._instructions[start:stop]
-
-    def _owner(self, tensor: int) -> int:
-        view_of = self._tensors[tensor].view_of
-        return tensor if view_of is None else view_of
-
-    def _add(self, tensor: NpuTensor) -> int:
-        self._tensors.append(tensor)
-        return len(self._tensors) - 1
-
-
-@deferrable(same_form, follows=True)
-def _contiguous(value: Array) -> Array:
-    """Reshaped so that a scalar stays one."""
-    return np.ascontiguousarray(value).reshape(value.shape)
-
-
-def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
-    return value.reshape(dimensions)
-
-
-_MOST = float(np.finfo(np.float16).max)
-"""The largest number of half precision."""
-_CELL_TYPES = {dtype: "float32" if dtype is DataType.FLOAT16 else dtype.value for dtype in DataType}
-
-
-def cell_type(dtype: DataType) -> str:
-    """The numpy type in which the device holds that data type: half precision lies in float32 cells."""
-    return _CELL_TYPES[dtype]
-
-
-class Emitter(GrowingGraph):
-    """Grows the device graph of one model.
-
-    Every IR operand has at most one tensor, whose dimensions are the operand's, in the operand's layout.
-    """
-
-    def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
-        super().__init__()
-        self.model = model
-        self._half_precision = arithmetic.half_precision
-        self._tensor_of: dict[int, int] = {}
-        self._result_types: dict[int, TensorType] = {}
-        self._inputs = tuple(self._add_input(operand) for operand in model.inputs)
-
     def tensor(self, operand: int) -> int:
-        """The tensor of an operand that was set, or of a constant."""
+        """Return the tensor of an operand that was set, or of a constant."""
         if operand not in self._tensor_of:
             self._tensor_of[operand] = self.add_constant(self.constant(operand))
         return self._tensor_of[operand]
 
     def is_constant(self, operand: int) -> bool:
-        """Whether the operand's contents are known."""
+        """Return whether the operand's contents are known."""
         return self.model.operands[operand].lifetime is Lifetime.CONSTANT
 
     def constant(self, operand: int) -> Array:
-        """The contents of a constant operand, in the device's cells."""
+        """Return the contents of a constant operand, in the device's cells."""
         value, dtype = self.model.operands[operand].value, self.model.operands[operand].type.dtype
         assert value is not None, "a temporary is read before it is set"
-        if self._is_half(dtype):
-            return derived(_in_cells, value)
-        return value
+        return derived(_in_cells, value) if self._is_half(dtype) else value
 
     def result_type(self, operand: int) -> TensorType:
-        """The type of the tensor that an operand will have."""
-        tensor_type = self._result_types.get(operand)
-        if tensor_type is None:
+        """Return the type of the tensor that an operand will have."""
+        if operand not in self._result_types:
             type_ = self.model.operands[operand].type
-            tensor_type = self._result_types[operand] = TensorType(cell_type(type_.dtype), type_.dimensions)
-        return tensor_type
+            cell = "float32" if type_.dtype is DataType.FLOAT16 else type_.dtype.value
+            self._result_types[operand] = TensorType(cell, type_.dimensions)
+        return self._result_types[operand]
 
     def assign(self, operand: int, tensor: int) -> None:
-        """Say which tensor holds an operand."""
-        made, wanted = self._tensors[tensor].type, self.result_type(operand)
-        assert made is wanted or made == wanted, "a lowering made a tensor of the wrong type"
+        """Set the tensor of an operand."""
+        type_, expected = self._tensors[tensor].type, self.result_type(operand)
+        assert type_ is expected or type_ == expected, "a lowering emitted a tensor of the wrong type"
         self._tensor_of[operand] = tensor
 
     def emit_operation(
@@ -170,57 +116,60 @@ class Emitter(GrowingGraph):
         """Write an operation as one instruction, whose results are the operation's.
 
         Args:
-            operation: what is written.
+            operation: an operation of the model.
             kernel: of the instruction.
             parameters: of the instruction.
             activation: fused to it.
-            inputs: tensors, the operation's inputs that are there if None.
+            inputs: tensors; None for the operation's inputs that are present.
         """
         if inputs is None:
             inputs = [self.tensor(operand) for operand in operation.inputs if operand != ABSENT]
         results = [self.result_type(operand) for operand in operation.outputs]
-        for operand, tensor in zip(
-            operation.outputs, self.emit(kernel, inputs, results, parameters, activation), strict=True
-        ):
+        outputs = self.emit(kernel, inputs, results, parameters, activation)
+        for operand, tensor in zip(operation.outputs, outputs, strict=True):
             self.assign(operand, tensor)
 
     def round_results(self, operands: Sequence[int]) -> None:
-        """Round what was computed to half precision, where the operand or the whole context is in half precision."""
+        """Round results to half precision if the operand or the whole context is in half precision."""
         for operand in operands:
-            dtype = self.model.operands[operand].type.dtype
-            if self._is_half(dtype):
+            if self._is_half(self.model.operands[operand].type.dtype):
                 self._tensor_of[operand] = self._rounded(self._tensor_of[operand])
 
     def finish(self) -> NpuGraph:
-        """The finished graph, in which no output shares memory with an input, a constant or another output."""
-        taken = set(self._inputs)
-        outputs = []
+        """Return the graph, in which no output shares memory with an input, a constant or another output."""
+        owners, outputs = set(self._inputs), []
         for operand in self.model.outputs:
-            tensor = self._output(operand, taken)
-            taken.add(self._owner(tensor))
+            tensor = self._output(operand, owners)
+            owners.add(self._owner(tensor))
             outputs.append(tensor)
-        return NpuGraph(tuple(self._tensors), tuple(self._instructions), self._inputs, tuple(outputs))
+        return NpuGraph(tuple(self._tensors), tuple(self.instructions), self._inputs, tuple(outputs))
 
-    def _output(self, operand: int, taken: set[int]) -> int:
-        tensor = self.tensor(operand)
-        type_ = self.model.operands[operand].type
-        wanted = TensorType(type_.dtype.value, type_.dimensions)
-        if self.type_of(tensor) != wanted:
-            return self.emit("cast", (tensor,), (wanted,))[0]
+    def _output(self, operand: int, owners: set[int]) -> int:
+        tensor, type_ = self.tensor(operand), self.model.operands[operand].type
+        result = TensorType(type_.dtype.value, type_.dimensions)
+        if self.type_of(tensor) != result:
+            return self.emit("cast", (tensor,), (result,))[0]
         owner = self._owner(tensor)
-        if owner in taken or self._tensors[owner].value is not None:
-            return self.emit("copy", (tensor,), (wanted,))[0]
+        if owner in owners or self._tensors[owner].value is not None:
+            return self.emit("copy", (tensor,), (result,))[0]
         return tensor
 
     def _add_input(self, operand: int) -> int:
         type_ = self.model.operands[operand].type
-        input_tensor = self._add(NpuTensor(TensorType(type_.dtype.value, type_.dimensions)))
-        self._tensor_of[operand] = input_tensor
+        tensor = self._tensor_of[operand] = self._add(NpuTensor(TensorType(type_.dtype.value, type_.dimensions)))
         if type_.dtype is DataType.FLOAT16:
-            self._tensor_of[operand] = self.emit("cast", (input_tensor,), (self.result_type(operand),))[0]
-        elif self._half_precision and type_.dtype is DataType.FLOAT32:
-            self._tensor_of[operand] = self._rounded(input_tensor)
-        return input_tensor
+            self._tensor_of[operand] = self.emit("cast", (tensor,), (self.result_type(operand),))[0]
+        elif self._is_half(type_.dtype):
+            self._tensor_of[operand] = self._rounded(tensor)
+        return tensor
+
+    def _add(self, tensor: NpuTensor) -> int:
+        self._tensors.append(tensor)
+        return len(self._tensors) - 1
+
+    def _owner(self, tensor: int) -> int:
+        view_of = self._tensors[tensor].view_of
+        return tensor if view_of is None else view_of
 
     def _is_half(self, dtype: DataType) -> bool:
         return dtype is DataType.FLOAT16 or (self._half_precision and dtype is DataType.FLOAT32)
@@ -229,11 +178,21 @@ class Emitter(GrowingGraph):
         return self.emit("round_to_half", (tensor,), (self.type_of(tensor),))[0]
 
 
-def _in_cells(value: Array) -> Array:
-    """Contents in float32, rounded to half precision: to its largest numbers, not to infinity.
+@deferrable(same_form, follows=True)
+def _contiguous(value: Array) -> Array:
+    """Make an array contiguous; a scalar stays one."""
+    return np.ascontiguousarray(value).reshape(value.shape)
 
-    Masks say that nobody looks by the least float32, of which nothing is left where it is taken 0 times.
+
+def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
+    return value.reshape(dimensions)
+
+
+def _in_cells(value: Array) -> Array:
+    """Round contents to half precision: to its largest numbers, not to infinity.
+
+    Masks hide elements by the least float32, and infinity times 0 would be no number.
     """
-    if value.max(initial=0) > _MOST or value.min(initial=0) < -_MOST:
-        value = np.where(np.isinf(value), value, np.clip(value, -_MOST, _MOST))
+    if value.max(initial=0) > _LARGEST_HALF or value.min(initial=0) < -_LARGEST_HALF:
+        value = np.where(np.isinf(value), value, np.clip(value, -_LARGEST_HALF, _LARGEST_HALF))
     return value.astype(np.float16).astype(np.float32)

@@ -169,28 +169,20 @@ class FakeNpuExecution(Execution):
         self._events = events
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
         return self.compute_within(inputs, UNLIMITED)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`: `control` is asked before every instruction.
-
-        Raises:
-            CancelledError: the caller cancelled the run.
-        """
         results = [np.empty(*form) for form in self._binding.outputs()]
         self._fill(results, inputs, control)
         return results
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute_into`."""
         self._fill(outputs, inputs, UNLIMITED)
         return outputs
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.compute_on_device`."""
         with self._device_outputs() as outputs:
             self._fill([_placed(tensor) for tensor in outputs], [_placed(tensor) for tensor in inputs], control)
         return outputs
@@ -198,7 +190,6 @@ class FakeNpuExecution(Execution):
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.enqueue`."""
         assert isinstance(stream, FakeNpuStream), "streams of a device are its own"
         with self._device_outputs() as outputs:
             arrays = [_placed(tensor) for tensor in outputs], [_placed(tensor) for tensor in inputs]

@@ -1,7 +1,7 @@
 """The device's own form of a model: tensors and instructions, channels last, activations fused.
 
-This is what a vendor's compiler would call its low-level graph. It knows nothing of the adapter IR: an instruction
-names a kernel, and everything it holds can be written as JSON and raw bytes.
+A vendor's compiler would call it a low-level graph. It does not depend on the adapter IR: an instruction names a
+kernel, and all its contents can be written as JSON and raw bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.process.resources import memoize
 
 Parameters = Mapping[str, Any]
-"""What a kernel must know beside its tensors: numbers, strings, and tuples of these."""
+"""Arguments of a kernel besides its tensors: numbers, strings, and tuples of these."""
 
 
 class TensorType(NamedTuple):
@@ -51,14 +51,14 @@ class NpuTensor:
 
     type: TensorType
     value: Array | None = None
-    """The contents of a constant, packed as its kernel wants them; None for everything else. Before the graph is
-    compiled they may be deferred (`ir.deferred`)."""
+    """The contents of a constant, packed for its kernel. They may be deferred (`ir.deferred_arrays`) until the graph is
+    compiled."""
     view_of: int | None = None
-    """The tensor whose memory this one is, seen in other dimensions; None if it has memory of its own."""
+    """The tensor whose memory this one shows in other dimensions; None if it has memory of its own."""
 
 
 class Activation(NamedTuple):
-    """A function applied to an instruction's output while it is still in cache."""
+    """A function applied to an instruction's output while it is in cache."""
 
     function: str
     """A row of `kernels.functions.FUNCTIONS`."""
@@ -77,7 +77,7 @@ class Instruction(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What a report calls it: `convolution+relu`."""
+        """Its name in reports: `convolution+relu`."""
         name = self.kernel.replace("_", " ")
         return name if self.activation is None else f"{name}+{self.activation.function}"
 
@@ -93,16 +93,18 @@ class NpuGraph:
     outputs: tuple[int, ...]
     """No two share memory, and none is an input, a constant, or a view of one."""
 
+    def with_values(self, values: Mapping[int, Array]) -> NpuGraph:
+        """Return the graph with other contents of some constants."""
+        tensors = list(self.tensors)
+        for index, value in values.items():
+            tensors[index] = NpuTensor(tensors[index].type, value, tensors[index].view_of)
+        return NpuGraph(tuple(tensors), self.instructions, self.inputs, self.outputs)
+
     def with_contents(self) -> NpuGraph:
-        """The graph with the contents of all constants computed."""
-        tensors = tuple(
-            NpuTensor(tensor.type, contents_of(tensor.value), tensor.view_of)
-            if isinstance(tensor.value, DeferredArray)
-            else tensor
-            for tensor in self.tensors
-        )
-        return NpuGraph(tensors, self.instructions, self.inputs, self.outputs)
+        """Return the graph with the contents of all constants computed."""
+        deferred = {i: each.value for i, each in enumerate(self.tensors) if isinstance(each.value, DeferredArray)}
+        return self.with_values({index: contents_of(value) for index, value in deferred.items()})
 
     def owners(self) -> Sequence[int]:
-        """For every tensor, the one that has the memory in which it lies."""
+        """Return for every tensor the one that has the memory in which it lies."""
         return [position if tensor.view_of is None else tensor.view_of for position, tensor in enumerate(self.tensors)]

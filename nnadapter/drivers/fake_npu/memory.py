@@ -16,9 +16,9 @@ class Home(StrEnum):
 
     CONSTANT = "constant"
     INPUT = "input"
-    """In an array that the caller gives."""
+    """In an input array of the caller."""
     OUTPUT = "output"
-    """In an array that the caller gets, made anew for each run."""
+    """In an output array of the run."""
     ARENA = "arena"
 
 
@@ -41,17 +41,17 @@ class MemoryPlan(NamedTuple):
 def plan_memory(
     graph: NpuGraph, kinds: Mapping[int, int] = MappingProxyType({}), room: Mapping[int, int] = MappingProxyType({})
 ) -> MemoryPlan:
-    """Give every tensor its memory.
+    """Place every tensor in memory.
 
     1. A view lies where its owner lies.
     2. Inputs and outputs lie in the caller's arrays.
-    3. A result takes over an input that dies with its instruction, where the kernel allows it.
-    4. Everything else is placed in the arena from the instruction that writes it to the last that reads it.
+    3. A result takes over an input that dies with its instruction, if the kernel allows it.
+    4. Every other tensor is placed in the arena from the instruction that writes it to the last that reads it.
 
     Args:
         graph: a lowered model.
-        kinds: tensors whose types hold at these sizes alone: two are of one type at all sizes if theirs is equal.
-        room: bytes for tensors that get more than they need now.
+        kinds: tensors of symbolic sizes: the types of two are equal at all sizes if their kinds are equal.
+        room: bytes of tensors that get more than they need now.
     """
     return _Planner(graph, kinds, room).plan()
 
@@ -63,7 +63,11 @@ class _Planner:
     def __init__(self, graph: NpuGraph, kinds: Mapping[int, int], room: Mapping[int, int]) -> None:
         self._graph, self._kinds, self._room = graph, kinds, room
         self._owner = graph.owners()
-        self._last_use = self._last_uses()
+        self._last_use: dict[int, int] = {}
+        """Owner of memory -> the last instruction that reads it; outputs are read for ever."""
+        for step, instruction in enumerate(graph.instructions):
+            self._last_use.update((self._owner[tensor], step) for tensor in instruction.inputs)
+        self._last_use.update((self._owner[tensor], _FOREVER) for tensor in graph.outputs)
         self._root: dict[int, int] = {}
         """Owner of memory -> the owner whose memory it took over, at the end of the chain."""
         self._life: dict[int, tuple[int, int]] = {}
@@ -72,62 +76,40 @@ class _Planner:
         self._output_roots: dict[int, int] = {}
 
     def plan(self) -> MemoryPlan:
-        from nnadapter.drivers.arenas import (
-            Buffer,  # a program that was kept has its plan
-            place,
-        )
+        from nnadapter.drivers.arenas import Buffer, place  # a program from a file has its plan
 
         for step, instruction in enumerate(self._graph.instructions):
             for position, tensor in enumerate(instruction.outputs):
-                victim = self._victim(step, instruction) if position == 0 else None
-                self._assign(step, tensor, victim)
+                self._assign(step, tensor, self._victim(step, instruction) if position == 0 else None)
         roots = [root for root in self._life if root not in self._output_roots]
-        placement = place([Buffer(self._nbytes(root), *self._life[root]) for root in roots])
+        sizes = [self._room.get(root, 0) or self._graph.tensors[root].type.nbytes for root in roots]
+        placement = place([Buffer(size, *self._life[root]) for root, size in zip(roots, sizes, strict=True)])
         offsets = dict(zip(roots, placement.offsets, strict=True))
         input_positions = {tensor: position for position, tensor in reversed(tuple(enumerate(self._graph.inputs)))}
         homes = tuple(self._home(owner, input_positions, offsets) for owner in self._owner)
         return MemoryPlan(homes, placement.arena_bytes, placement.lower_bound_bytes)
 
-    def _nbytes(self, tensor: int) -> int:
-        return self._room.get(tensor, 0) or self._graph.tensors[tensor].type.nbytes
-
-    def _last_uses(self) -> dict[int, int]:
-        """Owner of memory -> the last instruction that reads it; outputs are read for ever."""
-        last_uses: dict[int, int] = {}
-        owner = self._owner
-        for step, instruction in enumerate(self._graph.instructions):
-            for tensor in instruction.inputs:
-                last_uses[owner[tensor]] = step
-        last_uses.update((owner[tensor], _FOREVER) for tensor in self._graph.outputs)
-        return last_uses
-
     def _assign(self, step: int, tensor: int, victim: int | None) -> None:
-        last = self._last_use.get(tensor, step)
         root = tensor if victim is None else victim
         self._root[tensor] = root
-        self._life[root] = (self._life[root][0] if victim is not None else step, last)
+        self._life[root] = (self._life[root][0] if victim is not None else step, self._last_use.get(tensor, step))
         if tensor in self._output:
             self._output_roots[root] = self._output[tensor]
 
     def _victim(self, step: int, instruction: Instruction) -> int | None:
-        """The memory that the first output may take over, if there is one."""
-        tensors = self._graph.tensors
-        in_place = KERNELS[instruction.kernel].in_place
-        for position in in_place:
-            if position >= len(instruction.inputs):
-                continue
-            tensor = instruction.inputs[position]
+        """Return the memory that the first output may take over, if there is one."""
+        tensors, output, in_place = self._graph.tensors, instruction.outputs[0], KERNELS[instruction.kernel].in_place
+        for tensor in (instruction.inputs[position] for position in in_place if position < len(instruction.inputs)):
             root = self._root.get(self._owner[tensor])
             if root is None or self._life[root][1] != step:
                 continue
-            output = instruction.outputs[0]
             same = tensors[tensor].type == tensors[output].type and self._kinds.get(tensor) == self._kinds.get(output)
             if same and self._reads_once(instruction, tensor, root, in_place):
                 return root
         return None
 
     def _reads_once(self, instruction: Instruction, tensor: int, root: int, in_place: Sequence[int]) -> bool:
-        """Whether the instruction reads that memory only as `tensor`, at places where it may be overwritten."""
+        """Return whether the instruction reads that memory only as `tensor`, where it may be overwritten."""
         return len(instruction.inputs) == 1 or all(
             self._root.get(self._owner[other]) != root or (other == tensor and position in in_place)
             for position, other in enumerate(instruction.inputs)

@@ -115,16 +115,13 @@ class FakeNpuOpenProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`."""
         return bound_bytes(self.symbolic.graph)
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        """See `Program.shared_bytes`: packed weights, and the arenas of the context."""
         return {**self._packed, **arena_bytes(self._resources[0])}
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
         return FakeNpuOpenExecution(self)
 
     def execution_at(self, sizes: Sequence[Any], holder: FakeNpuOpenExecution) -> Execution:
@@ -158,15 +155,9 @@ class FakeNpuOpenExecution(Execution):
         self._program = program
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`: nothing is computed before sizes are known.
-
-        Raises:
-            DriverError: always.
-        """
         raise DriverError("the program leaves sizes open: say by `specialize` what they are")
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.specialize`."""
         return self._program.execution_at(sizes, self)
 
 

@@ -1,7 +1,7 @@
 """The device's streams: each is a thread that does its work in order.
 
-Locks and queues are C's, which no interrupt breaks. Work behind what failed is left out until somebody synchronizes the
-stream and is told.
+Locks and queues are C's, which no interrupt breaks. Work after a failure is skipped until a caller synchronizes the
+stream and gets the error.
 """
 
 from __future__ import annotations
@@ -26,38 +26,36 @@ class _Point:
     def __init__(self) -> None:
         self.happened_ns: int | None = None
         self.failure: BaseException | None = None
-        """What failed before it."""
         self.under_way = Lock()
-        """Held until the place is reached."""
+        """Locked until the stream reaches the place."""
         self.under_way.acquire()
 
     def reached(self, failure: BaseException | None) -> None:
-        """The stream has come here."""
+        """Note the time and the failure before it."""
         self.failure, self.happened_ns = failure, time.perf_counter_ns()
         self.under_way.release()
 
     def wait(self) -> BaseException | None:
-        """Wait until the stream comes here; what failed before."""
+        """Wait until the stream reaches the place, and return the failure before it."""
         with self.under_way:
             return self.failure
 
 
 class Waits:
-    """Counts how often the host waited for the device."""
+    """Number of waits of the host for the device; safe to use from many threads."""
 
     def __init__(self) -> None:
         self.number = 0
-        """How often up to now."""
         self._lock = new_lock()
 
     def add(self) -> None:
-        """One more; safe to call from many threads."""
+        """Count one more."""
         with self._lock:
             self.number += 1
 
 
 class FakeNpuEvent(Event):
-    """See `Event`."""
+    """An event of the device."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
@@ -66,17 +64,13 @@ class FakeNpuEvent(Event):
 
     @property
     def is_done(self) -> bool:
-        """See `Event.is_done`."""
-        point = self.point
-        return point is None or not point.under_way.locked()
+        return self.point is None or not self.point.under_way.locked()
 
     @property
     def happened_ns(self) -> int | None:
-        """See `Event.happened_ns`."""
         return None if self.point is None else self.point.happened_ns
 
     def synchronize(self) -> None:
-        """See `Event.synchronize`."""
         self._waits.add()
         point = self.point
         failure = None if point is None else point.wait()
@@ -84,36 +78,32 @@ class FakeNpuEvent(Event):
             raise failure
 
     def close(self) -> None:
-        """See `Event.close`."""
         self.point = None
 
 
 class _Queue:
-    """The work of one stream, and what became of it: all that its thread knows, so that a stream can be collected."""
+    """The work of one stream and its failure. The thread knows nothing else, so that a stream can be collected."""
 
     def __init__(self) -> None:
         self.work: SimpleQueue[Work | _Point | None] = SimpleQueue()
         self.failure: BaseException | None = None
-        """The first one that nobody was told yet."""
+        """The first one that no caller got yet."""
 
     def do_all(self) -> None:
-        """Do what comes, until None comes."""
+        """Do items of work until None comes."""
         while (item := self.work.get()) is not None:
             if isinstance(item, _Point):
                 item.reached(self.failure)
             elif self.failure is None:
-                self._do(item)
-            del item  # what it holds is not kept until the next one comes
-
-    def _do(self, work: Work) -> None:
-        try:
-            work()
-        except FAILURES as error:
-            self.failure = error
+                try:
+                    item()
+                except FAILURES as error:
+                    self.failure = error
+            del item  # its memory is not kept until the next one comes
 
 
 class FakeNpuStream(Stream):
-    """See `Stream`."""
+    """A stream of the device."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits, self._queue = waits, _Queue()
@@ -121,29 +111,22 @@ class FakeNpuStream(Stream):
         self._thread.start()
 
     def submit(self, work: Work) -> None:
-        """Put work at the end.
-
-        Raises:
-            DriverError: the stream is closed.
-        """
+        """Append work; raise DriverError if the stream is closed."""
         self._open().work.put(work)
 
     def record(self, event: Event) -> None:
-        """See `Stream.record`."""
         assert isinstance(event, FakeNpuEvent), "events of a device are its own"
         point = _Point()
         self._open().work.put(point)
         event.point = point
 
     def wait(self, event: Event) -> None:
-        """See `Stream.wait`."""
         assert isinstance(event, FakeNpuEvent), "events of a device are its own"
         point = event.point
         if point is not None:
-            self.submit(lambda: _passed(point))
+            self.submit(lambda: _pass(point))
 
     def synchronize(self) -> None:
-        """See `Stream.synchronize`."""
         self._waits.add()
         queue, point = self._open(), _Point()
         queue.work.put(point)
@@ -153,7 +136,6 @@ class FakeNpuStream(Stream):
             raise failure
 
     def close(self) -> None:
-        """See `Stream.close`."""
         thread = self._thread
         if thread is not None:
             self._queue.work.put(None)
@@ -170,6 +152,6 @@ class FakeNpuStream(Stream):
         return self._queue
 
 
-def _passed(point: _Point) -> None:
-    """Have the thread of a stream wait; what failed in the other stream is told there."""
+def _pass(point: _Point) -> None:
+    """Let the thread of a stream wait; failures of the other stream are raised there."""
     point.wait()
