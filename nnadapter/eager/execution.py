@@ -107,12 +107,7 @@ def place_of(device: str | Place | None) -> Place:
 
 
 class OnDevice:
-    """Contents in a place.
-
-    Args:
-        array: read-only.
-        place: where they live.
-    """
+    """A read-only array in a place."""
 
     __slots__ = ("_array", "_place")
 
@@ -136,11 +131,7 @@ class OnDevice:
 
 
 def common_place(operands: Iterable[object]) -> OnDevice | None:
-    """Return the first operand that lives on a device, if there is one.
-
-    Raises:
-        InvalidInputError: the operands live on different devices.
-    """
+    """Return the first operand that lives on a device, if there is one; refuse operands of different devices."""
     placed = [operand for operand in operands if isinstance(operand, OnDevice)]
     names = list(dict.fromkeys(operand.place.device for operand in placed))
     if len(names) > 1:
@@ -243,12 +234,7 @@ class ProgramCache:
         return len(self._kept)
 
     def compute(self, device: str, call: OperationCall) -> tuple[Array, ...] | str:
-        """Return the results of an operation on a device, or why the device does not take it.
-
-        Raises:
-            ExecutionError, OutOfMemoryError: the device took it and failed.
-            DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used.
-        """
+        """Return the results of an operation on a device, or why the device does not take it."""
         while True:
             entry = self._take(device, call)
             if entry.execution is None:
@@ -359,15 +345,7 @@ def apply(
     attributes: Mapping[str, AttributeValue],
     op_type: str = "",
 ) -> Array:
-    """Return the one result of an operation, read-only.
-
-    Args:
-        place: where it is computed.
-        type_: a row of the schema table.
-        inputs: of the data types that the operation takes.
-        on_host: computes the same from the same arrays with numpy.
-        attributes: of the operation.
-        op_type: the ONNX op that custom kernels for it are registered for.
+    """Return the one result of an operation, read-only; on the host, and as fallback, that of `on_host`.
 
     Raises:
         NotDelegatedError: the device does not take it, and fallback is forbidden.

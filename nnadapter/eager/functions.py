@@ -138,16 +138,7 @@ _COMPARISONS = frozenset({"equal", "not_equal", "greater", "greater_equal", "les
 
 
 def compute_ufunc(like: OnDevice, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array | None:
-    """Return the result of a ufunc, or None if there is no operation for it.
-
-    Args:
-        like: one of the tensors among the inputs.
-        ufunc: numpy's.
-        inputs: tensors, Python's numbers, and other data for arrays.
-
-    Raises:
-        NotDelegatedError: the device does not take it, and fallback is forbidden.
-    """
+    """Return the result of a ufunc of tensors, of which one is `like`; or None if there is no operation for it."""
     name = ufunc.__name__
     if name not in UFUNCS:
         return None
@@ -216,12 +207,7 @@ def _tensors(operands: Sequence[Any]) -> list[Any]:
 
 
 def _all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return axes counted from the first.
-
-    Raises:
-        ValueError: one stands there twice.
-        numpy.exceptions.AxisError: one does not exist.
-    """
+    """Return axes counted from the first; raise numpy's errors for axes that do not exist or stand there twice."""
     listed_axes = axes if isinstance(axes, Sequence) else (axes,)
     for axis in listed_axes:
         if not -rank <= axis < rank:
@@ -243,12 +229,7 @@ def reshape(a: Placed, /, shape: Any) -> Placed:
     return _apply(a, "RESHAPE", lambda operand: operand.reshape(target_shape), shape=target_shape)
 
 
-def transpose(a: Placed, axes: Any = None) -> Placed:
-    """Return a tensor with its axes in another order, reversed if None."""
-    return _reordered(a, np.transpose, axes)
-
-
-def _reordered(a: Placed, function: Callable[..., Any], *axes: Any) -> Placed:
+def reordered(a: Placed, function: Callable[..., Any], *axes: Any) -> Placed:
     """Return a tensor with its axes in the order into which one of numpy's functions puts them."""
     order = function(np.empty(range(a.array.ndim)), *axes).shape
     return _apply(a, "TRANSPOSE", lambda operand: operand.transpose(order), perm=order)
@@ -356,11 +337,7 @@ def arg_extreme(a: Placed, name: str, axis: int | None = None, keepdims: bool = 
 
 
 def get_item(a: Placed, key: Any) -> Placed | None:
-    """Return `a[key]`, or None if there is no operation for such a key.
-
-    Raises:
-        IndexError: the key is out of bounds, or has too many entries.
-    """
+    """Return `a[key]`, or None if there is no operation for such a key."""
     array = a.array
     keys = key if isinstance(key, tuple) else (key,)
     if len(keys) == 1 and isinstance(keys[0], np.ndarray) and keys[0].dtype.kind in "iu" and array.ndim:
@@ -411,9 +388,9 @@ FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         **{getattr(np, name): _row(arg_extreme, name) for name in ("argmax", "argmin")},
         np.cumsum: _cumsum,
         np.reshape: reshape,
-        np.transpose: transpose,
-        np.swapaxes: lambda a, axis1, axis2: _reordered(a, np.swapaxes, axis1, axis2),
-        np.moveaxis: lambda a, source, destination: _reordered(a, np.moveaxis, source, destination),
+        np.transpose: lambda a, axes=None: reordered(a, np.transpose, axes),
+        np.swapaxes: lambda a, axis1, axis2: reordered(a, np.swapaxes, axis1, axis2),
+        np.moveaxis: lambda a, source, destination: reordered(a, np.moveaxis, source, destination),
         np.expand_dims: lambda a, axis: reshape(a, np.expand_dims(a.array, axis).shape),
         np.squeeze: lambda a, axis=None: reshape(a, np.squeeze(a.array, axis).shape),
         np.ravel: lambda a: reshape(a, -1),

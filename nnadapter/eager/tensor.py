@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from operator import attrgetter, methodcaller
 from typing import Any
@@ -128,7 +129,7 @@ class Tensor(TensorOperators):
 
     def transpose(self, *axes: Any) -> Tensor:
         """Return the axes in another order, reversed if none is given."""
-        return functions.transpose(self, axes[0] if len(axes) == 1 else axes or None)
+        return functions.reordered(self, np.transpose, axes[0] if len(axes) == 1 else axes or None)
 
     def squeeze(self, axis: Axes = None) -> Tensor:
         """Return it without axes of size 1: all of them, or those given."""
@@ -264,12 +265,7 @@ def _refuse_outs(outs: Sequence[Any]) -> None:
 
 
 def _write(output: Any, outs: Sequence[Any], casting: Any) -> Any:
-    """Copy results, one or a tuple, into the arrays given for them, and return those; a result stays where it is None.
-
-    Raises:
-        TypeError: an array's data type cannot hold its result under numpy's rule of casting.
-        ValueError: its dimensions cannot.
-    """
+    """Copy results, one or a tuple, into the arrays given for them; return those, and a result itself for None."""
     results = output if isinstance(output, tuple) else (output,)
     for result, out in zip(results, outs, strict=True):
         if out is not None:
@@ -302,8 +298,6 @@ _signature = cache(inspect.signature)
 
 def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Check that a row of the table has all of these parameters."""
-    try:
-        _signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
+    with suppress(TypeError):
+        return bool(_signature(function).bind(*args, **kwargs))
+    return False
