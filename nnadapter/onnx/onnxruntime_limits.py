@@ -24,7 +24,8 @@ def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
     import onnx
     from onnx import defs
 
-    domains = {"": defs.onnx_opset_version(), "ai.onnx.ml": _newest_of("ai.onnx.ml")}
+    learning = [schema.since_version for schema in defs.get_all_schemas() if schema.domain == "ai.onnx.ml"]
+    domains = {"": defs.onnx_opset_version(), "ai.onnx.ml": max(learning, default=1)}
     opsets = {
         domain: next((version for version in range(newest, 0, -1) if _loads({domain: version}, 8)), 1)
         for domain, newest in domains.items()
@@ -33,12 +34,6 @@ def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
         (version for version in range(onnx.IR_VERSION, 3, -1) if _loads({"": min(13, opsets[""])}, version)), 4
     )
     return opsets, ir_version
-
-
-def _newest_of(domain: str) -> int:
-    from onnx import defs
-
-    return max((schema.since_version for schema in defs.get_all_schemas() if schema.domain == domain), default=1)
 
 
 def _loads(opsets: Mapping[str, int], ir_version: int) -> bool:

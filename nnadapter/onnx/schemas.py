@@ -85,7 +85,6 @@ def add_schema(
     *,
     required: Sequence[str] = (),
     domain: str = MICROSOFT,
-    since_version: int = 1,
 ) -> None:
     """Say what the schema of an op is.
 
@@ -96,13 +95,12 @@ def add_schema(
         attributes: by name, the default, or the type of one that has none: int, float, str, or a list of these.
         required: attributes that every node states.
         domain: of the op.
-        since_version: of the schema.
     """
     stated = {name: value if _is_type(value) else type(value) for name, value in attributes.items()}
     _SCHEMAS[domain, op_type] = FurtherSchema(
         domain=domain,
         op_type=op_type,
-        since_version=since_version,
+        since_version=1,
         inputs=tuple(inputs.split()),
         outputs=tuple(outputs.split()),
         types={name: _ATTRIBUTE_TYPES[type_] for name, type_ in stated.items()},

@@ -184,11 +184,6 @@ class PlugIns(Generic[_Value]):
                 self._found = self._read()
             return self._found
 
-    @property
-    def is_read(self) -> bool:
-        """Whether somebody has asked."""
-        return self._found is not None
-
     def get(self, name: str) -> _Value | None:
         """Return what is brought under a name; None where nothing is, or where `problem_of` says what is wrong."""
         plug_in = self.all.get(name)

@@ -169,10 +169,6 @@ def fuse_hard_swish(editor: ModelEditor) -> None:
     apply_rules(editor, _HARD_SWISH_RULES)
 
 
-def _sixth(pattern: Pattern) -> Pattern:
-    return either(operation("DIV", pattern, constant(value=6)), operation("MUL", pattern, constant(value=1 / 6)))
-
-
 def _hard_activation(type_: str) -> Replacement:
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         x = match.operands["x"]
@@ -188,6 +184,9 @@ def _hard_activation(type_: str) -> Replacement:
 
 
 _HARD_SWISH_INPUT = operand("x", when=lambda matched: matched.type.dtype.is_floating)
+_SIXTH = either(
+    operation("DIV", _HARD_SWISH_INPUT, constant(value=6)), operation("MUL", _HARD_SWISH_INPUT, constant(value=1 / 6))
+)
 _CLIPPED = operation("CLIP", operation("ADD", _HARD_SWISH_INPUT, constant(value=3)), min=0.0, max=6.0)
 _HARD_SWISH_PRODUCT = operation("MUL", _HARD_SWISH_INPUT, _CLIPPED)
 _HARD_SWISH_RULES = (
@@ -195,7 +194,7 @@ _HARD_SWISH_RULES = (
         operation("MUL", _HARD_SWISH_INPUT, operation("HARD_SIGMOID", _HARD_SWISH_INPUT, name="inner")),
         _hard_activation("HARD_SWISH"),
     ),
-    RewriteRule(operation("MUL", _sixth(_HARD_SWISH_INPUT), _CLIPPED), _hard_activation("HARD_SWISH")),
+    RewriteRule(operation("MUL", _SIXTH, _CLIPPED), _hard_activation("HARD_SWISH")),
     RewriteRule(operation("DIV", _HARD_SWISH_PRODUCT, constant(value=6)), _hard_activation("HARD_SWISH")),
     RewriteRule(operation("MUL", _HARD_SWISH_PRODUCT, constant(value=1 / 6)), _hard_activation("HARD_SWISH")),
     RewriteRule(operation("DIV", _CLIPPED, constant(value=6)), _hard_activation("HARD_SIGMOID")),

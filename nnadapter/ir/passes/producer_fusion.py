@@ -191,9 +191,9 @@ FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
 """Operations whose output is filter times something plus bias."""
 
 
-def foldable(name: str, *more: str) -> OperationPattern:
-    """The pattern of such an operation, or one of `more`, with a constant filter; its name in the match is `name`."""
-    return operation((*FOLDABLE, *more), operand(f"{name} input"), constant(f"{name} filter"), name=name)
+def foldable(*more: str) -> OperationPattern:
+    """Return the pattern of such an operation, or one of `more`, with a constant filter: `host` in the match."""
+    return operation((*FOLDABLE, *more), operand("host input"), constant("host filter"), name="host")
 
 
 def channel_axis(host: Operation, output: OperandType) -> int:
@@ -331,7 +331,7 @@ def _times(value: Array, *, number: float) -> Array:
     return value * number
 
 
-_HOST, _CONSTANT = foldable("host", "BATCH_NORMALIZATION"), constant("constant")
+_HOST, _CONSTANT = foldable("BATCH_NORMALIZATION"), constant("constant")
 _SCALE_AND_BIAS_RULES = (
     RewriteRule(operation("MUL", _HOST, _CONSTANT), _fold_constant(None, None)),
     RewriteRule(operation("ADD", _HOST, _CONSTANT), _fold_constant(1, 1)),
@@ -411,6 +411,6 @@ def _broadcast_parameters(
 
 _STATISTICS = tuple(map(constant, ("scale", "bias", "mean", "variance")))
 _BATCH_NORMALIZATION_RULES = (
-    RewriteRule(operation("BATCH_NORMALIZATION", foldable("host"), *_STATISTICS), _into_host),
+    RewriteRule(operation("BATCH_NORMALIZATION", foldable(), *_STATISTICS), _into_host),
     RewriteRule(operation("BATCH_NORMALIZATION", operand("input"), *_STATISTICS), _apply_scale_and_shift),
 )
