@@ -23,6 +23,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     clip,
     computes,
     converted,
+    direct,
     gelu,
     moves,
     shared,
@@ -45,10 +46,7 @@ def _shift(x: Any, y: Any, direction: str) -> Any:
 FUNCTIONS = shared("BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_NOT") | {"BIT_SHIFT": _shift}
 
 
-@lowers(*FUNCTIONS, types=INTEGERS, layouts=LAYOUTS)
-def lower_bits(operation: NamedOperation) -> Computes:
-    """Bit by bit."""
-    return moves(operation, FUNCTIONS[operation.type])
+lower_bits = direct(FUNCTIONS, moves, types=INTEGERS, layouts=LAYOUTS)
 
 
 @lowers("BIT_CAST", types=HELD, layouts=LAYOUTS, limits="bytes that become bool are true unless 0")
@@ -142,22 +140,13 @@ FUSED = ("none", *ACTIVATIONS)
 """Activations that are applied to results."""
 
 
-@lowers(*FUNCTIONS_OF_FLOATS, types=(*ALL_FLOATS, *COMPUTED), results="bool", quantized=True, layouts=LAYOUTS)
-def lower_floats(operation: NamedOperation) -> Computes:
-    """Functions that are of floats alone."""
-    return computes(operation, FUNCTIONS_OF_FLOATS[operation.type])
-
-
-@lowers(*FUNCTIONS_OF_NUMBERS, types=ALL_NUMBERS, results="bool", fuse_codes=FUSED, quantized=True, layouts=LAYOUTS)
-def lower_numbers(operation: NamedOperation) -> Computes:
-    """Functions of any numbers."""
-    return computes(operation, FUNCTIONS_OF_NUMBERS[operation.type])
-
-
-@lowers(*_BOOLEANS.split(), types="bool", layouts=LAYOUTS)
-def lower_booleans(operation: NamedOperation) -> Computes:
-    """Functions of truth values."""
-    return moves(operation, SHARED[operation.type])
+lower_floats = direct(
+    FUNCTIONS_OF_FLOATS, computes, types=(*ALL_FLOATS, *COMPUTED), results="bool", quantized=True, layouts=LAYOUTS
+)
+lower_numbers = direct(
+    FUNCTIONS_OF_NUMBERS, computes, types=ALL_NUMBERS, results="bool", fuse_codes=FUSED, quantized=True, layouts=LAYOUTS
+)
+lower_booleans = direct(shared(_BOOLEANS), moves, types="bool", layouts=LAYOUTS)
 
 
 @lowers("EQUAL", "NOT_EQUAL", "WHERE", types=HELD, layouts=LAYOUTS)

@@ -22,6 +22,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     Function,
     channels_second,
     computes,
+    direct,
     moves,
 )
 from nnadapter.drivers.xla.lowerings.windows import with_bias
@@ -194,10 +195,7 @@ _SAMPLING_FUNCTIONS: Mapping[str, Function] = {
 }
 
 
-@lowers(*_SAMPLING_FUNCTIONS, types=ALL_FLOATS)
-def lower_sampling(operation: NamedOperation) -> Computes:
-    """At places that are computed."""
-    return computes(operation, _SAMPLING_FUNCTIONS[operation.type])
+lower_sampling = direct(_SAMPLING_FUNCTIONS, computes, types=ALL_FLOATS)
 
 
 def _counts(length: Any, bins: int, ratio: int) -> Any:
@@ -303,7 +301,4 @@ def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
 _REGION_FUNCTIONS: Mapping[str, Function] = {"ROI_ALIGN": _roi_align, "MAX_ROI_POOL": _max_roi_pool}
 
 
-@lowers(*_REGION_FUNCTIONS, types=ALL_FLOATS)
-def lower_regions(operation: NamedOperation) -> Computes:
-    """Regions brought to one size."""
-    return computes(operation, _REGION_FUNCTIONS[operation.type])
+lower_regions = direct(_REGION_FUNCTIONS, computes, types=ALL_FLOATS)

@@ -15,9 +15,10 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     ALL_NUMBERS,
     COMPUTED,
     HELD,
-    SHARED,
     computes,
+    direct,
     moves,
+    shared,
 )
 from nnadapter.ir.named_operation import NamedOperation
 
@@ -28,16 +29,10 @@ def fully_connected(x: Any, weight: Any, bias: Any = None) -> Any:
     return result if bias is None else result + bias
 
 
-@lowers("MAT_MUL", types=ALL_NUMBERS, fuse_codes=FUSED, quantized=True)
-def lower_mat_mul(operation: NamedOperation) -> Computes:
-    """Products of matrices of any numbers."""
-    return computes(operation, SHARED["MAT_MUL"])
-
-
-@lowers("FULLY_CONNECTED", types=(*ALL_FLOATS, *COMPUTED), fuse_codes=FUSED, quantized=True)
-def lower_fully_connected(operation: NamedOperation) -> Computes:
-    """Products with a weight."""
-    return computes(operation, fully_connected)
+lower_mat_mul = direct(shared("MAT_MUL"), computes, types=ALL_NUMBERS, fuse_codes=FUSED, quantized=True)
+lower_fully_connected = direct(
+    {"FULLY_CONNECTED": fully_connected}, computes, types=(*ALL_FLOATS, *COMPUTED), fuse_codes=FUSED, quantized=True
+)
 
 
 def _integers(packed: Any, bits: int) -> Any:
@@ -60,28 +55,10 @@ def _mat_mul_n_bits(
     return fully_connected(x, reals.reshape(len(weight), -1)[:, : x.shape[-1]].astype(x.dtype), bias)
 
 
-@lowers("MAT_MUL_N_BITS", types=(*ALL_FLOATS, "uint8"))
-def lower_mat_mul_n_bits(operation: NamedOperation) -> Computes:
-    """Products with a weight of few bits."""
-    return computes(operation, _mat_mul_n_bits)
-
-
-@lowers("EINSUM", types=ALL_NUMBERS)
-def lower_einsum(operation: NamedOperation) -> Computes:
-    """Sums of products by Einstein's notation."""
-    return computes(operation, lambda *inputs, equation: jnp.einsum(equation, *inputs))
-
-
-@lowers("DETERMINANT", types=ALL_FLOATS)
-def lower_determinant(operation: NamedOperation) -> Computes:
-    """Determinants of matrices."""
-    return computes(operation, SHARED["DETERMINANT"])
-
-
-@lowers("TRILU", types=HELD)
-def lower_triangle(operation: NamedOperation) -> Computes:
-    """The part of a matrix above or below a diagonal."""
-    return moves(operation, SHARED["TRILU"])
+lower_mat_mul_n_bits = direct({"MAT_MUL_N_BITS": _mat_mul_n_bits}, computes, types=(*ALL_FLOATS, "uint8"))
+lower_einsum = direct({"EINSUM": lambda *inputs, equation: jnp.einsum(equation, *inputs)}, computes, types=ALL_NUMBERS)
+lower_determinant = direct(shared("DETERMINANT"), computes, types=ALL_FLOATS)
+lower_triangle = direct(shared("TRILU"), moves, types=HELD)
 
 
 @lowers("EYE_LIKE", types=HELD)
@@ -112,13 +89,5 @@ def _stft(x: Any, window: Any = None, *, frame_step: int, frame_length: int, one
     return _dft(frames * factors[:, None], 2, frame_length, False, onesided)
 
 
-@lowers("DFT", types=ALL_FLOATS)
-def lower_fourier_transform(operation: NamedOperation) -> Computes:
-    """Of whole signals."""
-    return computes(operation, _dft)
-
-
-@lowers("STFT", types=ALL_FLOATS)
-def lower_short_time_fourier_transform(operation: NamedOperation) -> Computes:
-    """Of frames of signals."""
-    return computes(operation, _stft)
+lower_fourier_transform = direct({"DFT": _dft}, computes, types=ALL_FLOATS)
+lower_short_time_fourier_transform = direct({"STFT": _stft}, computes, types=ALL_FLOATS)

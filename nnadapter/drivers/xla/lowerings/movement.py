@@ -18,6 +18,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     MOVED,
     Function,
     computes,
+    direct,
     moves,
     shared,
 )
@@ -67,10 +68,7 @@ def lower_movement(operation: NamedOperation) -> Computes:
     return moves(operation, FUNCTIONS[operation.type])
 
 
-@lowers("SPLIT", types=MOVED, quantized=True, layouts=LAYOUTS)
-def lower_split(operation: NamedOperation) -> Computes:
-    """Parts along an axis."""
-    return moves(operation, _split)
+lower_split = direct({"SPLIT": _split}, moves, types=MOVED, quantized=True, layouts=LAYOUTS)
 
 
 @lowers("SLICE", types=MOVED, quantized=True, layouts=LAYOUTS)
@@ -172,31 +170,17 @@ def _reverse_sequence(x: Any, lengths: Any, batch_axis: int, time_axis: int) -> 
     return jnp.take_along_axis(x, jnp.broadcast_to(places, np.broadcast_shapes(places.shape, (1,) * x.ndim)), time_axis)
 
 
-@lowers("GATHER_ND", types=HELD)
-def lower_gather_nd(operation: NamedOperation) -> Computes:
-    """Elements, or parts, at positions of several axes."""
-    return moves(operation, _gather_nd)
+lower_gather_nd = direct({"GATHER_ND": _gather_nd}, moves, types=HELD)
 
 
 _SCATTERS: Mapping[str, Function] = {"SCATTER_ELEMENTS": _scatter_elements, "SCATTER_ND": _scatter_nd}
 
 
-@lowers(*_SCATTERS, types=HELD, limits="which of several updates of one element stays is the compiler's to say")
-def lower_scatter(operation: NamedOperation) -> Computes:
-    """Elements written over, added to, or compared with updates."""
-    return computes(operation, _SCATTERS[operation.type])
-
-
-@lowers("TENSOR_SCATTER", types=HELD)
-def lower_tensor_scatter(operation: NamedOperation) -> Computes:
-    """A cache with rows written into it."""
-    return moves(operation, _tensor_scatter)
-
-
-@lowers("REVERSE_SEQUENCE", types=HELD)
-def lower_reverse_sequence(operation: NamedOperation) -> Computes:
-    """The beginning of each sequence turned around."""
-    return moves(operation, _reverse_sequence)
+lower_scatter = direct(
+    _SCATTERS, computes, types=HELD, limits="which of several updates of one element stays is the compiler's to say"
+)
+lower_tensor_scatter = direct({"TENSOR_SCATTER": _tensor_scatter}, moves, types=HELD)
+lower_reverse_sequence = direct({"REVERSE_SEQUENCE": _reverse_sequence}, moves, types=HELD)
 
 
 @lowers("ONE_HOT", types=HELD, results=ALL_NUMBERS)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nnadapter.drivers.table_lowering import Computes
+from nnadapter.drivers.table_lowering import Computes, Lowers, lowers
 from nnadapter.drivers.xla.compilation import Pack, Packing
 from nnadapter.ir.definition.models import functions_over
 from nnadapter.ir.named_operation import NamedOperation
@@ -289,6 +289,21 @@ def moves(operation: NamedOperation, function: Function) -> Computes:
         return function(*inputs, **attributes)
 
     return compute
+
+
+def direct(functions: Mapping[str, Function], how: Callable[..., Computes], **limits: Any) -> Lowers:
+    """Return the lowering of operations that are each one function of their inputs and attributes.
+
+    Args:
+        functions: by operation.
+        how: `computes` or `moves`.
+        limits: see `lowers`.
+    """
+
+    def lower(operation: NamedOperation) -> Computes:
+        return how(operation, functions[operation.type])
+
+    return lowers(*functions, **limits)(lower)
 
 
 def channels_second(operation: NamedOperation, function: Function) -> Function:

@@ -18,6 +18,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     Function,
     channels_second,
     computes,
+    direct,
     shared,
 )
 from nnadapter.ir.definition.normalization import per_channel
@@ -59,10 +60,9 @@ def lower_reduction(operation: NamedOperation) -> Computes:
     return computes(operation, lambda x, axes, keepdims: function(x, tuple(axes), keepdims))
 
 
-@lowers("ARG_MAX", "ARG_MIN", types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
-def lower_place(operation: NamedOperation) -> Computes:
-    """Where along an axis the largest or smallest element is."""
-    return computes(operation, SHARED[operation.type])
+lower_place = direct(
+    shared("ARG_MAX ARG_MIN"), computes, types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS
+)
 
 
 def _running_sum(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
@@ -91,10 +91,7 @@ def _moved_on(x: Any, axis: int, first: int) -> Any:
 _RUNNING = {"CUM_SUM": _running_sum, "CUM_PROD": _running_product}
 
 
-@lowers(*_RUNNING, types=ALL_NUMBERS, layouts=LAYOUTS)
-def lower_running(operation: NamedOperation) -> Computes:
-    """Sums and products of all elements so far."""
-    return computes(operation, _RUNNING[operation.type])
+lower_running = direct(_RUNNING, computes, types=ALL_NUMBERS, layouts=LAYOUTS)
 
 
 def _top_k(x: Any, k: int, axis: int, largest: bool, sorted: bool) -> list[Any]:  # noqa: A002  the attributes' names
@@ -107,10 +104,7 @@ def _top_k(x: Any, k: int, axis: int, largest: bool, sorted: bool) -> list[Any]:
     return [jnp.take_along_axis(x, chosen, axis, mode="clip"), chosen]
 
 
-@lowers("TOP_K", types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
-def lower_top_k(operation: NamedOperation) -> Computes:
-    """The largest or smallest elements along an axis, in order, and where they are."""
-    return computes(operation, _top_k)
+lower_top_k = direct({"TOP_K": _top_k}, computes, types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
 
 
 def _local_response(x: Any, size: int, alpha: float, beta: float, bias: float) -> Any:
@@ -186,7 +180,4 @@ _FUNCTIONS: Mapping[str, Function] = {
 }
 
 
-@lowers(*_FUNCTIONS, types=ALL_FLOATS)
-def lower_losses(operation: NamedOperation) -> Computes:
-    """By the logarithm of the share of each label."""
-    return computes(operation, _FUNCTIONS[operation.type])
+lower_losses = direct(_FUNCTIONS, computes, types=ALL_FLOATS)

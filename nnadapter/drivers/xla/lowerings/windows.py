@@ -20,6 +20,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     Function,
     channels_second,
     computes,
+    direct,
     moves,
     widened,
 )
@@ -159,10 +160,7 @@ def lower_transposed_convolution(operation: NamedOperation) -> Computes:
     return computes(operation, channels_second(operation, _transposed_convolution))
 
 
-@lowers("CONV_3D_TRANSPOSE", types=ALL_FLOATS)
-def lower_transposed_volume_convolution(operation: NamedOperation) -> Computes:
-    """Transposed convolutions of volumes."""
-    return computes(operation, _transposed_convolution)
+lower_transposed_volume_convolution = direct({"CONV_3D_TRANSPOSE": _transposed_convolution}, computes, types=ALL_FLOATS)
 
 
 class _Windows:
