@@ -10,16 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnadapter.converters.context import (
-    ConversionContext,
-)
-from nnadapter.converters.registry import converter
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.symbolic_numbers import symbolic_max
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
-from partition.graph import Reason
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 """What the attribute `auto_pad` may say."""

@@ -17,13 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nnadapter.converters.context import ConversionContext, normalize_axis
-from nnadapter.converters.registry import converter, exporter
+from nnadapter.converters.context import normalize_axis
+from nnadapter.converters.registry import ConversionContext, OnnxNode, converter, exporter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.schema import Attribute, AttributeKind, AttributeValue
-from nnadapter.onnx.model import OnnxNode
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

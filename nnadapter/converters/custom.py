@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.registry import exporter
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, exporter
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import schema_defaults
-from partition.graph import Reason, Unsupported
+from partition.graph import Unsupported
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import (
-    ConversionContext,
-)
-from nnadapter.converters.registry import Converter, converter, exporter
+from nnadapter.converters.registry import ConversionContext, Converter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.operand_checks import integer_range
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

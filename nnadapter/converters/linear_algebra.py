@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import (
-    ConversionContext,
-    constant_integers,
-)
-from nnadapter.converters.registry import converter, exporter
+from nnadapter.converters.context import constant_integers
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import DataType
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -14,18 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.quantization import reshaped
 from nnadapter.converters.quantized_groups import Group, convert_quantized_group, find_groups
-from nnadapter.converters.registry import converter, is_builtin, lookup
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, is_builtin, lookup
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array
 from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.onnx.body import Body, body_of, function_ops
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT
-from partition.graph import ITEMSIZE_OF_DTYPE, Reason, Value
+from partition.graph import ITEMSIZE_OF_DTYPE, Value
 
 _GROUP_INDICES = 4
 

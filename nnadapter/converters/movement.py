@@ -15,20 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import (
-    ConversionContext,
-    constant_integers,
-    normalize_axes,
-    normalize_axis,
-    required_integers,
-)
-from nnadapter.converters.registry import converter, exporter
+from nnadapter.converters.context import constant_integers, normalize_axes, normalize_axis, required_integers
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.symbolic_numbers import size_hint, symbolic_max
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

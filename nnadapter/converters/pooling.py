@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from nnadapter.converters.context import (
-    ConversionContext,
-    constant_integers,
-    required_integers,
-)
+from nnadapter.converters.context import constant_integers, required_integers
 from nnadapter.converters.convolution import (
     Windows,
     add_on_picture,
@@ -20,11 +16,8 @@ from nnadapter.converters.convolution import (
     resolve_pads,
     spatial_sizes,
 )
-from nnadapter.converters.registry import converter, exporter
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

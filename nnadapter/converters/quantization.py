@@ -20,20 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import (
-    ConversionContext,
-    Dequantized,
-)
-from nnadapter.converters.registry import converter, exporter
+from nnadapter.converters.context import Dequantized
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import INTEGER, Array, DataType, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

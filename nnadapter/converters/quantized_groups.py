@@ -6,15 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isclose
 
-from nnadapter.converters.context import ConversionContext, QuantizedNode
+from nnadapter.converters.context import QuantizedNode
 from nnadapter.converters.quantization import add_storage_cast, as_quantized, bias_quantization, quantized_type
-from nnadapter.converters.registry import lookup
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, lookup
 from nnadapter.ir.operand import DataType, QuantizedType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT
-from partition.graph import Reason
 
 
 def _types(text: str) -> frozenset[str]:

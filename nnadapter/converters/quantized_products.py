@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convolution import kernel_of, read_windows, resolve_pads, spatial_sizes
 from nnadapter.converters.quantization import (
     add_quantized_convolution,
@@ -23,12 +22,9 @@ from nnadapter.converters.quantization import (
     parameters,
     reshaped,
 )
-from nnadapter.converters.registry import converter
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter
 from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
-from partition.graph import Reason
 
 _ONE: Array = np.array(1, np.float32)
 

@@ -6,17 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nnadapter.converters.context import (
-    ConversionContext,
-)
-from nnadapter.converters.registry import converter, exporter
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, PARAMETERS
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.converters.context import (
-    ConversionContext,
-    constant_integers,
-    normalize_axes,
-    normalize_axis,
-    required_integers,
-)
-from nnadapter.converters.registry import converter, exporter
+from nnadapter.converters.context import constant_integers, normalize_axes, normalize_axis, required_integers
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -18,11 +18,15 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.ir.operations import BROUGHT as OPERATIONS
 from nnadapter.onnx.external_converters import EXTERNAL_CONVERTERS, GROUP, ONNX_DOMAIN, external_name, key_of
 from nnadapter.onnx.model import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import MICROSOFT, is_further
 from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter
+
+__all__ = ["ConversionContext", "Converter", "Exporter", "OnnxNode", "Reason", "Refusal", "converter", "exporter"]
+"""What families of ops are written with."""
 
 _CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, and the adapter IR holds dense tensors alone"
 _STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, and the adapter IR holds numbers and booleans alone"

@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nnadapter.converters.context import (
-    ConversionContext,
-    constant_integers,
-    normalize_axes,
-    required_integers,
-)
+from nnadapter.converters.context import constant_integers, normalize_axes, required_integers
 from nnadapter.converters.convolution import read_windows
-from nnadapter.converters.registry import converter, exporter
+from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.size_arithmetic import quotient_of_sizes, scaled_size
 from nnadapter.ir.symbolic_numbers import apply_function
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

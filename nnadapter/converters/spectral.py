@@ -13,20 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnadapter import limits
-from nnadapter.converters.context import (
-    ConversionContext,
-    constant_integers,
-    normalize_axis,
-    required_integers,
-)
+from nnadapter.converters.context import constant_integers, normalize_axis, required_integers
 from nnadapter.converters.movement import add_result
-from nnadapter.converters.registry import Converter, converter, exporter
+from nnadapter.converters.registry import ConversionContext, Converter, OnnxNode, Reason, Refusal, converter, exporter
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
-from partition.graph import Reason
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

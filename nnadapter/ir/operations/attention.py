@@ -7,14 +7,12 @@ E.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
-from nnadapter.ir.operations.row import Row, check_at_least, check_broadcasts_to, check_dimensions, check_vector
-from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.row import Row, check_at_least, check_broadcasts_to, check_dimensions, check_vector, family
 
-row = partial(any_row, cost="matrix")
+row = family(cost="matrix")
 
 
 def _attention(

@@ -6,16 +6,14 @@ Volumes [N, C, D, H, W] have no other layout; triples are (deep, down, across).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
-from nnadapter.ir.operations.row import Row, check_at_least, check_dimensions, check_onnx_order, check_vector
-from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.row import Row, check_at_least, check_dimensions, check_onnx_order, check_vector, family
 from nnadapter.ir.operations.windows import AXES, FUSED, fusable, fused, image_like, image_size, moves, window_count
 
-row = partial(any_row, cost="convolution")
+row = family(cost="convolution")
 Ints = Sequence[int]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
@@ -18,14 +17,14 @@ from nnadapter.ir.operations.row import (
     as_first,
     broadcast,
     check_broadcasts_to,
+    family,
     layout_of,
     like,
     read_table,
 )
-from nnadapter.ir.operations.row import row as any_row
 from nnadapter.ir.operations.windows import FUSED, fusable, fused
 
-row = partial(any_row, cost="elementwise")
+row = family(cost="elementwise")
 
 
 def _broadcast(*types: OperandType, dtype: DataType | None = None, **attributes: object) -> OperandType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
@@ -14,12 +13,12 @@ from nnadapter.ir.operations.row import (
     check_indices,
     check_length,
     check_vector,
+    family,
     like,
 )
-from nnadapter.ir.operations.row import row as any_row
 from nnadapter.ir.symbolic_numbers import symbolic_max, symbolic_min
 
-row = partial(any_row, cost="movement")
+row = family(cost="movement")
 Ints = Sequence[int]
 
 

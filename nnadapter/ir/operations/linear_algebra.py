@@ -6,7 +6,6 @@ Fourier transforms have complex numbers in a last axis of 2, real ones in a last
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 from nnadapter.errors import InvalidModelError
@@ -21,11 +20,11 @@ from nnadapter.ir.operations.row import (
     check_axis,
     check_dimensions,
     check_vector,
+    family,
 )
-from nnadapter.ir.operations.row import row as any_row
 from nnadapter.ir.operations.windows import FUSED, fusable, fused
 
-row = partial(any_row, cost="matrix")
+row = family(cost="matrix")
 PACKED_BITS = (2, 4, 8)
 """Bits of an integer of which several may lie in a byte, none in two."""
 

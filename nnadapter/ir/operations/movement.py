@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, OperandType
-from nnadapter.ir.operations.row import Row, broadcast, check_at_least, check_axis, check_length, like
-from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.row import Row, broadcast, check_at_least, check_axis, check_length, family, like
 from nnadapter.ir.operations.windows import image_like, image_size
 
-row = partial(any_row, cost="movement", quantization="moves")
+row = family(cost="movement", quantization="moves")
 
 
 def _reshape(first: OperandType, shape: tuple[int, ...]) -> OperandType:

@@ -9,7 +9,6 @@ the steps of their formulas, with mean, centering, square, sum, scale and shift 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
@@ -21,13 +20,13 @@ from nnadapter.ir.operations.row import (
     check_axis,
     check_broadcasts_to,
     check_vector,
+    family,
     like,
     per_input,
 )
-from nnadapter.ir.operations.row import row as any_row
 from nnadapter.ir.operations.windows import channel_axis
 
-row = partial(any_row, cost="normalization")
+row = family(cost="normalization")
 
 
 def _per_channel(first: OperandType, *parameters: OperandType, epsilon: float) -> OperandType:

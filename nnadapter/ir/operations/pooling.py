@@ -7,13 +7,11 @@ value per spatial axis.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.ir.operations.row import Row, Rule, check_at_least, check_length, check_onnx_order, per_input
-from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.row import Row, Rule, check_at_least, check_length, check_onnx_order, family, per_input
 from nnadapter.ir.operations.windows import (
     AXES,
     IMAGES,
@@ -24,7 +22,7 @@ from nnadapter.ir.operations.windows import (
     window_count_ceil,
 )
 
-row = partial(any_row, cost="reduction")
+row = family(cost="reduction")
 Ints = Sequence[int]
 
 

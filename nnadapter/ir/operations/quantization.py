@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from math import isclose
 
 from nnadapter.errors import InvalidModelError
@@ -29,11 +28,10 @@ from nnadapter.ir.operations.normalization import ROWS as NORMALIZATION
 from nnadapter.ir.operations.pooling import ROWS as POOLING
 from nnadapter.ir.operations.reduction import ROWS as REDUCTION
 from nnadapter.ir.operations.resampling import ROWS as RESAMPLING
-from nnadapter.ir.operations.row import Row, Types, as_first, like
-from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.row import Row, Types, as_first, family, like
 from nnadapter.ir.schema import Attributes, QuantizationRule, ShapeRule
 
-row = partial(any_row, cost="elementwise")
+row = family(cost="elementwise")
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
 """Data types of operands that are computed with; all integer types can be quantized and dequantized."""

@@ -11,8 +11,7 @@ from typing import Any
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
-from nnadapter.ir.operations.row import Row, read_table
-from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.row import Row, family, read_table
 from nnadapter.ir.schema import Attributes
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -35,7 +34,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 """The functions that gates may have, and which of `activation_alpha` and `activation_beta` they read."""
 
 _DIRECTIONS: Mapping[str, int] = {"forward": 1, "reverse": 1, "bidirectional": 2}
-row = partial(any_row, cost="recurrent")
+row = family(cost="recurrent")
 
 
 def _rule(

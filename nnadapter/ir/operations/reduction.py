@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.ir.operations.row import Row, along_axis, check_axes, check_axis, like, per_input
-from nnadapter.ir.operations.row import row as any_row
+from nnadapter.ir.operations.row import Row, along_axis, check_axes, check_axis, family, like, per_input
 
-row = partial(any_row, cost="reduction")
+row = family(cost="reduction")
 
 
 def _without(type_: OperandType, axes: Sequence[int], keepdims: bool, dtype: DataType) -> OperandType:

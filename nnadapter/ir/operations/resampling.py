@@ -7,7 +7,6 @@ layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 from nnadapter.errors import InvalidModelError
@@ -19,11 +18,11 @@ from nnadapter.ir.operations.row import (
     check_length,
     check_onnx_order,
     check_vector,
+    family,
     like,
 )
-from nnadapter.ir.operations.row import row as any_row
 
-row = partial(any_row, cost="movement")
+row = family(cost="movement")
 
 _ROUNDING = 1e-3
 """Tolerance for scales that were computed in float32."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, zip_longest
 from typing import cast
 
@@ -105,6 +105,11 @@ def row(
         cost=cost,
         quantization=quantization,
     )
+
+
+def family(cost: str, quantization: str = "") -> Callable[..., Row]:
+    """Return `row` with the columns that most rows of a family have."""
+    return partial(row, cost=cost, quantization=quantization)
 
 
 def read_table(text: str) -> list[list[str]]:
