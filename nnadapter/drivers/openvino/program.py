@@ -71,12 +71,17 @@ class Footprint(NamedTuple):
         return copied_bytes + self.constant_bytes + working + _BYTES_PER_NODE * self.nodes
 
 
+def _runtime_operations(compiled: Any) -> Sequence[Any]:
+    """Return the operations that a compiled model runs, in order; none if the device does not have its graph."""
+    with suppress(Exception):
+        operations: Sequence[Any] = compiled.get_runtime_model().get_ordered_ops()
+        return operations
+    return ()
+
+
 def footprint_of(compiled: Any) -> Footprint:
-    """Return the footprint of one of the engine's compiled models; an empty one where it does not tell its graph."""
-    try:
-        operations = compiled.get_runtime_model().get_ordered_ops()
-    except Exception:  # noqa: BLE001  not every device of the engine has one
-        return Footprint(0, 0, 0)
+    """Return the footprint of one of the engine's compiled models; an empty one without its graph."""
+    operations = _runtime_operations(compiled)
     input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
     allocations: dict[str, tuple[int, int]] = {}
@@ -124,11 +129,7 @@ def turns_by_narrow_tables(compiled: Any) -> bool:
     What it writes does not say how wide they are: read again, the program looks behind their end. Seen with OpenVINO
     2026.4. Tables of that width that are for half of the features cannot be told from these, and are right.
     """
-    try:
-        operations = compiled.get_runtime_model().get_ordered_ops()
-    except Exception:  # noqa: BLE001  not every device of the engine has one
-        return False
-    return any(map(_has_narrow_tables, operations))
+    return any(map(_has_narrow_tables, _runtime_operations(compiled)))
 
 
 def _has_narrow_tables(operation: Any) -> bool:
@@ -324,10 +325,9 @@ class OpenvinoExecution(Execution):
     def _may_stop(self) -> bool:
         """Whether all sizes are known before a run; looked up when a run is to stop, which takes some milliseconds."""
         if self._knows_sizes is None:
-            self._knows_sizes = False  # where the engine does not tell its graph
-            with suppress(Exception):
-                nodes = self._request.get_compiled_model().get_runtime_model().get_ops()
-                self._knows_sizes = all(node.get_rt_info()["layerType"].astype(str) not in _COUNTING for node in nodes)
+            nodes = _runtime_operations(self._request.get_compiled_model())
+            kinds = {str(node.get_rt_info()["layerType"].astype(str)) for node in nodes}
+            self._knows_sizes = bool(kinds) and kinds.isdisjoint(_COUNTING)
         return self._knows_sizes
 
     def _computed(
