@@ -101,7 +101,7 @@ def read(model: onnx.ModelProto) -> Any:
     if large:
         _fill(engine_model, large)
     apply_workarounds(engine_model, {node.op_type for node in model.graph.node})
-    return _kept_apart(engine_model)
+    return engine_model
 
 
 def copied_bytes(model: onnx.ModelProto) -> int:
@@ -111,21 +111,6 @@ def copied_bytes(model: onnx.ModelProto) -> int:
 
 def _is_shared(tensor: onnx.TensorProto) -> bool:
     return tensor.data_type in _SHARED_TYPES and bytes_of(tensor) >= _LARGE_BYTES
-
-
-def _kept_apart(model: Any) -> Any:
-    """Put a step between inputs and the outputs that are nothing else than they.
-
-    The engine lets both share one tensor, so that one set for the output takes the input's place, and whatever reads
-    the input computes with what happened to lie there.
-    """
-    operators = module().opset13
-    for result in model.get_results():
-        source = result.input_value(0)
-        if source.get_node().get_type_name() == "Parameter":
-            order = np.arange(source.get_partial_shape().rank.get_length())
-            result.input(0).replace_source_output(operators.transpose(source, order).output(0))
-    return model
 
 
 def _fill(model: Any, tensors: Mapping[str, onnx.TensorProto]) -> None:

@@ -12,6 +12,7 @@ from nnadapter.drivers.openvino.engine import module
 from nnadapter.drivers.openvino.graph import (
     insert,
     is_constant,
+    kind_of,
     part,
     parted,
     replace,
@@ -234,3 +235,11 @@ def _meets_constants(operator: Any) -> bool:
 def _is_known(value: Any) -> bool:
     sources = value.get_node().input_values()
     return is_constant(value) or (bool(sources) and all(map(_is_known, sources)))
+
+
+def keep_input_apart(result: Any) -> None:
+    """Put a Transpose that changes nothing between an input and an output."""
+    source = result.input_value(0)
+    if kind_of(source) == "Parameter":
+        order = np.arange(source.get_partial_shape().rank.get_length())
+        result.input(0).replace_source_output(module().opset13.transpose(source, order).output(0))

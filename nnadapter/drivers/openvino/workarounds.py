@@ -36,6 +36,7 @@ from nnadapter.drivers.openvino.fusion_workarounds import (
 from nnadapter.drivers.openvino.graph import Operators
 from nnadapter.drivers.openvino.layout_workarounds import (
     keep_gather,
+    keep_input_apart,
     keep_parts,
     leave_out_opposite_order,
     part_scores,
@@ -67,8 +68,10 @@ class Workaround:
     defect: str
     """The form, and what the engine computes."""
     action: str
-    apply: Callable[..., str | None]
+    apply: Callable[..., str | None] | None = None
     """Changes one operator; or a list of operators, without `kinds`. It may return a note for the report."""
+    function: str = ""
+    """The function elsewhere that does what is done, without `apply`; in words, module and name."""
     kinds: frozenset[str] = frozenset()
     """Types of the engine's operators that are changed."""
     ops: frozenset[str] = frozenset()
@@ -84,6 +87,8 @@ class Workaround:
 
     def run(self, operators: Operators) -> str | None:
         """Change the operators that need it, and return a note for the report, if there is one."""
+        if self.apply is None:
+            return None
         if not self.kinds:
             return self.apply(operators)
         for kind, operator in operators:
@@ -338,6 +343,46 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         defect="Elementwise operators in a row become one kernel, whose compile time is cubic in their number.",
         action="An opaque step follows every hundredth of them.",
         apply=divide_chains,
+    ),
+    Workaround(
+        name="inputs as outputs",
+        defect="An input that is an output shares a tensor with it: memory set for the output becomes that of "
+        "the input.",
+        action="A Transpose that changes nothing stands between the two.",
+        apply=keep_input_apart,
+        kinds=_kinds("Result"),
+    ),
+    Workaround(
+        name="axes as an attribute",
+        defect="ReduceL1, ReduceLogSum and ReduceLogSumExp of opsets 13 to 17 reduce all dimensions: the reader looks "
+        "for the axes among the inputs.",
+        action="The axes become an input.",
+        function="compiler.with_axes_as_input",
+    ),
+    Workaround(
+        name="recurrent programs read again",
+        defect="LSTM, GRU and RNN mix the sequences of a batch up after `export_model` and `import_model`.",
+        action="Such a program is not serialized.",
+        function="compiler.is_read_as_written",
+    ),
+    Workaround(
+        name="rotary embeddings read again",
+        defect="After `export_model` and `import_model` tables half as wide as what is rotated are read beyond "
+        "their end.",
+        action="Such a program is not serialized.",
+        function="program.turns_by_narrow_tables",
+    ),
+    Workaround(
+        name="runs after a failed one",
+        defect="After a run with dynamic shapes has failed, results at other sizes are wrong, or the process ends.",
+        action="The program is exported and imported again.",
+        function="program.RecoverableModel",
+    ),
+    Workaround(
+        name="stopped runs",
+        defect="Results after a cancelled run are wrong, or of another shape, with dynamic or data-dependent shapes.",
+        action="Only a run of static shapes is cancelled.",
+        function="program.OpenvinoExecution.compute_within",
     ),
 )
 """In the order in which they are applied."""
