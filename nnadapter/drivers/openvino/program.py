@@ -325,9 +325,11 @@ class OpenvinoExecution(Execution):
     def _may_stop(self) -> bool:
         """Whether all sizes are known before a run; looked up when a run is to stop, which takes some milliseconds."""
         if self._knows_sizes is None:
-            nodes = _runtime_operations(self._request.get_compiled_model())
-            kinds = {str(node.get_rt_info()["layerType"].astype(str)) for node in nodes}
-            self._knows_sizes = bool(kinds) and kinds.isdisjoint(_COUNTING)
+            self._knows_sizes = False  # for devices that do not have their graph
+            with suppress(Exception):
+                nodes = _runtime_operations(self._request.get_compiled_model())
+                kinds = {str(node.get_rt_info()["layerType"].astype(str)) for node in nodes}
+                self._knows_sizes = bool(kinds) and kinds.isdisjoint(_COUNTING)
         return self._knows_sizes
 
     def _computed(
