@@ -21,15 +21,7 @@ _HALF_PRECISION_GAIN = 2.0
 def simulated_profile(
     *, peak_gflops: float, bandwidth_gbs: float, launch_us: float, transfer_gbs: float, half_precision: bool
 ) -> Profile:
-    """Return the limits of the simulated hardware, an accelerator behind a slow bus.
-
-    Args:
-        peak_gflops: 1e9 floating-point operations per second, in float32; float16 is twice as fast.
-        bandwidth_gbs: 1e9 bytes per second of its own memory.
-        launch_us: microseconds per segment.
-        transfer_gbs: 1e9 bytes per second between host and device.
-        half_precision: the device computes in float16.
-    """
+    """Return the limits of the simulated hardware, an accelerator behind a slow bus; see the options."""
     return Profile(
         peak_flops=peak_gflops * 1e9 * (_HALF_PRECISION_GAIN if half_precision else 1.0),
         bandwidth=bandwidth_gbs * 1e9,

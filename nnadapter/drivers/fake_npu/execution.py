@@ -118,13 +118,7 @@ def _unbound() -> None:
 
 
 class InstructionEvents:
-    """Trace events of the instructions of one program.
-
-    Args:
-        trace: takes them.
-        lane: the device's.
-        graph: the program's.
-    """
+    """Trace events of the instructions of one program, in the lane of the device."""
 
     def __init__(self, trace: Trace, lane: str, graph: NpuGraph) -> None:
         self._trace, self._lane = trace, lane
@@ -162,11 +156,8 @@ class FakeNpuExecution(Execution):
         threads: int,
         events: InstructionEvents | None = None,
     ) -> None:
-        self._binding = binding
-        self._arenas = arenas
-        self._device_memory = device_memory
-        self._threads = threads
-        self._events = events
+        self._binding, self._arenas, self._device_memory = binding, arenas, device_memory
+        self._threads, self._events = threads, events
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.compute_within(inputs, UNLIMITED)

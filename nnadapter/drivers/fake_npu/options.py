@@ -1,25 +1,24 @@
-"""The options of a context, and what a person's names of operations stand for."""
+"""The options of a context, and names of operations in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nnadapter.drivers.capability import Option, OptionValues, Profile
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.errors import InvalidOptionError
 
 DEFAULT_MEMORY_BYTES = 4 << 30
-"""What a context has unless its option memory_bytes says otherwise."""
-
-
-def _limit(name: str, default: float, minimum: float, meaning: str) -> Option:
-    """Of the simulated hardware."""
-    text = f"Of the simulated hardware: {meaning}"
-    return Option(name=name, default=default, minimum=minimum, help=text, affects_speed=False)
-
+_HARDWARE: Mapping[str, tuple[float, float, str]] = {
+    "peak_gflops": (1000.0, 0.001, "1e9 floating-point operations per second, twice as many with float16."),
+    "bandwidth_gbs": (30.0, 0.001, "1e9 bytes per second of its own memory."),
+    "launch_us": (100.0, 0.0, "microseconds to start a segment."),
+    "transfer_gbs": (5.0, 0.001, "1e9 bytes per second between host and device."),
+}
+"""Limits of the simulated hardware: default, minimum and meaning."""
 
 OPTIONS = (
     Option(
@@ -66,15 +65,19 @@ OPTIONS = (
         choices=("real", "simulated"),
         help="With simulated, the device's time is that of the hardware it stands for, in costs and in reports.",
     ),
-    _limit("peak_gflops", 1000.0, 0.001, "1e9 floating-point operations per second, twice as many with float16."),
-    _limit("bandwidth_gbs", 30.0, 0.001, "1e9 bytes per second of its own memory."),
-    _limit("launch_us", 100.0, 0.0, "microseconds to start a segment."),
-    _limit("transfer_gbs", 5.0, 0.001, "1e9 bytes per second between host and device."),
+    *(
+        Option(
+            name=name,
+            default=default,
+            minimum=minimum,
+            help=f"Of the simulated hardware: {meaning}",
+            affects_speed=False,
+        )
+        for name, (default, minimum, meaning) in _HARDWARE.items()
+    ),
 )
 """The table that the host validates against."""
 
-
-_LIMITS = ("peak_gflops", "bandwidth_gbs", "launch_us", "transfer_gbs")
 _ONNX_NAMES = {
     "CausalConvWithState": "CAUSAL_CONV",
     "Dropout": "ASSIGN",
@@ -88,7 +91,7 @@ _ONNX_NAMES = {
     "Squeeze": "RESHAPE",
     "Unsqueeze": "RESHAPE",
 }
-"""ONNX op types that are called otherwise in the adapter IR. What else becomes the same is off as well."""
+"""ONNX op types with another name in the adapter IR. Others that become the same are off as well."""
 
 
 class FakeNpuOptions(NamedTuple):
@@ -105,59 +108,37 @@ class FakeNpuOptions(NamedTuple):
     """Of the simulated hardware; None with the real clock."""
 
 
-def read_options(values: OptionValues) -> FakeNpuOptions:
+def read_options(options: OptionValues) -> FakeNpuOptions:
     """Return the options of a context.
 
     Raises:
         InvalidOptionError: `switched_off` names an operation that the device does not have, or the folder of
             `dump_passes` cannot be made, or a limit of the simulated hardware is not finite.
     """
-    names, memory_bytes, threads = values["switched_off"], values["memory_bytes"], values["threads"]
-    assert isinstance(names, tuple), "the host validates options against the table"
-    return FakeNpuOptions(
-        switched_off=operations_named(names),
-        memory_bytes=int(memory_bytes),  # type: ignore[arg-type]
-        arithmetic=Arithmetic(half_precision=_is_half(values)),
-        threads=int(threads),  # type: ignore[arg-type]
-        dump_passes=_folder(str(values["dump_passes"])),
-        check_passes=bool(values["check_passes"]),
-        profile=_simulated(values),
-    )
-
-
-def _is_half(values: OptionValues) -> bool:
-    return values["precision"] == "float16"
-
-
-def _simulated(values: OptionValues) -> Profile | None:
-    if values["clock"] != "simulated":
-        return None
-    from nnadapter.drivers.fake_npu.clock import simulated_profile  # few sessions simulate
-
-    limits = {name: float(values[name]) for name in _LIMITS}  # type: ignore[arg-type]
-    wrong = next((name for name, limit in limits.items() if not isfinite(limit)), None)
-    if wrong is not None:
-        raise InvalidOptionError(f"option {wrong!r} of device 'fake_npu' is {limits[wrong]}, expected a finite number")
-    return simulated_profile(**limits, half_precision=_is_half(values))
-
-
-def _folder(name: str) -> str:
-    """The folder, made now, so that a wrong one is known before anything is compiled."""
+    values: Mapping[str, Any] = options
+    folder, is_half, profile = values["dump_passes"], values["precision"] == "float16", None
+    switched_off = operations_named(values["switched_off"])
     try:
-        if name:
-            Path(name).mkdir(parents=True, exist_ok=True)
+        if folder:  # now, so that an error comes before anything is compiled
+            Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidOptionError(f"option dump_passes names {name!r}, which cannot be a folder: {error}") from error
-    return name
+        raise InvalidOptionError(f"option dump_passes names {folder!r}, which cannot be a folder: {error}") from error
+    if values["clock"] == "simulated":
+        from nnadapter.drivers.fake_npu.clock import simulated_profile  # few sessions simulate
+
+        for name in _HARDWARE:
+            if not isfinite(values[name]):
+                text = f"option {name!r} of device 'fake_npu' is {float(values[name])}, expected a finite number"
+                raise InvalidOptionError(text)
+        profile = simulated_profile(**{name: float(values[name]) for name in _HARDWARE}, half_precision=is_half)
+    arithmetic, (memory, threads) = Arithmetic(is_half), (int(values["memory_bytes"]), int(values["threads"]))
+    return FakeNpuOptions(switched_off, memory, arithmetic, threads, folder, bool(values["check_passes"]), profile)
 
 
 def operations_named(names: Iterable[str]) -> frozenset[str]:
-    """Return the IR types that the names stand for.
+    """Return the IR types that names stand for; raise InvalidOptionError for unknown names.
 
     Case and underscores do not matter; the name of a family, such as Resize or Conv, means all of it.
-
-    Raises:
-        InvalidOptionError: a name stands for none.
     """
     if not names:
         return frozenset()
@@ -175,8 +156,8 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
 
 
 def _types_by_key() -> Mapping[str, list[str]]:
-    """Keys without underscores, in lower case: of every type, and of its family, which has no `_2D`, `_LINEAR`, …."""
-    from nnadapter.drivers.fake_npu.operations import OPERATIONS  # few people switch operations off
+    """Map the lower-case names of types and of their families, without underscores, to types."""
+    from nnadapter.drivers.fake_npu.operations import OPERATIONS  # few sessions switch operations off
 
     types_by_key: dict[str, list[str]] = {}
     for type_ in OPERATIONS:

@@ -6,6 +6,7 @@ Sizes: batch B, query heads H = G * R, heads of keys and values G, queries S, ke
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,84 +22,55 @@ Sizes = tuple[int, int, int, int, int]
 """B, G, R, S and T."""
 
 
-def attention(
-    out: Array,
-    shown: Array | None = None,
-    *,
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None = None,
-    lengths: Array | None = None,
-    scale: float,
-    softcap: float,
-    is_causal: bool,
-    offset: int,
-    left_window: int,
-    right_window: int,
-    scores: str,
-    without_keys: str,
-) -> None:
-    """Mix values by the softmax of the products of queries and keys, some heads at a time.
+def _attention(out: Array, *shown: Array, query: Array, key: Array, value: Array, **parameters: Any) -> None:
+    """Mix values [B, G, T, E] by the softmax of the products of queries [B, H, S, D] and keys [B, G, T, D].
 
-    Args:
-        out: [B, H, S, E].
-        shown: scores after the stage that `scores` names, [B, H, S, T].
-        query: [B, H, S, D].
-        key: [B, G, T, D].
-        value: [B, G, T, E].
-        mask: [.., S, T], added to scores, or false for forbidden keys.
-        lengths: numbers of valid keys, [B].
-        scale: factor of the products.
-        softcap: limit of scores; 0 for none.
-        is_causal: forbids keys after a query.
-        offset: position of the first query.
-        left_window: keys allowed before a query; negative for all.
-        right_window: keys allowed after a query; negative for all.
-        scores: `none`, `product`, `capped`, `masked` or `softmax`.
-        without_keys: `nan` or `zero`, the result of a query without allowed keys.
+    `shown` gets the scores after the stage that the parameter `scores` names. Some heads are computed at a time.
     """
     (batch, heads, queries, _), (groups, keys) = query.shape, key.shape[1:3]
     sizes = batch, groups, heads // groups, queries, keys
-    windows = is_causal, left_window, right_window
-    hidden = _hidden_keys(sizes, offset, windows, lengths)
-    addition = None
-    if mask is not None:
-        full = np.broadcast_to(mask, (batch, heads, queries, keys)).reshape(sizes)
-        if mask.dtype == bool:
-            hidden = [*hidden, ~full]
-        else:
-            addition = full
-
-    def show(stage: str) -> None:
-        if shown is not None and stage == scores:
-            np.copyto(shown.reshape(sizes)[block], by_query)
-
+    mask, softcap = parameters.pop("mask", None), parameters["softcap"]
+    mask = None if mask is None else np.broadcast_to(mask, (batch, heads, queries, keys)).reshape(sizes)
+    hidden = _hidden_keys(sizes, mask, **parameters)
     rows = (batch, groups, sizes[2] * queries, -1)
     query, result = query.reshape(rows), out.reshape(rows)
+
+    def show(stage: str) -> None:
+        if shown and stage == parameters["scores"]:
+            np.copyto(shown[0].reshape(sizes)[block], by_query)
+
     for block in _blocks(sizes):
         products = np.matmul(query[block], key[block].swapaxes(-1, -2))
         by_query = products.reshape(*products.shape[:2], *sizes[2:])
-        products *= scale
+        products *= parameters["scale"]
         show("product")
         if softcap > 0:
             np.multiply(np.tanh(products / softcap), softcap, products)
         show("capped")
-        if addition is not None:
-            by_query += addition[block]
+        if mask is not None and mask.dtype != bool:
+            by_query += mask[block]
         for places in hidden:
             np.copyto(by_query, -np.inf, where=places[block])
         show("masked")
-        _softmax(products, zeros_without_keys=without_keys != "nan")
+        _softmax(products, zeros_without_keys=parameters["without_keys"] != "nan")
         show("softmax")
         np.matmul(products, value[block], result[block])
 
 
-def _hidden_keys(sizes: Sizes, offset: int, windows: tuple[bool, int, int], lengths: Array | None) -> list[Array]:
-    """Return where keys are hidden by causality, windows and lengths, each [B, G, R, S, T]."""
-    (is_causal, left, right), (batch, _, _, queries, keys) = windows, sizes
-    positions, places = np.arange(queries)[:, None] + offset, np.arange(keys)
-    hidden = []
+def _hidden_keys(
+    sizes: Sizes,
+    mask: Array | None,
+    *,
+    lengths: Array | None = None,
+    is_causal: bool,
+    offset: int,
+    left_window: int,
+    right_window: int,
+    **others: object,
+) -> list[Array]:
+    """Return where keys are hidden by causality, windows, lengths and a mask, each [B, G, R, S, T]."""
+    batch, _, _, queries, keys = sizes
+    positions, places, hidden = np.arange(queries)[:, None] + offset, np.arange(keys), []
     if lengths is not None:
         # Keys after a batch item's length are padding; its queries are the last ones before.
         ends = lengths.reshape(batch, 1, 1, 1, 1)
@@ -106,10 +78,12 @@ def _hidden_keys(sizes: Sizes, offset: int, windows: tuple[bool, int, int], leng
         hidden.append(places >= ends)
     if is_causal and (lengths is not None or keys > offset + 1):
         hidden.append(places > positions)
-    if left >= 0:
-        hidden.append(places < positions - left)
-    if right >= 0:
-        hidden.append(places > positions + right)
+    if left_window >= 0:
+        hidden.append(places < positions - left_window)
+    if right_window >= 0:
+        hidden.append(places > positions + right_window)
+    if mask is not None and mask.dtype == bool:
+        hidden.append(~mask)
     return [np.broadcast_to(each, sizes) for each in hidden]
 
 
@@ -136,10 +110,9 @@ def _softmax(scores: Array, *, zeros_without_keys: bool) -> None:
     scores /= total
 
 
-def rotary_embedding(out: Array, x: Array, cosine: Array, sine: Array, *, interleaved: bool) -> None:
+def _rotary_embedding(out: Array, x: Array, cosine: Array, sine: Array, *, interleaved: bool) -> None:
     """Rotate pairs of features, halves of the front part or neighbors, and copy the rest."""
-    pairs = cosine.shape[-1]
-    cosine, sine = cosine[:, None], sine[:, None]
+    pairs, cosine, sine = cosine.shape[-1], cosine[:, None], sine[:, None]
     first = slice(0, 2 * pairs, 2) if interleaved else slice(0, pairs)
     second = slice(1, 2 * pairs, 2) if interleaved else slice(pairs, 2 * pairs)
     left, right = x[..., first], x[..., second]
@@ -148,27 +121,15 @@ def rotary_embedding(out: Array, x: Array, cosine: Array, sine: Array, *, interl
     np.copyto(out[..., 2 * pairs :], x[..., 2 * pairs :])
 
 
-def linear_attention(
-    out: Array,
-    state: Array,
-    *,
-    query: Array,
-    key: Array,
-    value: Array,
-    past_state: Array | None = None,
-    decay: Array | None = None,
-    rate: Array | None = None,
-    query_heads: int,
-    key_value_heads: int,
-    scale: float,
-    update_rule: str,
+def _linear_attention(
+    out: Array, state: Array, *, query_heads: int, key_value_heads: int, scale: float, update_rule: str, **inputs: Array
 ) -> None:
     """Fade, correct and extend one matrix [D, E] per head at every step, and read it."""
-    queries, results = (_by_head(array, query_heads) for array in (query, out))
-    keys, values = (_by_head(array, key_value_heads) for array in (key, value))
-    fading = None if decay is None else np.exp(_by_head(decay, key_value_heads))[..., None]
-    rates = None if rate is None else rate.swapaxes(0, 1)[..., None]
-    np.copyto(state, 0 if past_state is None else past_state)
+    queries, results = (_by_head(array, query_heads) for array in (inputs["query"], out))
+    keys, values = (_by_head(inputs[name], key_value_heads) for name in ("key", "value"))
+    fading = np.exp(_by_head(inputs["decay"], key_value_heads))[..., None] if "decay" in inputs else None
+    rates = inputs["rate"].swapaxes(0, 1)[..., None] if "rate" in inputs else None
+    np.copyto(state, inputs.get("past_state", 0))
     for step, (row, change) in enumerate(zip(keys, values, strict=True)):
         if fading is not None:
             np.multiply(state, fading[step], state)
@@ -184,21 +145,11 @@ def _by_head(packed: Array, heads: int) -> Array:
     return packed.reshape(*packed.shape[:2], heads, -1).swapaxes(0, 1)
 
 
-def causal_convolution(
-    out: Array,
-    state: Array,
-    *,
-    input: Array,  # noqa: A002  the role's name
-    weight: Array,
-    bias: Array | None = None,
-    past_state: Array | None = None,
-    activation: str,
-) -> None:
+def _causal_convolution(out: Array, state: Array, *, weight: Array, activation: str, **inputs: Array) -> None:
     """Convolve each channel over the elements so far; the state is the elements that the next call needs."""
-    length = input.shape[2]
-    past = np.zeros(state.shape, input.dtype) if past_state is None else past_state
-    padded = np.concatenate([past, input], 2)
-    np.copyto(out, 0 if bias is None else bias[:, None])
+    x, length = inputs["input"], out.shape[2]
+    padded = np.concatenate([inputs.get("past_state", np.zeros(state.shape, x.dtype)), x], 2)
+    np.copyto(out, inputs["bias"][:, None] if "bias" in inputs else 0)
     for tap in range(weight.shape[2]):
         out += padded[:, :, tap : tap + length] * weight[:, :, tap]
     if activation == "swish":
@@ -207,9 +158,9 @@ def causal_convolution(
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "attention": NumpyKernel(attention),
-    "causal_convolution": NumpyKernel(causal_convolution),
-    "linear_attention": NumpyKernel(linear_attention),
-    "rotary_embedding": NumpyKernel(rotary_embedding),
+    "attention": NumpyKernel(_attention),
+    "causal_convolution": NumpyKernel(_causal_convolution),
+    "linear_attention": NumpyKernel(_linear_attention),
+    "rotary_embedding": NumpyKernel(_rotary_embedding),
 }
 """Rows of the kernel table."""

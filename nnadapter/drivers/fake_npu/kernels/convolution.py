@@ -8,6 +8,7 @@ in the same way, with their channels moved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -118,33 +119,11 @@ def transposed_convolution(
         finish_rows(result.reshape(-1, out.shape[-1]), bias, finish)
 
 
-def volume_convolution(
-    out: Array,
-    *,
-    input: Array,  # noqa: A002  the role's name
-    filter: Array,  # noqa: A002  the role's name
-    bias: Array | None = None,
-    group: int,
-    **geometry: Any,
-) -> None:
+def _volumes(out: Array, *, transposed: bool, group: int, bias: Array | None = None, **parameters: Any) -> None:
     """Convolve volumes [N, C, D, H, W] with a filter in ONNX's order."""
-    result = _channels_last(np.empty_like(out))
-    convolution(result, _channels_last(input), pack_filter(filter, group=group), bias, **geometry)
-    np.copyto(out, np.moveaxis(result, -1, 1))
-
-
-def transposed_volume_convolution(
-    out: Array,
-    *,
-    input: Array,  # noqa: A002  the role's name
-    filter: Array,  # noqa: A002  the role's name
-    bias: Array | None = None,
-    group: int,
-    **geometry: Any,
-) -> None:
-    """Apply a transposed convolution to volumes [N, C, D, H, W], with a filter in ONNX's order."""
-    result = _channels_last(np.empty_like(out))
-    transposed_convolution(result, _channels_last(input), pack_transposed_filter(filter, group=group), bias, **geometry)
+    x, weight, result = (_channels_last(parameters.pop("input")), parameters.pop("filter"), _channels_last(out))
+    pack, convolve = (pack_transposed_filter, transposed_convolution) if transposed else (pack_filter, convolution)
+    convolve(result, x, pack(weight, group=group), bias, **parameters)
     np.copyto(out, np.moveaxis(result, -1, 1))
 
 
@@ -172,7 +151,7 @@ KERNELS: Mapping[str, NumpyKernel] = {
     "depthwise_convolution": NumpyKernel(depthwise_convolution, fuses=True),
     "pointwise_convolution": NumpyKernel(pointwise_convolution, fuses=True),
     "transposed_convolution": NumpyKernel(transposed_convolution, fuses=True),
-    "transposed_volume_convolution": NumpyKernel(transposed_volume_convolution),
-    "volume_convolution": NumpyKernel(volume_convolution),
+    "transposed_volume_convolution": NumpyKernel(partial(_volumes, transposed=True)),
+    "volume_convolution": NumpyKernel(partial(_volumes, transposed=False)),
 }
 """Rows of the kernel table."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -10,11 +10,6 @@ import numpy as np
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, apply
 from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks
 from nnadapter.ir.operand import Array
-
-
-def unary(out: Array, x: Array, *, function: str, arguments: tuple[float, ...]) -> None:
-    """Apply a row of the function table."""
-    apply(function, x, out, arguments)
 
 
 def _divide(x: Array, y: Array, out: Array) -> None:
@@ -64,57 +59,33 @@ BINARY: Mapping[str, Callable[..., object]] = {
 """Functions of two variables, called as `function(x, y, out=out)`."""
 
 
-def binary(out: Array, x: Array, y: Array, *, function: Callable[..., object], finish: Finish | None = None) -> None:
-    """Apply a function of two variables, and the activation to each block of its result."""
-    if finish is None:
+def _binary(out: Array, x: Array, y: Array, *, function: Callable[..., object], finish: Finish | None = None) -> None:
+    """Apply a function of two variables, and the activation to each block of its result if no operand is broadcast."""
+    if finish is None or not x.shape == y.shape == out.shape:
         function(x, y, out=out)
-        return
-    for left, right, target in _aligned_blocks(x, y, out):
-        function(left, right, out=target)
-        finish(target)
-
-
-def _aligned_blocks(x: Array, y: Array, out: Array) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield blocks of equal elements; everything at once if an operand is broadcast."""
-    if not x.shape == y.shape == out.shape:
-        yield x, y, out
+        if finish is not None:
+            finish(out)
         return
     x, y, out = x.reshape(-1), y.reshape(-1), out.reshape(-1)
     for block in blocks(out.size, BLOCK_ELEMENTS):
-        yield x[block], y[block], out[block]
+        function(x[block], y[block], out=out[block])
+        finish(out[block])
 
 
-def variadic_sum(out: Array, first: Array, second: Array, *others: Array) -> None:
-    """Add two or more tensors."""
+def _sum(out: Array, first: Array, second: Array, *others: Array) -> None:
     np.add(first, second, out)
     for other in others:
         np.add(out, other, out)
 
 
-def prelu(out: Array, x: Array, slope: Array) -> None:
-    """Compute max(x, 0) + slope min(x, 0)."""
-    np.add(np.maximum(x, 0), slope * np.minimum(x, 0), out)
-
-
-def where(out: Array, condition: Array, x: Array, y: Array) -> None:
-    """Choose from x if the condition holds, otherwise from y."""
-    np.copyto(out, y)
-    np.copyto(out, x, where=condition)
-
-
-def cast(out: Array, x: Array) -> None:
-    """Convert to the data type of the result."""
-    np.copyto(out, x, casting="unsafe")
-
-
-def round_to_half(out: Array, x: Array) -> None:
+def _round_to_half(out: Array, x: Array) -> None:
     """Round float32 cells to float16 values."""
     x, out = x.reshape(-1), out.reshape(-1)
     for block in blocks(x.size, BLOCK_ELEMENTS):
         out[block] = x[block].astype(np.float16)
 
 
-def swiglu(out: Array, gate: Array, value: Array, *, alpha: float) -> None:
+def _swiglu(out: Array, gate: Array, value: Array, *, alpha: float) -> None:
     """Multiply the swish of a gate by a value."""
     gate, value, out = (array.reshape(-1) for array in (gate, value, out))
     for block in blocks(out.size, BLOCK_ELEMENTS):
@@ -122,13 +93,13 @@ def swiglu(out: Array, gate: Array, value: Array, *, alpha: float) -> None:
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    **{name: NumpyKernel(partial(binary, function=each), in_place=(0, 1), fuses=True) for name, each in BINARY.items()},
-    "cast": NumpyKernel(cast),
-    "prelu": NumpyKernel(prelu, in_place=(0,)),
-    "round_to_half": NumpyKernel(round_to_half, in_place=(0,)),
-    "sum": NumpyKernel(variadic_sum, in_place=(0, 1)),
-    "swiglu": NumpyKernel(swiglu, in_place=(0, 1)),
-    "unary": NumpyKernel(unary, in_place=(0,)),
-    "where": NumpyKernel(where),
+    **{name: NumpyKernel(partial(_binary, function=each), (0, 1), fuses=True) for name, each in BINARY.items()},
+    "cast": NumpyKernel(lambda out, x: np.copyto(out, x, casting="unsafe")),
+    "prelu": NumpyKernel(lambda out, x, slope: np.add(np.maximum(x, 0), slope * np.minimum(x, 0), out), in_place=(0,)),
+    "round_to_half": NumpyKernel(_round_to_half, in_place=(0,)),
+    "sum": NumpyKernel(_sum, in_place=(0, 1)),
+    "swiglu": NumpyKernel(_swiglu, in_place=(0, 1)),
+    "unary": NumpyKernel(lambda out, x, function, arguments: apply(function, x, out, arguments), in_place=(0,)),
+    "where": NumpyKernel(lambda out, condition, x, y: np.copyto(out, np.where(condition, x, y))),
 }
 """Rows of the kernel table."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -76,35 +77,23 @@ def _transposed(matrices: Array) -> Array:
     return matrices if matrices.ndim < 2 else matrices.swapaxes(-1, -2)
 
 
-def triangle(out: Array, x: Array, *, upper: bool, k: int) -> None:
-    """Copy a triangle of each matrix, and set the rest to zero."""
-    np.copyto(out, np.triu(x, k) if upper else np.tril(x, k))
-
-
-def determinant(out: Array, x: Array) -> None:
-    """Compute the determinant of each matrix."""
-    np.copyto(out, np.linalg.det(x))
-
-
 def einsum(out: Array, *factors: Array, equation: str) -> None:
     """Compute a sum of products by an equation."""
     path = False if len(factors) == 1 else "optimal" if len(factors) <= 4 else "greedy"
     np.einsum(equation, *factors, out=out, optimize=path)
 
 
-def unpack_weight(
-    out: Array, weight: Array, scale: Array, zero_point: Array | None = None, *, depth: int, bits: int, block_size: int
-) -> None:
+def _unpack_weight(out: Array, weight: Array, scale: Array, zero_point: Array | None = None, **parameters: Any) -> None:
     """Convert the packed weight of MAT_MUL_N_BITS to reals."""
-    np.copyto(out, unpacked_weight(weight, scale, zero_point, depth=depth, bits=bits, block_size=block_size))
+    np.copyto(out, unpacked_weight(weight, scale, zero_point, **parameters))
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "determinant": NumpyKernel(determinant),
+    "determinant": NumpyKernel(lambda out, x: np.copyto(out, np.linalg.det(x))),
     "einsum": NumpyKernel(einsum),
     "fully_connected": NumpyKernel(fully_connected, fuses=True),
     "matmul": NumpyKernel(matmul, fuses=True),
-    "triangle": NumpyKernel(triangle, in_place=(0,)),
-    "unpack_weight": NumpyKernel(unpack_weight),
+    "triangle": NumpyKernel(lambda out, x, upper, k: np.copyto(out, np.triu(x, k) if upper else np.tril(x, k)), (0,)),
+    "unpack_weight": NumpyKernel(_unpack_weight),
 }
 """Rows of the kernel table."""

@@ -12,56 +12,29 @@ from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices
 from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 
-
-def copy(out: Array, x: Array) -> None:
-    """Copy a tensor; an operand that is smaller is broadcast."""
-    np.copyto(out, x)
+Sizes = tuple[int, ...]
 
 
-def transpose(out: Array, x: Array, *, perm: tuple[int, ...]) -> None:
-    """Copy a tensor with its axes in another order."""
-    np.copyto(out, x.transpose(perm))
-
-
-def tile(out: Array, x: Array, *, repeats: tuple[int, ...]) -> None:
-    """Repeat a tensor along its axes."""
-    np.copyto(out, np.tile(x, repeats))
-
-
-def concat(out: Array, *parts: Array, axis: int) -> None:
-    """Join tensors along an axis."""
-    np.concatenate(parts, axis, out)
-
-
-def split(*arrays: Array, axis: int) -> None:
-    """Cut a tensor, the last array, into parts along an axis."""
+def _split(*arrays: Array, axis: int) -> None:
+    """Cut the last array into the others along an axis."""
     *parts, x = arrays
-    ends = [0, *accumulate(part.shape[axis] for part in parts)]
-    for part, start in zip(parts, ends, strict=False):
-        np.copyto(part, x[(slice(None),) * axis + (slice(start, start + part.shape[axis]),)])
+    ends = accumulate(part.shape[axis] for part in parts)
+    for part, piece in zip(parts, np.split(x, list(ends)[:-1], axis), strict=True):
+        np.copyto(part, piece)
 
 
-def slice_axes(
-    out: Array,
-    x: Array,
-    *,
-    axes: tuple[int, ...],
-    starts: tuple[int, ...],
-    ends: tuple[int, ...],
-    steps: tuple[int, ...],
-) -> None:
-    """Copy a range of some axes."""
+def _slice(out: Array, x: Array, *, axes: Sizes, starts: Sizes, ends: Sizes, steps: Sizes) -> None:
     index = [slice(None)] * x.ndim
     for axis, *limits in zip(axes, starts, ends, steps, strict=True):
         index[axis] = slice(*limits)
     np.copyto(out, x[tuple(index)])
 
 
-def pad(out: Array, x: Array, *, pads: tuple[int, ...], mode: str, value: float) -> None:
+def _pad(out: Array, x: Array, *, pads: Sizes, mode: str, value: float) -> None:
     """Pad a tensor; negative pads crop first."""
     pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
-    kept = tuple(slice(max(0, -begin), size - max(0, -end)) for (begin, end), size in zip(pairs, x.shape, strict=True))
-    x, pairs = x[kept], [(max(0, begin), max(0, end)) for begin, end in pairs]
+    x = x[tuple(slice(max(0, -begin), size - max(0, -end)) for (begin, end), size in zip(pairs, x.shape, strict=True))]
+    pairs = [(max(0, begin), max(0, end)) for begin, end in pairs]
     if mode != "constant":
         np.copyto(out, np.pad(x, pairs, mode=mode) if pairs else x)  # type: ignore[call-overload]
         return
@@ -69,67 +42,57 @@ def pad(out: Array, x: Array, *, pads: tuple[int, ...], mode: str, value: float)
     out[tuple(slice(begin, begin + size) for (begin, _), size in zip(pairs, x.shape, strict=True))] = x
 
 
-def gather(out: Array, x: Array, indices: Array, *, axis: int) -> None:
-    """Copy the slices of an axis that indices name."""
+def _gather(out: Array, x: Array, indices: Array, *, axis: int) -> None:
     check_indices(indices, x.shape[axis])
     # numpy copies once more in any mode that checks; negative indices count from the end.
     np.take(x, indices, axis=axis, out=out, mode="wrap")
 
 
-def gather_elements(out: Array, x: Array, indices: Array, *, axis: int) -> None:
-    """Copy along an axis the element that each index names."""
+def _gather_elements(out: Array, x: Array, indices: Array, *, axis: int) -> None:
     check_indices(indices, x.shape[axis])
     # The other axes may be shorter in the indices than in the data.
     lengths = (slice(None) if place == axis else slice(length) for place, length in enumerate(indices.shape))
     np.copyto(out, np.take_along_axis(x[tuple(lengths)], indices, axis=axis))
 
 
-def gather_nd(out: Array, x: Array, indices: Array, *, batch_dims: int) -> None:
+def _gather_nd(out: Array, x: Array, indices: Array, *, batch_dims: int) -> None:
     """Copy the slices that rows of indices name, batch by batch."""
-    depth = indices.shape[-1]
-    batches, sizes = prod(x.shape[:batch_dims]), x.shape[batch_dims : batch_dims + depth]
+    batches, sizes = prod(x.shape[:batch_dims]), x.shape[batch_dims : batch_dims + indices.shape[-1]]
     positions = flat_positions(indices, sizes).reshape(batches, -1)
     positions += np.arange(batches).reshape(-1, 1) * prod(sizes)
-    rows = x.reshape(batches * prod(sizes), -1)
-    np.copyto(out.reshape(-1, rows.shape[1]), rows[positions.reshape(-1)])
-
-
-def _scatter(reduction: str, target: Array, positions: Array, updates: Array) -> None:
-    if reduction == "none":
-        target[positions] = updates
-    else:
-        _COMBINE[reduction](target, positions, updates)
+    np.copyto(out, x.reshape(batches * prod(sizes), -1)[positions.reshape(-1)].reshape(out.shape))
 
 
 _COMBINE: Mapping[str, Callable[..., None]] = {
     "add": np.add.at,
-    "mul": np.multiply.at,
     "max": np.maximum.at,
     "min": np.minimum.at,
+    "mul": np.multiply.at,
+    "none": lambda target, positions, updates: target.__setitem__(positions, updates),
 }
 """By reduction: combines updates with the elements at their positions, one after the other."""
 
 
-def scatter_nd(out: Array, x: Array, indices: Array, updates: Array, *, reduction: str) -> None:
+def _scatter_nd(out: Array, x: Array, indices: Array, updates: Array, *, reduction: str) -> None:
     """Copy a tensor, and write updates to the slices that rows of indices name."""
     sizes = x.shape[: indices.shape[-1]]
     positions = flat_positions(indices, sizes)
     np.copyto(out, x)
     rows = out.reshape(prod(sizes), -1)
-    _scatter(reduction, rows, positions.reshape(-1), updates.reshape(-1, rows.shape[1]))
+    _COMBINE[reduction](rows, positions.reshape(-1), updates.reshape(-1, rows.shape[1]))
 
 
-def scatter_elements(out: Array, x: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> None:
+def _scatter_elements(out: Array, x: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> None:
     """Copy a tensor, and write each update along an axis to the element that its index names."""
     check_indices(indices, x.shape[axis])
     places = list(np.meshgrid(*map(np.arange, indices.shape), indexing="ij", sparse=True))
     places[axis] = np.where(indices < 0, indices + x.shape[axis], indices)
     positions = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
     np.copyto(out, x)
-    _scatter(reduction, out.reshape(-1), positions.reshape(-1), updates.reshape(-1))
+    _COMBINE[reduction](out.reshape(-1), positions.reshape(-1), updates.reshape(-1))
 
 
-def tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None = None, *, axis: int, mode: str) -> None:
+def _tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None = None, *, axis: int, mode: str) -> None:
     """Copy a cache [B, …, L, …], and write updates to each batch item from its own position on."""
     size, count = x.shape[axis], updates.shape[axis]
     begins = np.zeros(len(x), np.int64) if starts is None else starts
@@ -145,62 +108,54 @@ def tensor_scatter(out: Array, x: Array, updates: Array, starts: Array | None = 
     np.moveaxis(out, axis, 1)[np.arange(len(x)).reshape(-1, 1), places] = np.moveaxis(updates, axis, 1)
 
 
-def one_hot(out: Array, indices: Array, values: Array, *, axis: int) -> None:
+def _one_hot(out: Array, indices: Array, values: Array, *, axis: int) -> None:
     """Write the second value at the position of each index, and the first one elsewhere."""
-    depth = out.shape[axis]
     places = np.expand_dims(indices.astype(np.int64), axis)
-    classes = np.arange(depth).reshape((-1,) + (1,) * (out.ndim - axis - 1))
-    np.copyto(out, np.where(np.where(places < 0, places + depth, places) == classes, values[1], values[0]))
+    classes = np.arange(out.shape[axis]).reshape((-1,) + (1,) * (out.ndim - axis - 1))
+    places = np.where(places < 0, places + out.shape[axis], places)
+    np.copyto(out, np.where(places == classes, values[1], values[0]))
 
 
-def reverse_sequence(out: Array, x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> None:
+def _reverse_sequence(out: Array, x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> None:
     """Reverse the first elements of each batch item along the time axis."""
     source, target = (np.moveaxis(array, (batch_axis, time_axis), (0, 1)) for array in (x, out))
-    steps = np.arange(source.shape[1])
+    steps, ends = np.arange(source.shape[1]), lengths.reshape(-1, 1)
     if lengths.min() < 0 or lengths.max() > steps.size:
         length_range = f"from {lengths.min()} to {lengths.max()}"
         raise InputValueError(f"a length is out of bounds: got lengths {length_range} for {steps.size} time steps")
-    ends = lengths.reshape(-1, 1)
     places = np.where(steps < ends, ends - 1 - steps, steps)
     np.copyto(target, source[np.arange(len(source)).reshape(-1, 1), places])
 
 
-def arange(out: Array, start: Array, delta: Array) -> None:
-    """Write start + i delta, in the type of the result."""
+def _range(out: Array, start: Array, delta: Array) -> None:
     # Positions beyond a narrow type wrap around in it, and so do products and sums with them.
-    np.multiply(np.arange(out.size).astype(out.dtype), delta, out)
-    np.add(out, start, out)
+    np.add(np.arange(out.size).astype(out.dtype) * delta, start, out)
 
 
-def diagonal(out: Array, *, k: int) -> None:
-    """Write ones on the k-th diagonal, and zeros elsewhere."""
-    np.copyto(out, np.eye(out.shape[0], out.shape[1], k, dtype=out.dtype))
-
-
-def bit_cast(out: Array, x: Array) -> None:
+def _bit_cast(out: Array, x: Array) -> None:
     """Copy bits; a byte becomes true unless it is 0, because no other byte is a truth value."""
     np.copyto(out, x != 0 if out.dtype.kind == "b" else x.view(out.dtype))
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "bit_cast": NumpyKernel(bit_cast),
-    "concat": NumpyKernel(concat),
-    "copy": NumpyKernel(copy),
-    "diagonal": NumpyKernel(diagonal),
-    "expand": NumpyKernel(copy),
-    "gather": NumpyKernel(gather),
-    "gather_elements": NumpyKernel(gather_elements),
-    "gather_nd": NumpyKernel(gather_nd),
-    "one_hot": NumpyKernel(one_hot),
-    "pad": NumpyKernel(pad),
-    "range": NumpyKernel(arange),
-    "reverse_sequence": NumpyKernel(reverse_sequence),
-    "scatter_elements": NumpyKernel(scatter_elements),
-    "scatter_nd": NumpyKernel(scatter_nd),
-    "slice": NumpyKernel(slice_axes),
-    "split": NumpyKernel(split),
-    "tensor_scatter": NumpyKernel(tensor_scatter),
-    "tile": NumpyKernel(tile),
-    "transpose": NumpyKernel(transpose),
+    "bit_cast": NumpyKernel(_bit_cast),
+    "concat": NumpyKernel(lambda out, *parts, axis: np.concatenate(parts, axis, out)),
+    "copy": NumpyKernel(np.copyto),
+    "diagonal": NumpyKernel(lambda out, k: np.copyto(out, np.eye(len(out), out.shape[1], k, dtype=out.dtype))),
+    "expand": NumpyKernel(np.copyto),
+    "gather": NumpyKernel(_gather),
+    "gather_elements": NumpyKernel(_gather_elements),
+    "gather_nd": NumpyKernel(_gather_nd),
+    "one_hot": NumpyKernel(_one_hot),
+    "pad": NumpyKernel(_pad),
+    "range": NumpyKernel(_range),
+    "reverse_sequence": NumpyKernel(_reverse_sequence),
+    "scatter_elements": NumpyKernel(_scatter_elements),
+    "scatter_nd": NumpyKernel(_scatter_nd),
+    "slice": NumpyKernel(_slice),
+    "split": NumpyKernel(_split),
+    "tensor_scatter": NumpyKernel(_tensor_scatter),
+    "tile": NumpyKernel(lambda out, x, repeats: np.copyto(out, np.tile(x, repeats))),
+    "transpose": NumpyKernel(lambda out, x, perm: np.copyto(out, x.transpose(perm))),
 }
 """Rows of the kernel table."""

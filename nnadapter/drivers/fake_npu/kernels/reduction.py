@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -27,13 +26,11 @@ def sum_over(x: Array, axes: Sequence[int]) -> Array:
     return result
 
 
-def reduce_sum(out: Array, x: Array, *, axes: Sequence[int]) -> None:
-    """Add up elements over axes."""
+def _reduce_sum(out: Array, x: Array, *, axes: Sequence[int]) -> None:
     np.copyto(out, sum_over(x, axes).reshape(out.shape))
 
 
-def reduce_mean(out: Array, x: Array, *, axes: Sequence[int]) -> None:
-    """Return means over axes."""
+def _reduce_mean(out: Array, x: Array, *, axes: Sequence[int]) -> None:
     np.multiply(sum_over(x, axes).reshape(out.shape), 1 / prod(x.shape[axis] for axis in axes), out)
 
 
@@ -49,13 +46,8 @@ def _extreme(
     An element that is not a number is passed over, as by ONNX Runtime; but at the first place it is the extreme, since
     nothing compares as more.
 
-    Args:
-        out: positions.
-        x: any array.
-        axis: along which.
-        select_last_index: the last of equals.
-        find: numpy's function of positions, which finds what is not a number first.
-        best: numpy's function of two values that passes over what is not a number.
+    `find` is numpy's function of positions, which finds what is not a number first; `best` is its function of two
+    values that passes over what is not a number.
     """
     source, size = np.flip(x, axis) if select_last_index else x, x.shape[axis]
     result = find(source, axis=axis)
@@ -65,7 +57,7 @@ def _extreme(
     np.copyto(out, (size - 1 - result if select_last_index else result).reshape(out.shape))
 
 
-def top_k(values: Array, indices: Array, x: Array, *, axis: int, largest: bool) -> None:
+def _top_k(values: Array, indices: Array, x: Array, *, axis: int, largest: bool) -> None:
     """Return the k largest or smallest elements in order; of equals the one with the lower index comes first.
 
     What is not a number is larger than everything else.
@@ -92,7 +84,7 @@ def _running(
     function.accumulate(x, axis=0, dtype=out.dtype, out=out)
 
 
-def hardmax(out: Array, x: Array, *, axis: int) -> None:
+def _hardmax(out: Array, x: Array, *, axis: int) -> None:
     """Write 1 at the position of the first of the largest elements, and 0 elsewhere."""
     out[...] = 0
     np.put_along_axis(out, np.expand_dims(np.argmax(x, axis=axis), axis), 1, axis)
@@ -103,39 +95,34 @@ def _numbers(x: Array) -> Array:
     return x.view(np.complex64)[..., 0] if x.shape[-1] == 2 else x[..., 0]
 
 
-def _transform(inverse: bool, onesided: bool) -> Callable[..., Any]:
-    names = {(False, False): "fft", (False, True): "rfft", (True, False): "ifft", (True, True): "irfft"}
-    return getattr(np.fft, names[inverse, onesided])  # type: ignore[no-any-return]
+def _fourier_transform(out: Array, x: Array, *, axis: int, length: int, inverse: bool = False, onesided: bool) -> None:
+    transform = getattr(np.fft, {(0, 0): "fft", (0, 1): "rfft", (1, 0): "ifft", (1, 1): "irfft"}[inverse, onesided])
+    np.copyto(_numbers(out), transform(_numbers(x), length, axis), casting="same_kind")
 
 
-def fourier_transform(out: Array, x: Array, *, axis: int, length: int, inverse: bool, onesided: bool) -> None:
-    """Compute a discrete Fourier transform along an axis."""
-    result = _transform(inverse, onesided)(_numbers(x), length, axis)
-    np.copyto(_numbers(out), result, casting="same_kind")
-
-
-def short_time_fourier_transform(
+def _short_time_fourier_transform(
     out: Array, x: Array, window: Array | None = None, *, frame_step: int, frame_length: int, onesided: bool
 ) -> None:
     """Compute the Fourier transforms of frames of a signal times a window."""
     frames = np.lib.stride_tricks.sliding_window_view(_numbers(x), frame_length, axis=1)[:, ::frame_step]
-    framed = frames * (1 if window is None else window)
-    np.copyto(_numbers(out), _transform(False, onesided)(framed, frame_length, 2), casting="same_kind")
+    framed = np.ascontiguousarray(frames * (1 if window is None else window))
+    real = framed.view(np.float32).reshape(*framed.shape, -1)
+    _fourier_transform(out, real, axis=2, length=frame_length, onesided=onesided)
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
     "arg_max": NumpyKernel(partial(_extreme, find=np.argmax, best=np.fmax)),
     "arg_min": NumpyKernel(partial(_extreme, find=np.argmin, best=np.fmin)),
-    "fourier_transform": NumpyKernel(fourier_transform),
-    "hardmax": NumpyKernel(hardmax),
+    "fourier_transform": NumpyKernel(_fourier_transform),
+    "hardmax": NumpyKernel(_hardmax),
     "reduce_max": NumpyKernel(partial(_reduce, function=np.maximum)),
-    "reduce_mean": NumpyKernel(reduce_mean),
+    "reduce_mean": NumpyKernel(_reduce_mean),
     "reduce_min": NumpyKernel(partial(_reduce, function=np.minimum)),
     "reduce_prod": NumpyKernel(partial(_reduce, function=np.multiply)),
-    "reduce_sum": NumpyKernel(reduce_sum),
+    "reduce_sum": NumpyKernel(_reduce_sum),
     "running_product": NumpyKernel(partial(_running, function=np.multiply, first=1)),
     "running_sum": NumpyKernel(partial(_running, function=np.add, first=0)),
-    "short_time_fourier_transform": NumpyKernel(short_time_fourier_transform),
-    "top_k": NumpyKernel(top_k),
+    "short_time_fourier_transform": NumpyKernel(_short_time_fourier_transform),
+    "top_k": NumpyKernel(_top_k),
 }
 """Rows of the kernel table."""

@@ -91,7 +91,7 @@ def _weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]]) -> Array
     return total  # type: ignore[no-any-return]
 
 
-def grid_sample(out: Array, x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> None:
+def _grid_sample(out: Array, x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: bool) -> None:
     """Read images at the places of a grid, in [-1, 1] along each axis, the last axis first."""
     axes = x.ndim - 2
     for image, places, target in zip(x, grid.reshape(len(x), -1, axes), out, strict=True):
@@ -120,7 +120,7 @@ def _grid_neighbors(grid: Array, size: int, mode: str, padding: str, corners: bo
     return [(np.clip(index, 0, size - 1), weight) for index, weight in neighbors]
 
 
-def affine_grid(out: Array, theta: Array, *, align_corners: bool) -> None:
+def _affine_grid(out: Array, theta: Array, *, align_corners: bool) -> None:
     """Multiply every place (x, y, …, 1) of an even grid by the matrix of each image."""
     sizes = out.shape[1:-1]
     lines = [_even_places(size, align_corners) for size in sizes]
@@ -136,40 +136,25 @@ def _even_places(size: int, corners: bool) -> Array:
     return ((np.arange(size, dtype=np.float64) * 2 + 1) / size - 1).astype(np.float32)
 
 
-def deformable_convolution(
-    out: Array,
-    *,
-    input: Array,  # noqa: A002  the role's name
-    filter: Array,  # noqa: A002  the role's name
-    offset: Array,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    group: int,
-    offset_group: int,
-    **geometry: Any,
-) -> None:
+def _deformable_convolution(out: Array, *, offset: Array, group: int, offset_group: int, **parameters: Any) -> None:
     """Add up tap after tap: the pixels at its moved places, times its part of the filter."""
-    window, (height, width) = Window(**geometry), out.shape[2:]
+    images, weight, bias, mask = (parameters.pop(role, None) for role in ("input", "filter", "bias", "mask"))
+    window, (height, width) = Window(**parameters), out.shape[2:]
     offsets = offset.reshape(len(offset), offset_group, *window.kernel_shape, 2, height, width)
     masks = None if mask is None else mask.reshape(len(mask), offset_group, *window.kernel_shape, -1)
-    factors = filter.reshape(group, -1, *filter.shape[1:])
+    factors = weight.reshape(group, -1, *weight.shape[1:])
     out[...] = 0 if bias is None else bias.reshape(-1, 1, 1)
-    for number, image in enumerate(input):
+    for number, image in enumerate(images):
         parts = image.reshape(offset_group, -1, image[0].size)
         for row, column in window.taps():
             even = _tap_places(window, 0, row, height)[:, None], _tap_places(window, 1, column, width)
-            moved = [even[axis] + offsets[number, :, row, column, axis] for axis in range(2)]
-            pixels = [
-                _weighted_sum(
-                    part,
-                    [
-                        (size, _zero_outside(_linear(places[index].reshape(-1)), size))
-                        for size, places in zip(image.shape[1:], moved, strict=True)
-                    ],
-                )
-                * (1 if masks is None else masks[number, index, row, column])
-                for index, part in enumerate(parts)
-            ]
+            pixels = []
+            for index, part in enumerate(parts):
+                places = [even[axis] + offsets[number, index, row, column, axis] for axis in range(2)]
+                sizes = zip(image.shape[1:], places, strict=True)
+                axes = [(size, _zero_outside(_linear(place.reshape(-1)), size)) for size, place in sizes]
+                factor = 1 if masks is None else masks[number, index, row, column]
+                pixels.append(_weighted_sum(part, axes) * factor)
             columns = np.concatenate(pixels).reshape(group, -1, height * width)
             out[number] += np.matmul(factors[:, :, :, row, column], columns).reshape(out[number].shape)
 
@@ -185,40 +170,26 @@ def _check_finite(regions: Array) -> None:
         raise InputValueError(f"region {first} is {regions[first].tolist()}; expected finite numbers")
 
 
-def _check_reach(regions: Array, image: Sequence[int], spatial_scale: float) -> None:
-    """Raise InputValueError if a region reaches so far that it has too many samples, one for each pixel."""
-    most = farthest_corner(image, spatial_scale)
-    far = float(np.abs(regions).max(initial=0))
-    if far > most:
-        raise InputValueError(f"a region reaches to {far:g}; expected at most {most} for images of {image}")
-
-
-def roi_align(
-    out: Array,
-    x: Array,
-    regions: Array,
-    numbers: Array,
-    *,
-    spatial_scale: float,
-    sampling_ratio: int,
-    mode: str,
-    half_pixel: bool,
-) -> None:
+def _roi_align(out: Array, x: Array, regions: Array, numbers: Array, *, half_pixel: bool, **parameters: Any) -> None:
     """Pool samples between the pixels of regions (left, top, right, bottom) of images."""
+    scale, ratio = parameters["spatial_scale"], parameters["sampling_ratio"]
+    pool = _average if parameters["mode"] == "avg" else _largest
     _check_finite(regions)
-    if not sampling_ratio:
-        _check_reach(regions, x.shape[2:], spatial_scale)
+    most, far = farthest_corner(x.shape[2:], scale), float(np.abs(regions).max(initial=0))
+    if not ratio and far > most:  # a sample for each pixel would be too many
+        text = f"a region reaches to {far:g}; expected at most {most} for images of {x.shape[2:]}"
+        raise InputValueError(text)
     check_indices(numbers, len(x))
     for region, number, target in zip(regions, numbers.tolist(), out, strict=True):
-        corners = region * np.float32(spatial_scale) - np.float32(0.5 if half_pixel else 0)
+        corners = region * np.float32(scale) - np.float32(0.5 if half_pixel else 0)
         lengths = corners[2:] - corners[:2]
         if not half_pixel:
             lengths = np.maximum(lengths, np.float32(1))
         sides = [
-            _samples(corners[place], lengths[place], target.shape[axis], x.shape[axis + 1], sampling_ratio)
+            _samples(corners[place], lengths[place], target.shape[axis], x.shape[axis + 1], ratio)
             for place, axis in ((1, 1), (0, 2))
         ]
-        (_average if mode == "avg" else _largest)(target, x[number], sides)
+        pool(target, x[number], sides)
 
 
 _Samples = tuple[Array, Array, Array, Array, int]
@@ -265,7 +236,7 @@ def _largest(out: Array, image: Array, sides: Sequence[_Samples]) -> None:
     np.copyto(out, best.reshape(len(image), out.shape[1], down, out.shape[2], across).max(axis=(2, 4)))
 
 
-def max_roi_pool(out: Array, x: Array, regions: Array, *, spatial_scale: float) -> None:
+def _max_roi_pool(out: Array, x: Array, regions: Array, *, spatial_scale: float) -> None:
     """Write the largest pixel of every bin of regions (number, left, top, right, bottom)."""
     _check_finite(regions)
     numbers = regions[:, 0].astype(np.int64)
@@ -296,10 +267,10 @@ def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Ar
 
 
 KERNELS: Mapping[str, NumpyKernel] = {
-    "affine_grid": NumpyKernel(affine_grid),
-    "deformable_convolution": NumpyKernel(deformable_convolution),
-    "grid_sample": NumpyKernel(grid_sample),
-    "max_roi_pool": NumpyKernel(max_roi_pool),
-    "roi_align": NumpyKernel(roi_align),
+    "affine_grid": NumpyKernel(_affine_grid),
+    "deformable_convolution": NumpyKernel(_deformable_convolution),
+    "grid_sample": NumpyKernel(_grid_sample),
+    "max_roi_pool": NumpyKernel(_max_roi_pool),
+    "roi_align": NumpyKernel(_roi_align),
 }
 """Rows of the kernel table."""

@@ -1,17 +1,15 @@
 """Lowerings of operations on quantized operands, by integers or by tables of all 256 values.
 
-Lowerings of operations on quantized operands.
-
 Products of 8-bit integers go through the floating-point kernels, because a matrix product of floats is many times as
 fast as numpy's of integers. It is exact: zero points are subtracted first, so that all factors are whole numbers below
-512 in magnitude; a sum of products, in whatever order and with whatever partial sums, is a whole number no larger than
-the sum of the magnitudes, and float32 has every whole number up to 2^24, float64 up to 2^53. Which of the two is
-needed is decided here, by the largest sum of magnitudes that the weights allow.
+512 in magnitude; a sum of products, in any order and with any partial sums, is a whole number no larger than the sum
+of the magnitudes, and float32 has every whole number up to 2^24, float64 up to 2^53. The largest sum of magnitudes that
+the weights allow decides between the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -40,16 +38,16 @@ from nnadapter.ir.operand import Array, DataType, OperandType, Quantization
 from nnadapter.ir.operand_checks import integer_range
 
 _EXACT_IN_FLOAT32 = 1 << 24
+_VALUES = 256
 
 
-def quantization_of(type_: OperandType) -> Quantization:
-    """The quantization of an operand that has one."""
+def _quantization(type_: OperandType) -> Quantization:
     assert type_.quantization is not None
     return type_.quantization
 
 
 def on_integers(plain: Lower, quantized: Lower) -> Lower:
-    """`quantized` for an operation whose first input is quantized, else `plain`."""
+    """Return `quantized` for an operation whose first input is quantized, otherwise `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         is_quantized = emitter.model.operands[operation.inputs[0]].type.quantization is not None
@@ -59,24 +57,21 @@ def on_integers(plain: Lower, quantized: Lower) -> Lower:
 
 
 def lower_quantize(emitter: Emitter, operation: Operation) -> None:
-    """QUANTIZE."""
-    (output,) = operation.outputs
-    type_ = emitter.model.operands[output].type
-    quantization = quantization_of(type_)
-    inputs = (emitter.tensor(operation.inputs[0]), *_constants(emitter, quantization.scale, quantization.zero_point))
-    smallest, largest = integer_range(type_.dtype)
-    parameters = {"axis": _axis(quantization), "minimum": smallest, "maximum": largest}
-    emitter.assign(output, emitter.emit("quantize", inputs, (emitter.result_type(output),), parameters)[0])
+    """Lower QUANTIZE."""
+    type_ = emitter.model.operands[operation.outputs[0]].type
+    quantization = _quantization(type_)
+    minimum, maximum = integer_range(type_.dtype)
+    parameters = {"axis": _axis(quantization), "minimum": minimum, "maximum": maximum}
+    constants = _constants(emitter, quantization.scale, quantization.zero_point)
+    emitter.emit_operation(operation, "quantize", parameters, inputs=[emitter.tensor(operation.inputs[0]), *constants])
 
 
 def lower_dequantize(emitter: Emitter, operation: Operation) -> None:
-    """DEQUANTIZE."""
-    quantization = quantization_of(emitter.model.operands[operation.inputs[0]].type)
-    zero_point, scale = _constants(emitter, quantization.zero_point, quantization.scale)
-    results = (emitter.result_type(operation.outputs[0]),)
-    inputs = (emitter.tensor(operation.inputs[0]), zero_point, scale)
-    (output,) = emitter.emit("dequantize", inputs, results, {"axis": _axis(quantization)})
-    emitter.assign(operation.outputs[0], output)
+    """Lower DEQUANTIZE."""
+    quantization = _quantization(emitter.model.operands[operation.inputs[0]].type)
+    constants = _constants(emitter, quantization.zero_point, quantization.scale)
+    inputs = [emitter.tensor(operation.inputs[0]), *constants]
+    emitter.emit_operation(operation, "dequantize", {"axis": _axis(quantization)}, inputs=inputs)
 
 
 def _constants(emitter: Emitter, *values: Sequence[float]) -> list[int]:
@@ -88,14 +83,13 @@ def _axis(quantization: Quantization) -> int:
 
 
 def _largest(type_: OperandType) -> int:
-    """The largest magnitude of an integer of that type without its zero point."""
+    """Return the largest magnitude of an integer of that type without its zero point."""
     smallest, largest = integer_range(type_.dtype)
-    points = quantization_of(type_).zero_point
-    return max(max(largest - point, point - smallest) for point in points)
+    return max(max(largest - point, point - smallest) for point in _quantization(type_).zero_point)
 
 
 def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: str) -> Array:
-    """The whole numbers `weight - zero_points`, as floats."""
+    """Return the whole numbers `weight - zero_points`, as floats."""
     shape = [1] * weight.ndim
     if axis >= 0:
         shape[axis] = -1
@@ -103,135 +97,21 @@ def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: 
     return (weight - points).astype(dtype)
 
 
-def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> int:
-    """The largest sum of |weight - zero point| over all axes but `kept`."""
+def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> Array:
+    """Return the largest sum of |weight - zero point| over all axes except `kept`."""
     centered = np.abs(_centered(weight, zero_points=zero_points, axis=axis, dtype="float64"))
     others = tuple(dimension for dimension in range(weight.ndim) if dimension != kept % weight.ndim)
-    return int(centered.sum(axis=others).max(initial=0))
-
-
-class _Product:
-    """One product on its way from quantized operands to a result: what is the same for all of them."""
-
-    def __init__(self, emitter: Emitter, operation: Operation) -> None:
-        self.emitter = emitter
-        self.operation = operation
-        operands = emitter.model.operands
-        self.types = [operands[index].type for index in operation.inputs if index != ABSENT]
-        self.result = operands[operation.outputs[0]].type
-        self.dtype = "float32"
-
-    def weigh(self, weight: Array, kept: int) -> None:
-        """Choose the type to add up in: `weight` is constant, its axis `kept` is that of the outputs."""
-        bias = self._bias()
-        known = None if bias is None or not self.emitter.is_constant(bias) else self.emitter.constant(bias)
-        more = self._largest_bias() if known is None else 0
-        most = {"largest": _largest(self.types[0]), "more": more}
-        self.dtype = decided(_sum_type_of, weight, known, **self._points(1), kept=kept, **most)
-
-    def count(self, depth: int) -> None:
-        """Choose the type to add up in: so many products for each sum."""
-        self.dtype = _sum_type(depth * _largest(self.types[0]) * _largest(self.types[1]) + self._largest_bias())
-
-    def _points(self, position: int) -> dict[str, Any]:
-        quantization = quantization_of(self.types[position])
-        return {"zero_points": quantization.zero_point, "axis": _axis(quantization)}
-
-    def _largest_bias(self) -> int:
-        bias = self._bias()
-        if bias is None:
-            return 0
-        known = self.emitter.is_constant(bias)
-        return _largest_of(self.emitter.constant(bias)) if known else 1 << 31
-
-    def _bias(self) -> int | None:
-        inputs = self.operation.inputs
-        return inputs[2] if len(inputs) > 2 and inputs[2] != ABSENT else None
-
-    def bias(self) -> list[int]:
-        """The bias as floats in a list, an empty one if there is none."""
-        bias = self._bias()
-        if bias is None:
-            return []
-        if self.emitter.is_constant(bias):
-            return [self.emitter.add_constant(applied(_as_floats, self.emitter.constant(bias), dtype=self.dtype))]
-        tensor = self.emitter.tensor(bias)
-        result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)
-        return [*self.emitter.emit("cast", (tensor,), (result,))]
-
-    def weight(self) -> Array:
-        """The second input, a constant, without its zero point."""
-        return derived(_centered, self.emitter.constant(self.operation.inputs[1]), **self._points(1), dtype=self.dtype)
-
-    def factor(self, position: int, tensor: int) -> int:
-        """An input in `tensor` without its zero point."""
-        dimensions = self.emitter.type_of(tensor).dimensions
-        quantization = quantization_of(self.types[position])
-        inputs = (tensor, *_constants(self.emitter, quantization.zero_point))
-        result = TensorType(self.dtype, dimensions)
-        return self.emitter.emit("center", inputs, (result,), {"axis": _axis(quantization)})[0]
-
-    def sums(self, kernel: str, inputs: Sequence[int], dimensions: Sequence[int], parameters: Any = None) -> int:
-        """Sums of products, by a kernel of floats."""
-        return self.emitter.emit(kernel, inputs, (TensorType(self.dtype, tuple(dimensions)),), parameters)[0]
-
-    def finished(self, sums: int) -> int:
-        """The result of `sums`, whose last axis is that of the channels."""
-        dimensions = self.emitter.type_of(sums).dimensions
-        if self.result.quantization is None:
-            return self._as_int32(sums)
-        factors = self._factors()
-        axis = len(dimensions) - 1 if factors.size > 1 else -1
-        (zero_point,) = self.result.quantization.zero_point
-        constants = [self.emitter.add_constant(factors), *_constants(self.emitter, (zero_point,))]
-        minimum, maximum = self._bounds()
-        parameters = {"axis": axis, "minimum": minimum, "maximum": maximum}
-        result = TensorType(self.result.dtype.value, dimensions)
-        return self.emitter.emit("requantize", (sums, *constants), (result,), parameters)[0]
-
-    def _as_int32(self, sums: int) -> int:
-        """Sums wrap around as they do where they are added up in int32, so they are whole numbers of 64 bits first."""
-        dimensions = self.emitter.type_of(sums).dimensions
-        if self.dtype == "float64":
-            (sums,) = self.emitter.emit("cast", (sums,), (TensorType("int64", dimensions),))
-        return self.emitter.emit("cast", (sums,), (TensorType("int32", dimensions),))[0]
-
-    def _factors(self) -> Array:
-        """Scales of the inputs over that of the result, computed in float32 in this order, as ONNX Runtime does it."""
-        x, y, result = (np.array(quantization_of(type_).scale, np.float32) for type_ in (*self.types[:2], self.result))
-        factors: Array = x * y / result
-        return factors
-
-    def _bounds(self) -> tuple[int, int]:
-        """Smallest and largest integer of the result, the fused activation included."""
-        limits = integer_range(self.result.dtype)
-        bounds = _REAL_BOUNDS[str(self.operation.attributes["fuse_code"])](self.operation)
-        quantization = quantization_of(self.result)
-        moved = np.rint(np.array(bounds, np.float32) / np.float32(quantization.scale[0])) + quantization.zero_point[0]
-        low, high = np.clip(moved, *limits).tolist()
-        return int(low), int(high)
-
-
-def _clip_bounds(operation: Operation) -> tuple[float, float]:
-    bounds: Any = operation.attributes["fuse_parameters"]
-    return float(bounds[0]), float(bounds[1])
-
-
-_REAL_BOUNDS: dict[str, Callable[[Operation], tuple[float, float]]] = {
-    "none": lambda operation: (-np.inf, np.inf),
-    "relu": lambda operation: (0.0, np.inf),
-    "clip": _clip_bounds,
-}
+    return np.array(int(centered.sum(axis=others).max(initial=0)))
 
 
 def _sum_type(most: int) -> str:
-    """The type in which sums of that magnitude are exact."""
+    """Return the type in which sums of that magnitude are exact."""
     return "float32" if most < _EXACT_IN_FLOAT32 else "float64"
 
 
 def _sum_type_of(weight: Array, bias: Array | None, *, kept: int, largest: int, more: int, **points: Any) -> str:
-    """The type for sums of products of `weight` and integers up to `largest`, with a bias, or `more` for it."""
-    sums = int(derived(_sum_as_array, weight, **points, kept=kept))
+    """Return the type for sums of products of `weight` and integers up to `largest`, and a bias, or `more` for it."""
+    sums = int(derived(_sum_of_magnitudes, weight, **points, kept=kept))
     return _sum_type(sums * largest + (more if bias is None else _largest_of(bias)))
 
 
@@ -243,12 +123,92 @@ def _as_floats(bias: Array, *, dtype: str) -> Array:
     return bias.astype(dtype)
 
 
-def _sum_as_array(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> Array:
-    return np.array(_sum_of_magnitudes(weight, zero_points=zero_points, axis=axis, kept=kept))
+class _Product:
+    """One product of quantized operands: what convolutions and matrix products share."""
+
+    def __init__(self, emitter: Emitter, operation: Operation) -> None:
+        self.emitter, self.operation = emitter, operation
+        operands = emitter.model.operands
+        self.types = [operands[index].type for index in operation.inputs if index != ABSENT]
+        self.result = operands[operation.outputs[0]].type
+        self.dtype = "float32"
+        """The type to add up in."""
+        inputs = operation.inputs
+        self._bias = inputs[2] if len(inputs) > 2 and inputs[2] != ABSENT else None
+
+    def weigh(self, weight: Array, kept: int) -> None:
+        """Choose the type to add up in: `weight` is constant, its axis `kept` is that of the outputs."""
+        bias = self._bias
+        known = None if bias is None or not self.emitter.is_constant(bias) else self.emitter.constant(bias)
+        more = self._largest_bias() if known is None else 0
+        most = {"largest": _largest(self.types[0]), "more": more}
+        self.dtype = decided(_sum_type_of, weight, known, **self._points(1), kept=kept, **most)
+
+    def count(self, depth: int) -> None:
+        """Choose the type to add up in: `depth` products for each sum."""
+        self.dtype = _sum_type(depth * _largest(self.types[0]) * _largest(self.types[1]) + self._largest_bias())
+
+    def _points(self, position: int) -> dict[str, Any]:
+        quantization = _quantization(self.types[position])
+        return {"zero_points": quantization.zero_point, "axis": _axis(quantization)}
+
+    def _largest_bias(self) -> int:
+        if self._bias is None:
+            return 0
+        return _largest_of(self.emitter.constant(self._bias)) if self.emitter.is_constant(self._bias) else 1 << 31
+
+    def bias(self) -> list[int]:
+        """Return the bias as floats in a list, an empty one if there is none."""
+        if self._bias is None:
+            return []
+        if self.emitter.is_constant(self._bias):
+            return [self.emitter.add_constant(applied(_as_floats, self.emitter.constant(self._bias), dtype=self.dtype))]
+        tensor = self.emitter.tensor(self._bias)
+        result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)
+        return [*self.emitter.emit("cast", (tensor,), (result,))]
+
+    def weight(self) -> Array:
+        """Return the second input, a constant, without its zero point."""
+        return derived(_centered, self.emitter.constant(self.operation.inputs[1]), **self._points(1), dtype=self.dtype)
+
+    def factor(self, position: int, tensor: int) -> int:
+        """Return an input in `tensor` without its zero point."""
+        quantization = _quantization(self.types[position])
+        inputs = (tensor, *_constants(self.emitter, quantization.zero_point))
+        result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)
+        return self.emitter.emit("center", inputs, (result,), {"axis": _axis(quantization)})[0]
+
+    def finished(self, kernel: str, inputs: Sequence[int], dimensions: Sequence[int], parameters: Any = None) -> int:
+        """Emit sums of products by a kernel of floats, and return the result; channels are its last axis."""
+        sums_type = TensorType(self.dtype, tuple(dimensions))
+        (sums,) = self.emitter.emit(kernel, inputs, (sums_type,), parameters)
+        if self.result.quantization is None:
+            # Sums wrap around as sums in int32 do, so float64 sums become whole numbers of 64 bits first.
+            for dtype in ("int64", "int32") if self.dtype == "float64" else ("int32",):
+                (sums,) = self.emitter.emit("cast", (sums,), (sums_type._replace(dtype=dtype),))
+            return sums
+        # In float32 and in this order, as by ONNX Runtime.
+        x, y, result = (np.array(_quantization(type_).scale, np.float32) for type_ in (*self.types[:2], self.result))
+        factors: Array = x * y / result
+        minimum, maximum = self._bounds()
+        axis = len(dimensions) - 1 if factors.size > 1 else -1
+        parameters = {"axis": axis, "minimum": minimum, "maximum": maximum}
+        constants = self.emitter.add_constant(factors), *_constants(self.emitter, self.result.quantization.zero_point)
+        result_type = sums_type._replace(dtype=self.result.dtype.value)
+        return self.emitter.emit("requantize", (sums, *constants), (result_type,), parameters)[0]
+
+    def _bounds(self) -> tuple[int, int]:
+        """Return the smallest and the largest integer of the result, the fused activation included."""
+        attributes: Any = self.operation.attributes
+        code, quantization = attributes["fuse_code"], _quantization(self.result)
+        bounds = {"none": (-np.inf, np.inf), "relu": (0.0, np.inf), "clip": attributes["fuse_parameters"][:2]}[code]
+        moved = np.rint(np.array(bounds, np.float32) / np.float32(quantization.scale[0])) + quantization.zero_point[0]
+        low, high = np.clip(moved, *integer_range(self.result.dtype)).tolist()
+        return int(low), int(high)
 
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
-    """CONV_2D of quantized operands."""
+    """Lower CONV_2D of quantized operands."""
     product, weight = _Product(emitter, operation), operation.inputs[1]
     dimensions = product.types[1].dimensions
     group: Any = operation.attributes["group"]
@@ -261,47 +221,41 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
         product.count(prod(dimensions[1:]))
         packed = emit_filter(emitter, kernel, product.factor(1, emitter.tensor(weight)), group)
     inputs = [product.factor(0, image_of(emitter, operation.inputs[0])), packed, *product.bias()]
-    sums = product.sums(kernel, inputs, image_type(emitter, operation.outputs[0]).dimensions, parameters)
-    set_image(emitter, operation.outputs[0], product.finished(sums))
+    result = image_type(emitter, operation.outputs[0]).dimensions
+    set_image(emitter, operation.outputs[0], product.finished(kernel, inputs, result, parameters))
 
 
 def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
-    """FULLY_CONNECTED of quantized operands."""
-    product = _Product(emitter, operation)
-    if emitter.is_constant(operation.inputs[1]):
-        product.weigh(emitter.constant(operation.inputs[1]), 0)
-        weight = emitter.add_constant(product.weight())
+    """Lower FULLY_CONNECTED of quantized operands."""
+    product, (x, weight) = _Product(emitter, operation), operation.inputs[:2]
+    if emitter.is_constant(weight):
+        product.weigh(emitter.constant(weight), 0)
+        factor = emitter.add_constant(product.weight())
     else:
         product.count(product.types[1].dimensions[1])
-        weight = product.factor(1, emitter.tensor(operation.inputs[1]))
-    inputs = [product.factor(0, emitter.tensor(operation.inputs[0])), weight, *product.bias()]
-    sums = product.sums("fully_connected", inputs, product.result.dimensions)
-    emitter.assign(operation.outputs[0], product.finished(sums))
+        factor = product.factor(1, emitter.tensor(weight))
+    inputs = [product.factor(0, emitter.tensor(x)), factor, *product.bias()]
+    emitter.assign(operation.outputs[0], product.finished("fully_connected", inputs, product.result.dimensions))
 
 
 def lower_matmul(emitter: Emitter, operation: Operation) -> None:
-    """MAT_MUL of quantized operands."""
-    product = _Product(emitter, operation)
-    names = ("transpose_x", "transpose_y")
-    parameters: dict[str, Any] = {name: operation.attributes[name] for name in names}
-    constant = emitter.is_constant(operation.inputs[1])
-    if constant and product.types[1].rank == 2:
-        product.weigh(emitter.constant(operation.inputs[1]), -2 if parameters["transpose_y"] else -1)
+    """Lower MAT_MUL of quantized operands."""
+    product, (x, y) = _Product(emitter, operation), operation.inputs
+    parameters: dict[str, Any] = {name: operation.attributes[name] for name in ("transpose_x", "transpose_y")}
+    if emitter.is_constant(y) and product.types[1].rank == 2:
+        product.weigh(emitter.constant(y), -2 if parameters["transpose_y"] else -1)
     else:
         first = product.types[0].dimensions
         product.count(first[-2] if parameters["transpose_x"] and len(first) > 1 else first[-1])
-    x = product.factor(0, emitter.tensor(operation.inputs[0]))
-    second = operation.inputs[1]
-    y = emitter.add_constant(product.weight()) if constant else product.factor(1, emitter.tensor(second))
-    sums = product.sums("matmul", (x, y), product.result.dimensions, parameters)
-    emitter.assign(operation.outputs[0], product.finished(sums))
-
-
-_VALUES = 256
+    left = product.factor(0, emitter.tensor(x))
+    constant = emitter.is_constant(y)
+    right = emitter.add_constant(product.weight()) if constant else product.factor(1, emitter.tensor(y))
+    result = product.finished("matmul", (left, right), product.result.dimensions, parameters)
+    emitter.assign(operation.outputs[0], result)
 
 
 def by_table(plain: Lower) -> Lower:
-    """A look-up where input and result are quantized, else `plain`."""
+    """Return a look-up for an operation with quantized input and result, otherwise `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         operands = emitter.model.operands
@@ -309,25 +263,22 @@ def by_table(plain: Lower) -> Lower:
         if source.quantization is None or result.quantization is None:
             plain(emitter, operation)
             return
-        reals = _computed(plain, operation, _reals(source))
-        inputs = (emitter.tensor(operation.inputs[0]), emitter.add_constant(_integers(reals, result)))
-        (output,) = emitter.emit("look_up", inputs, (emitter.result_type(operation.outputs[0]),))
-        emitter.assign(operation.outputs[0], output)
+        table = emitter.add_constant(_quantized(_computed(plain, operation, _reals(source)), result))
+        emitter.emit_operation(operation, "look_up", inputs=(emitter.tensor(operation.inputs[0]), table))
 
     return lower
 
 
 def _reals(type_: OperandType) -> Array:
-    """What every integer stands for, in the order of their bits."""
-    quantization = quantization_of(type_)
+    """Return the real of every integer, in the order of their bits."""
+    quantization = _quantization(type_)
     integers = np.arange(_VALUES, dtype=np.uint8).view(type_.dtype.value).astype(np.int32)
     reals: Array = (integers - quantization.zero_point[0]).astype(np.float32) * np.float32(quantization.scale[0])
     return reals
 
 
-def _integers(reals: Array, type_: OperandType) -> Array:
-    quantization = quantization_of(type_)
-    integers = np.empty(reals.shape, type_.dtype.value)
+def _quantized(reals: Array, type_: OperandType) -> Array:
+    quantization, integers = _quantization(type_), np.empty(reals.shape, type_.dtype.value)
     scale, zero_point = (np.array(values, np.float32) for values in (quantization.scale, quantization.zero_point))
     minimum, maximum = integer_range(type_.dtype)
     to_integers(integers, reals, scale, zero_point, combine=np.divide, axis=-1, minimum=minimum, maximum=maximum)
@@ -335,10 +286,10 @@ def _integers(reals: Array, type_: OperandType) -> Array:
 
 
 def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
-    """What the device's own kernels make of `reals`."""
+    """Compute an operation on reals by the device's own kernels."""
     builder = ModelBuilder()
-    input_operand = builder.add_input("x", OperandType(DataType.FLOAT32, reals.shape))
-    model = builder.finish(builder.add_operation(operation.type, (input_operand,), operation.attributes))
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, reals.shape))
+    model = builder.finish(builder.add_operation(operation.type, (x,), operation.attributes))
     emitter = Emitter(model, USUAL)
     plain(emitter, model.operations[0])
     graph = emitter.finish()
