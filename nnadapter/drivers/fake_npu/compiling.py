@@ -14,10 +14,15 @@ from nnadapter.drivers.fake_npu.execution import InstructionEvents
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, evaluate, lower, prepared
-from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram
 from nnadapter.drivers.fake_npu.operations import types_needed
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
-from nnadapter.drivers.fake_npu.program import FakeNpuProgram, ProgramNeeds, packed_bytes, weight_bytes
+from nnadapter.drivers.fake_npu.program import (
+    FakeNpuOpenProgram,
+    FakeNpuProgram,
+    ProgramNeeds,
+    packed_bytes,
+    weight_bytes,
+)
 from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.invalid_models import invalid_models_told

@@ -24,8 +24,8 @@ from nnadapter.drivers.fake_npu.limits import (
     SMALL_RANK,
     Types,
 )
+from nnadapter.drivers.fake_npu.lowerings import composite, images, quantized
 from nnadapter.drivers.fake_npu.lowerings import direct as d
-from nnadapter.drivers.fake_npu.lowerings import images, linear_algebra, normalization, quantized
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower, direct, unary
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import DataType, Operand
@@ -132,11 +132,11 @@ def _elementwise() -> Iterator[OperationRow]:
     yield from _moving("ASSIGN", d.lower_assign)
 
 
-_IMAGE, _VOLUME = {"ranks": (4, 4)}, {"ranks": (5, 5)}
+_IMAGE, _VOLUME, _MATRIX = {"ranks": (4, 4)}, {"ranks": (5, 5)}, {"ranks": (1, LARGEST_RANK)}
 _WINDOW = ("kernel_shape", "strides", "dilations", "pads")
 
 
-def _windows() -> Iterator[OperationRow]:
+def _images() -> Iterator[OperationRow]:
     yield from _row("CONV_2D", images.lower_convolution, FLOATS, **_IMAGE)
     yield from _row("CONV_2D_TRANSPOSE", images.lower_transposed_convolution, FLOATS, **_IMAGE)
     yield from _row("MAX_POOL_2D", images.pooling("max_pool"), NUMBERS, **_IMAGE)
@@ -155,9 +155,6 @@ def _windows() -> Iterator[OperationRow]:
     yield from _row("LP_POOL_3D", direct("p_norm_pool", *_WINDOW, "p"), FLOATS, **_VOLUME)
     yield from _row("MAX_POOL_3D_WITH_INDICES", indices, NUMBERS, **_VOLUME)
     yield from _row("COL_TO_IM", direct("columns_to_image", *_WINDOW), FLOATS, ranks=(3, 3))
-
-
-def _sampling() -> Iterator[OperationRow]:
     yield from _rows("GRID_SAMPLE", _with("mode", "padding_mode", "align_corners"), FLOATS, ranks=(4, 5))
     yield from _rows("AFFINE_GRID", _with("align_corners"), FLOATS, ranks=(3, 3))
     roi = _with("spatial_scale", "sampling_ratio", "mode", "half_pixel")
@@ -167,17 +164,11 @@ def _sampling() -> Iterator[OperationRow]:
     nearest = _with("scales", "coordinate_transformation_mode", "nearest_mode")
     yield from _rows("RESIZE_NEAREST", nearest, HELD, moves=True)
     yield from _rows("RESIZE_LINEAR", _with("scales", "coordinate_transformation_mode"), FLOATS)
-
-
-_MATRIX = {"ranks": (1, LARGEST_RANK)}
-
-
-def _matrices() -> Iterator[OperationRow]:
     yield from _rows("FULLY_CONNECTED", direct, ALL_FLOATS, **_MATRIX)
     yield from _row("MAT_MUL", direct("matmul", "transpose_x", "transpose_y"), ALL_FLOATS | INDICES, **_MATRIX)
     yield from _row(
         "MAT_MUL_N_BITS",
-        linear_algebra.lower_mat_mul_n_bits,
+        composite.lower_mat_mul_n_bits,
         FLOATS,
         other_dtypes={1: frozenset({DataType.UINT8}), 3: FLOATS | {DataType.UINT8}},
         limits="a constant weight is unpacked when the model is compiled",
@@ -185,27 +176,24 @@ def _matrices() -> Iterator[OperationRow]:
     )
     yield from _moving("TRILU", direct("triangle", "upper", "k"))
     yield from _rows("DETERMINANT", direct, ALL_FLOATS)
-    yield from _row("EINSUM", linear_algebra.lower_einsum, ALL_NUMBERS)
+    yield from _row("EINSUM", composite.lower_einsum, ALL_NUMBERS)
 
 
 def _normalizations() -> Iterator[OperationRow]:
     channels = {"ranks": (2, LARGEST_RANK)}
-    yield from _row("BATCH_NORMALIZATION", normalization.lower_batch_normalization, FLOATS, **channels)
+    yield from _row("BATCH_NORMALIZATION", composite.lower_batch_normalization, FLOATS, **channels)
     yield from _rows("LAYER_NORMALIZATION", _with("axis", "epsilon"), ALL_FLOATS, **_MATRIX)
-    instance = normalization.lower_instance_normalization
+    instance = composite.lower_instance_normalization
     yield from _row("INSTANCE_NORMALIZATION", instance, FLOATS, ranks=(3, LARGEST_RANK))
-    local = normalization.lower_local_response_normalization
+    local = composite.lower_local_response_normalization
     yield from _row("LOCAL_RESPONSE_NORMALIZATION", local, FLOATS, **channels)
     yield from _rows("SOFTMAX LOG_SOFTMAX", _with("axis"), FLOATS, **_MATRIX)
     yield from _rows("RMS_NORMALIZATION", _with("axis", "epsilon"), FLOATS)
     yield from _rows("LP_NORMALIZATION", _with("axis", "p"), FLOATS)
     yield from _rows("MEAN_VARIANCE_NORMALIZATION", _with("axes", "epsilon"), FLOATS)
     losses = {"other_dtypes": {1: INDICES}, **channels}
-    yield from _row("NEGATIVE_LOG_LIKELIHOOD_LOSS", normalization.lower_likelihood_loss, FLOATS, **losses)
-    yield from _row("SOFTMAX_CROSS_ENTROPY_LOSS", normalization.lower_cross_entropy_loss, FLOATS, **losses)
-
-
-def _along_axes() -> Iterator[OperationRow]:
+    yield from _row("NEGATIVE_LOG_LIKELIHOOD_LOSS", composite.lower_likelihood_loss, FLOATS, **losses)
+    yield from _row("SOFTMAX_CROSS_ENTROPY_LOSS", composite.lower_cross_entropy_loss, FLOATS, **losses)
     yield from _rows("REDUCE_MEAN", _with("axes"), ALL_FLOATS)
     yield from _rows("REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD", _with("axes"), ALL_NUMBERS)
     yield from _rows("ARG_MAX ARG_MIN", _with("axis", "select_last_index"), ALL_NUMBERS)
@@ -240,9 +228,6 @@ def _movements() -> Iterator[OperationRow]:
     yield from _moving("TENSOR_SCATTER", direct("tensor_scatter", "axis", "mode"), {2: INDICES})
     yield from _moving("ONE_HOT", direct("one_hot", "axis"), {0: ALL_NUMBERS})
     yield from _moving("REVERSE_SEQUENCE", direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES})
-
-
-def _sequences() -> Iterator[OperationRow]:
     recurrent = {"other_dtypes": {4: INDICES}, "ranks": (3, 3)}
     yield from _row("LSTM", d.recurrent("lstm", "input_forget"), FLOATS, **recurrent)
     yield from _row("GRU", d.recurrent("gru", "linear_before_reset"), FLOATS, **recurrent)
@@ -254,9 +239,6 @@ def _sequences() -> Iterator[OperationRow]:
     linear = d.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule")
     yield from _row("LINEAR_ATTENTION", linear, FLOATS, ranks=(3, 3))
     yield from _row("CAUSAL_CONV", d.by_role("causal_convolution", "activation"), FLOATS, ranks=(3, 3))
-
-
-def _conversions() -> Iterator[OperationRow]:
     yield from _row("QUANTIZE", quantized.lower_quantize, FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS)
     yield from _row("DEQUANTIZE", quantized.lower_dequantize, _STORED | _SIXTEEN_BITS | _FOUR_BITS, results=FLOATS)
     yield from _row("STORAGE_CAST", d.lower_assign, _STORED, moves=True)
@@ -282,14 +264,9 @@ def _with_quantized(row: OperationRow) -> OperationRow:
 
 _FAMILIES = (
     _elementwise,
-    _windows,
-    _sampling,
-    _matrices,
+    _images,
     _normalizations,
-    _along_axes,
     _movements,
-    _sequences,
-    _conversions,
 )
 OPERATIONS: Mapping[str, OperationRow] = MappingProxyType(
     {row.type: _with_quantized(row) for family in _FAMILIES for row in family()}

@@ -18,8 +18,7 @@ from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
-from nnadapter.drivers.fake_npu.open_program import SymbolicGraph
-from nnadapter.drivers.fake_npu.program import weight_bytes
+from nnadapter.drivers.fake_npu.program import SymbolicGraph, weight_bytes
 from nnadapter.ir.derived import ArrayTrace, TracedArray
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array

@@ -18,7 +18,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.execution import bind
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.quantized_elements import to_integers
+from nnadapter.drivers.fake_npu.kernels.elementwise import to_integers
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.limits import USUAL
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower
