@@ -41,13 +41,7 @@ _ADMITTED = 64
 
 
 def observer(folder: str, check: bool, arithmetic: Arithmetic) -> Observer | None:
-    """Return the observer of the passes over one model, None without options for it.
-
-    Args:
-        folder: gets every model and its steps, in a numbered folder of its own; empty for none.
-        check: run the model before and after each pass, lowered without passes, in full precision, and compare.
-        arithmetic: that of the context.
-    """
+    """Return the observer of the passes over one model, None without options for it."""
     observers = [dump_to(_numbered(Path(folder)))] if folder else []
     if check:
         observers.append(check_numbers(evaluate, tolerances=_HALF if arithmetic.half_precision else TOLERANCES))
@@ -67,14 +61,7 @@ def _numbered(folder: Path) -> Path:
 
 
 class Compiler:
-    """Admits and compiles the models of a context; safe to use from many threads.
-
-    Args:
-        options: of the context.
-        arenas: working memory of its programs.
-        memory: of the device.
-        trace: takes events, in a lane; None without a trace.
-    """
+    """Admits and compiles the models of a context; safe to use from many threads."""
 
     def __init__(
         self, options: FakeNpuOptions, arenas: Arenas, memory: DeviceMemory, trace: tuple[Trace, str] | None

@@ -113,15 +113,7 @@ class Emitter:
         activation: Activation | None = None,
         inputs: Sequence[int] | None = None,
     ) -> None:
-        """Write an operation as one instruction, whose results are the operation's.
-
-        Args:
-            operation: an operation of the model.
-            kernel: of the instruction.
-            parameters: of the instruction.
-            activation: fused to it.
-            inputs: tensors; None for the operation's inputs that are present.
-        """
+        """Write an operation as one instruction, whose results are the operation's."""
         if inputs is None:
             inputs = [self.tensor(operand) for operand in operation.inputs if operand != ABSENT]
         results = [self.result_type(operand) for operand in operation.outputs]

@@ -66,13 +66,7 @@ def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Seque
 
 
 def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USUAL) -> Sequence[Array] | None:
-    """Run a model; None if the device does not support an operation of it.
-
-    Args:
-        model: any adapter IR model.
-        inputs: contiguous arrays of the types of the model's inputs.
-        arithmetic: rounding.
-    """
+    """Run a model; None if the device does not support an operation of it."""
     if not all(judge(model, operation, ()) for operation in model.operations):
         return None
     graph = emit(model, arithmetic)[0]

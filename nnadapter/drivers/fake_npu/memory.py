@@ -47,11 +47,6 @@ def plan_memory(
     2. Inputs and outputs lie in the caller's arrays.
     3. A result takes over an input that dies with its instruction, if the kernel allows it.
     4. Every other tensor is placed in the arena from the instruction that writes it to the last that reads it.
-
-    Args:
-        graph: a lowered model.
-        kinds: tensors of symbolic sizes: the types of two are equal at all sizes if their kinds are equal.
-        room: bytes of tensors that get more than they need now.
     """
     return _Planner(graph, kinds, room).plan()
 

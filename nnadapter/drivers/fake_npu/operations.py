@@ -111,7 +111,7 @@ def _elementwise() -> Iterator[OperationRow]:
     yield from _row("SELU", unary("selu", "alpha", "gamma"), ALL_FLOATS)
     yield from _row("SHRINK", unary("shrink", "bias", "lambd"), ALL_NUMBERS)
     yield from _row("IS_INF", unary("is_inf", "detect_negative", "detect_positive"), ALL_FLOATS)
-    yield from _row("GELU", d.lower_gelu, ALL_FLOATS)
+    yield from _row("GELU", d.chosen_by("approximate", {"none": unary("gelu"), "tanh": unary("gelu_tanh")}), ALL_FLOATS)
     yield from _row("CLIP", d.lower_clip, ALL_NUMBERS)
     yield from _row("NOT", unary("not"), BOOLEANS)
     yield from _row("BITWISE_NOT", unary("bitwise_not"), _INTEGERS)
@@ -121,10 +121,12 @@ def _elementwise() -> Iterator[OperationRow]:
     yield from _rows("EQUAL NOT_EQUAL", direct, HELD)
     yield from _rows("AND OR XOR", direct, BOOLEANS)
     yield from _rows("BITWISE_AND BITWISE_OR BITWISE_XOR", direct, _INTEGERS)
-    yield from _row("BIT_SHIFT", d.lower_bit_shift, _INTEGERS)
+    yield from _row(
+        "BIT_SHIFT", d.chosen_by("direction", {"left": direct("shift_left"), "right": direct("shift_right")}), _INTEGERS
+    )
     yield from _row("PRELU", direct("prelu"), ALL_FLOATS)
     yield from _row("POW", d.lower_power, ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS})
-    yield from _row("MOD", d.lower_modulo, ALL_NUMBERS)
+    yield from _row("MOD", d.chosen_by("fmod", {True: direct("float_modulo"), False: direct("modulo")}), ALL_NUMBERS)
     yield from _row("SUM", d.lower_sum, ALL_FLOATS)
     yield from _row("SWIGLU", direct("swiglu", "alpha"), ALL_FLOATS)
     yield from _row("WHERE", direct("where"), HELD, other_dtypes={0: BOOLEANS}, moves=True)

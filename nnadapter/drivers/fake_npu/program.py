@@ -297,17 +297,7 @@ class SymbolicGraph:
 
 
 class FakeNpuOpenProgram(Program):
-    """A lowered model of symbolic sizes; any number of executions may run at the same time.
-
-    Args:
-        graph: of symbolic sizes.
-        available_bytes: most bytes of the arena.
-        arenas: of the context.
-        device_memory: of the device.
-        threads: most threads of BLAS.
-        packed: bytes of packed weights, see `packed_bytes`.
-        events: trace events of a graph; None without a trace.
-    """
+    """A lowered model of symbolic sizes; any number of executions may run at the same time."""
 
     def __init__(
         self,

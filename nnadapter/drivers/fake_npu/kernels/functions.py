@@ -82,35 +82,16 @@ def _gelu(x: Array) -> Array:
     return np.multiply(x, result, result)
 
 
-def _gelu_tanh(x: Array) -> Array:
-    result: Array = 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x)))
-    return result
-
-
-def _sigmoid(x: Array) -> Array:
-    """Compute 1 / (1 + exp(-x)); exp may overflow to infinity, whose reciprocal is the right limit."""
-    return _swish_gate(x, 1.0, 1.0)
-
-
-def _swish(x: Array, alpha: float = 1.0) -> Array:
-    return _swish_gate(x, alpha, x)
-
-
-def _swish_gate(x: Array, alpha: float, numerator: float | Array) -> Array:
+def _swish(x: Array, alpha: float = 1.0, numerator: float | Array | None = None) -> Array:
+    """Compute x / (1 + exp(-alpha x)); exp may overflow to infinity, whose reciprocal is the right limit."""
     result = x * -alpha
     np.exp(result, result)
     result += 1
-    return np.divide(numerator, result, result)
+    return np.divide(x if numerator is None else numerator, result, result)
 
 
 def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
     return _at_most(_at_least(alpha * x + beta, 0), 1)
-
-
-def _leaky_relu(x: Array, alpha: float) -> Array:
-    # The larger of x and alpha x if alpha <= 1, otherwise the smaller: no mask is needed.
-    chosen = np.maximum if alpha <= 1 else np.minimum
-    return chosen(x, alpha * x)
 
 
 def _selu(x: Array, alpha: float, gamma: float = 1.0) -> Array:
@@ -123,13 +104,8 @@ def _softplus(x: Array) -> Array:
 
 
 def _shrink(x: Array, bias: float, lambd: float) -> Array:
-    kind = x.dtype.type
-    low, high = ((x + bias).astype(kind), (x - bias).astype(kind))
-    return np.where(x < -lambd, low, np.where(x > lambd, high, kind(0)))
-
-
-def _is_infinite(x: Array, detect_negative: float, detect_positive: float) -> Array:
-    return np.isinf(x) & np.where(x > 0, bool(detect_positive), bool(detect_negative))
+    low, high = (x + bias).astype(x.dtype), (x - bias).astype(x.dtype)
+    return np.where(x < -lambd, low, np.where(x > lambd, high, x.dtype.type(0)))
 
 
 FUNCTIONS: Mapping[str, Function] = {
@@ -152,12 +128,13 @@ FUNCTIONS: Mapping[str, Function] = {
     "exp": np.exp,
     "floor": np.floor,
     "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))),
     "hard_sigmoid": _hard_sigmoid,
     "hard_swish": lambda x, alpha, beta: x * _hard_sigmoid(x, alpha, beta),
-    "is_inf": _is_infinite,
+    "is_inf": lambda x, negative, positive: np.isinf(x) & np.where(x > 0, bool(positive), bool(negative)),
     "is_nan": np.isnan,
-    "leaky_relu": _leaky_relu,
+    # The larger of x and alpha x if alpha <= 1, otherwise the smaller: no mask is needed.
+    "leaky_relu": lambda x, alpha: (np.maximum if alpha <= 1 else np.minimum)(x, alpha * x),
     "log": np.log,
     "mish": lambda x: x * np.tanh(_softplus(x)),
     "neg": np.negative,
@@ -169,7 +146,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "scaled_tanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
     "selu": _selu,
     "shrink": _shrink,
-    "sigmoid": _sigmoid,
+    "sigmoid": lambda x: _swish(x, 1.0, 1.0),
     "sign": np.sign,
     "sin": np.sin,
     "sinh": np.sinh,

@@ -160,12 +160,7 @@ def _reflected(place: Array, low: float, high: float) -> Array:
 
 
 def _weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]]) -> Array:
-    """Add up all neighbors of every place times their weights, [C, places].
-
-    Args:
-        source: [C, pixels], the spatial axes of an image flattened.
-        axes: size and neighbors of every spatial axis.
-    """
+    """Add up all neighbors of every place times their weights, [C, places]."""
     total: Any = 0
     for neighbors in product(*(axis_neighbors for _, axis_neighbors in axes)):
         pixels: Any = 0

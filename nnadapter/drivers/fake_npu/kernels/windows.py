@@ -55,14 +55,7 @@ class Window(NamedTuple):
         return slice(start, start + (count - 1) * stride + 1, stride)
 
     def pad(self, x: Array, first: int, result: Sequence[int], fill: float = 0) -> Array:
-        """Return an array with the padding that windows read; itself if they stay inside.
-
-        Args:
-            x: any array.
-            first: its first spatial axis.
-            result: numbers of positions along the spatial axes.
-            fill: value of the padding.
-        """
+        """Return an array with the padding that windows read; itself if they stay inside."""
         image, reach = x.shape[first : first + self.rank], self.reach(result)
         if not any(self.begins) and all(far <= size for far, size in zip(reach, image, strict=True)):
             return x
@@ -82,13 +75,7 @@ class Window(NamedTuple):
         return as_strided(padded, shape, (batch, *positions, *taps, channel), writeable=False)
 
     def shares(self, image: Sequence[int], result: Sequence[int], *, include_pad: bool) -> Array:
-        """Return one over the number of elements that count in each window, in float32.
-
-        Args:
-            image: sizes of the spatial axes.
-            result: numbers of positions along them.
-            include_pad: padding counts too.
-        """
+        """Return one over the number of elements that count in each window, in float32."""
         counts = np.ones((1,) * len(result), np.int64)
         for axis, (size, count) in enumerate(zip(image, result, strict=True)):
             before, after = self.pads[axis], self.pads[axis + len(result)]
@@ -100,13 +87,7 @@ class Window(NamedTuple):
         return (1 / np.maximum(counts, 1)).astype(np.float32)
 
     def add_windows(self, full: Array, values: Array, first_row: int = 0) -> None:
-        """Add windows [N, positions…, taps…, C] at their places in a padded image [N, spatial…, C].
-
-        Args:
-            full: the padded image.
-            values: the windows.
-            first_row: position of the first window along the first axis.
-        """
+        """Add windows [N, positions…, taps…, C] at their places in a padded image [N, spatial…, C]."""
         counts = values.shape[1 : 1 + self.rank]
         starts = (first_row, *(0,) * (self.rank - 1))
         for tap in self.taps():

@@ -60,6 +60,11 @@ def lower_assign(emitter: Emitter, operation: Operation) -> None:
     emitter.assign(operation.outputs[0], emitter.tensor(operation.inputs[0]))
 
 
+def chosen_by(attribute: str, lowerings: Mapping[object, Lower]) -> Lower:
+    """Lower by the lowering that the value of an attribute chooses."""
+    return lambda emitter, operation: lowerings[operation.attributes[attribute]](emitter, operation)
+
+
 def rounding(function: str) -> Lower:
     """Lower FLOOR, CEIL or ROUND; integers stay."""
     lower_float = unary(function)
@@ -80,21 +85,11 @@ def lower_clip(emitter: Emitter, operation: Operation) -> None:
         _emit_unary(emitter, operation, "clip", minimum, maximum)
 
 
-def lower_gelu(emitter: Emitter, operation: Operation) -> None:
-    """Lower GELU, by erf or by tanh."""
-    _emit_unary(emitter, operation, "gelu" if operation.attributes["approximate"] == "none" else "gelu_tanh")
-
-
 def lower_cast(emitter: Emitter, operation: Operation) -> None:
     """Lower CAST; nothing to do if the device's cells stay the same."""
     source, result = emitter.tensor(operation.inputs[0]), emitter.result_type(operation.outputs[0])
     same = emitter.type_of(source) == result
     emitter.assign(operation.outputs[0], source if same else emitter.emit("cast", (source,), (result,))[0])
-
-
-def lower_modulo(emitter: Emitter, operation: Operation) -> None:
-    """Lower MOD, with the sign of the divisor or, as in C's fmod, of the dividend."""
-    direct("float_modulo" if operation.attributes["fmod"] else "modulo")(emitter, operation)
 
 
 def lower_power(emitter: Emitter, operation: Operation) -> None:
@@ -123,20 +118,15 @@ def lower_sum(emitter: Emitter, operation: Operation) -> None:
     kernels.get(len(operation.inputs), direct("sum"))(emitter, operation)
 
 
-def lower_eye(emitter: Emitter, operation: Operation) -> None:
-    """Lower EYE_LIKE, which reads nothing of its input."""
-    emitter.emit_operation(operation, "diagonal", {"k": operation.attributes["k"]}, inputs=())
-
-
-def lower_bit_shift(emitter: Emitter, operation: Operation) -> None:
-    """Lower BIT_SHIFT, to the left or to the right."""
-    direct(f"shift_{operation.attributes['direction']}")(emitter, operation)
-
-
 def lower_bit_cast(emitter: Emitter, operation: Operation) -> None:
     """Lower BIT_CAST; nothing to do if the data type stays."""
     types = [emitter.model.operands[operand].type for operand in (*operation.inputs, *operation.outputs)]
     (lower_assign if types[0].dtype is types[1].dtype else direct("bit_cast"))(emitter, operation)
+
+
+def lower_eye(emitter: Emitter, operation: Operation) -> None:
+    """Lower EYE_LIKE, which reads nothing of its input."""
+    emitter.emit_operation(operation, "diagonal", {"k": operation.attributes["k"]}, inputs=())
 
 
 def lower_reshape(emitter: Emitter, operation: Operation) -> None:

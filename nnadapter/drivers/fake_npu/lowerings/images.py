@@ -46,13 +46,7 @@ def emit_filter(emitter: Emitter, kernel: str, tensor: int, group: int) -> int:
 
 
 def convolution_kernel(weight: tuple[int, ...], group: int, window: Window) -> str:
-    """Return the kernel that suits a convolution.
-
-    Args:
-        weight: dimensions of the filter, [O, C / group, kH, kW].
-        group: number of groups of channels.
-        window: the filter's geometry.
-    """
+    """Return the kernel that suits a convolution."""
     if group == weight[0] and weight[1] == 1 and group != 1:
         return "depthwise_convolution"
     return "pointwise_convolution" if group == 1 and window.is_pointwise else "convolution"
