@@ -41,10 +41,12 @@ Atan 7 22 <-> ATAN
 Atanh 9 22 <-> ATANH
 AveragePool <- AVERAGE_POOL_2D AVERAGE_POOL_3D; kernel_shape strides pads dilations ceil_mode count_include_pad
 BatchNormalization <- BATCH_NORMALIZATION; epsilon
+BitCast <- BIT_CAST; to
 BitwiseAnd 18 <-> BITWISE_AND
 BitwiseNot 18 <-> BITWISE_NOT
 BitwiseOr 18 <-> BITWISE_OR
 BitwiseXor 18 <-> BITWISE_XOR
+Cast <- CAST; to
 CausalConvWithState <- CAUSAL_CONV; activation
 Ceil 6 13 -> CEIL
 Celu 12 28 -> CELU; alpha
@@ -66,6 +68,7 @@ Equal 7 11 13 19 <-> EQUAL
 Erf 9 13 <-> ERF
 Exp 6 13 <-> EXP
 Expand <- EXPAND FILL; [shape]
+EyeLike <- EYE_LIKE; dtype=to k
 Floor 6 13 -> FLOOR
 Gather <- GATHER; ~1 axis
 GatherElements <- GATHER_ELEMENTS; ~1 axis
@@ -224,6 +227,8 @@ def _exporter(op_type: str, type_: str, attributes: Sequence[_Mapped]) -> Callab
                     inputs[position] = _WRITTEN[mark](write, inputs[position])
                 continue
             value = write.operation.attributes[attribute.name]
+            if attribute.name == "to":
+                value = DataType(str(value))
             if mark in _WRITTEN:
                 inputs.append(_WRITTEN[mark](write, value))
             else:

@@ -295,18 +295,6 @@ def export_hard_swish(write: NodeWriter) -> str:
     return hard_swish(write, write.inputs[0], write.operation.alpha, write.operation.beta)
 
 
-@exporter("CAST")
-def export_cast(write: NodeWriter) -> str:
-    """CAST. Source: ONNX Cast-24."""
-    return write.node("Cast", write.inputs[0], to=DataType(write.operation.to))
-
-
-@exporter("BIT_CAST")
-def export_bit_cast(write: NodeWriter) -> str:
-    """BIT_CAST. Source: ONNX BitCast-26."""
-    return write.node("BitCast", write.inputs[0], to=DataType(write.operation.to))
-
-
 @exporter("RSQRT")
 def export_rsqrt(write: NodeWriter) -> str:
     """RSQRT, for which ONNX has no op: the reciprocal of the root."""

@@ -364,9 +364,3 @@ def export_split(write: NodeWriter) -> Sequence[str]:
     """SPLIT. Source: ONNX Split-18."""
     sizes = write.integers(*write.operation.split)
     return write.nodes("Split", (write.inputs[0], sizes), len(write.operation.outputs), axis=write.operation.axis)
-
-
-@exporter("EYE_LIKE")
-def export_eye_like(write: NodeWriter) -> str:
-    """EYE_LIKE. Source: ONNX EyeLike-22."""
-    return write.node("EyeLike", write.inputs[0], dtype=DataType(write.operation.to), k=int(write.operation.k))

@@ -6,7 +6,6 @@ count as one step each.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
@@ -157,7 +156,7 @@ BITWISE_XOR(x: integer, y: integer as x) | | ONNX BitwiseXor-18
 """
 """Operations of two operands of one data type, of which comparisons give bool."""
 
-_COMPARISON = re.compile("EQUAL|NOT_EQUAL|GREATER|LESS")
+_COMPARED = ("EQUAL", "NOT_EQUAL", "GREATER", "LESS")
 _FUSABLE_BINARY = (
     ("ADD", "NNAPI ADD; ONNX Add-14"),
     ("SUB", "NNAPI SUB; ONNX Sub-14"),
@@ -171,8 +170,8 @@ ROWS: tuple[Row, ...] = (
         for signature, steps, cost, quantization, source in read_table(_UNARY)
     ),
     *(
-        row(signature, _compare if _COMPARISON.match(signature) else _broadcast, 1, source, quantization=quantization)
-        for signature, quantization, source in read_table(_BINARY)
+        row(signature, _compare if signature.startswith(_COMPARED) else _broadcast, 1, source, quantization=behavior)
+        for signature, behavior, source in read_table(_BINARY)
     ),
     *(
         row(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -113,13 +112,10 @@ def family(cost: str, quantization: str = "") -> Callable[..., Row]:
 
 
 def read_table(text: str) -> list[list[str]]:
-    """Return the cells of a table of one line per row, with bars between cells."""
-    return [[cell.strip() for cell in re.split(r" \|(?= )", line)] for line in text.splitlines()]
+    """Return the cells of a table of one line per row, with ` | ` between cells."""
+    return [line.replace("| |", "|  |").split(" | ") for line in text.splitlines()]
 
 
-_ROLE = re.compile(r"(\*?)(\w+)(\??)(?:\[[\d.]+\])?(?:: ([\w|]+))?(?: as (\w+))?")
-_RANKS = re.compile(r"\[(\d+)(\.\.)?(\d*)\]")
-_ATTRIBUTE = re.compile(r"(\w+): (\w+)(?:\[(\d+)\])?(?:\(([\w|]+)\))?(?: = (.*))?")
 _TYPES = {
     "any": ANY,
     "number": NUMERIC,
@@ -131,34 +127,39 @@ _TYPES = {
 
 @cache
 def _role(text: str) -> Role:
-    match = _ROLE.fullmatch(text)
-    assert match is not None, text
-    variadic, name, optional, types, same = match.groups()
-    words = (types or "any").split("|")
-    sets = [_TYPES.get(word) or frozenset({DataType(word)}) for word in words]
-    dtypes = sets[0] if len(sets) == 1 else frozenset().union(*sets)
-    return Role(name, dtypes, optional=bool(optional), variadic=bool(variadic), same_dtype_as=same)
+    text, _, same = text.partition(" as ")
+    text, _, types = text.partition(": ")
+    name = text.partition("[")[0].removeprefix("*")
+    sets = [_TYPES.get(word) or frozenset({DataType(word)}) for word in (types or "any").split("|")]
+    return Role(
+        name.removesuffix("?"),
+        sets[0] if len(sets) == 1 else frozenset().union(*sets),
+        optional=name.endswith("?"),
+        variadic=text.startswith("*"),
+        same_dtype_as=same or None,
+    )
 
 
 def _ranks(text: str) -> tuple[int, int]:
-    match = _RANKS.search(text)
-    if match is None:
-        return 0, 64
-    low, span, high = match.groups()
-    return int(low), int(high or (64 if span else low))
+    low, span, high = text.partition("[")[2].partition("]")[0].partition("..")
+    return (int(low), int(high or (64 if span else low))) if low else (0, 64)
 
 
 @cache
 def _attribute(text: str) -> Attribute:
-    match = _ATTRIBUTE.fullmatch(text)
-    assert match is not None, text
-    name, kind, length, choices, default = match.groups()
+    text, is_optional, default = text.partition(" = ")
+    name, _, kind = text.partition(": ")
+    kind, _, choices = kind.removesuffix(")").partition("(")
+    kind, _, length = kind.removesuffix("]").partition("[")
     allowed = tuple(choices.split("|")) if choices else ()
     if kind == "dtype":
         kind, allowed = "string", tuple(data_type.value for data_type in DataType)
-    read = _DEFAULTS[kind]
     return Attribute(
-        name, AttributeKind(kind), None if default is None else read(default), allowed, int(length) if length else None
+        name,
+        AttributeKind(kind),
+        _DEFAULTS[kind](default) if is_optional else None,
+        allowed,
+        int(length) if length else None,
     )
 
 
