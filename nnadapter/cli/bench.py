@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import click
 
@@ -14,7 +13,6 @@ from nnadapter.cli.output import progress, to_json
 from nnadapter.cli.parameters import (
     OneOf,
     Shapes,
-    placing,
     requests,
     takes_cache,
     takes_inputs,
@@ -23,6 +21,7 @@ from nnadapter.cli.parameters import (
 )
 from nnadapter.cli.run import run_costs
 from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.session.bench import PEERS, ROUNDS
 
@@ -54,11 +53,7 @@ def bench(
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
     shapes: Shapes,
-    fallback: str,
-    policy: str,
-    rules: str | None,
-    plan: str | None,
-    cache_dir: str | None,
+    settings: Options,
     against: tuple[str, ...] | None,
     sources: Mapping[str, str],
     rounds: int,
@@ -70,7 +65,6 @@ def bench(
     """
     is_ready = kind_of(model) is SourceKind.COMPILED  # it has devices of its own, and no engine runs it
     chosen = None if is_ready and not (devices or options) else requests(devices, options)
-    settings = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
     source = converted(model, settings)
     peers = against if against is not None else () if is_ready else ("ort",)
     with progress("preparing inputs"):

@@ -11,7 +11,8 @@ import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.inputs import converted, feed_of
 from nnadapter.cli.output import progress, to_json
-from nnadapter.cli.parameters import Shapes, placing, requests, takes_inputs, takes_model, takes_placing
+from nnadapter.cli.parameters import Shapes, requests, takes_inputs, takes_model, takes_placing
+from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.session.comparison import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 
@@ -44,10 +45,7 @@ def compare(
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
     shapes: Shapes,
-    fallback: str,
-    policy: str,
-    rules: str | None,
-    plan: str | None,
+    settings: Options,
     sources: Mapping[str, str],
     rtol: float,
     atol: float,
@@ -60,12 +58,11 @@ def compare(
 
     The exit code is 1 if outputs differ, if no node ran on the devices, or if a step fell back from one.
     """
-    chosen, settings = requests(devices, options), placing(policy, rules, plan, fallback)
     source = converted(model, settings)
     with prints_to_stderr(), progress("comparing"):
         result = nnadapter.compare(
             source,
-            chosen,
+            requests(devices, options),
             feed_of(source, shapes, sources).arrays,
             options=settings,
             relative_tolerance=rtol,

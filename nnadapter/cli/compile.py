@@ -12,9 +12,10 @@ import nnadapter
 from nnadapter.cli.command import NO, ModelCommand
 from nnadapter.cli.inputs import converted
 from nnadapter.cli.output import progress
-from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, takes_settings_of_many
+from nnadapter.cli.parameters import Shapes, requests, takes_placing, takes_settings_of_many
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_texts import plans_held, reasons_against, served_sets
+from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.report import PartitionReport
 
@@ -40,10 +41,7 @@ def compile(  # noqa: A001  the command's name
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
     shape_sets: tuple[Shapes, ...],
-    fallback: str,
-    policy: str,
-    rules: str | None,
-    plan: str | None,
+    settings: Options,
     output: str | None,
     keep_model: bool,
     dynamic_shapes: bool | None,
@@ -57,16 +55,15 @@ def compile(  # noqa: A001  the command's name
         return
     if model is None or output is None:
         raise click.UsageError("compile takes a MODEL and -o FILE, or --check FILE")
-    chosen = placing(policy, rules, plan, fallback)
     output = os.path.realpath(output) if Path(output).is_symlink() else output  # /dev/stdout is another one below
-    source = converted(model, chosen)
+    source = converted(model, settings)
     with prints_to_stderr(), progress("compiling"):
         report = nnadapter.compile(
             source,
             output,
             devices=requests(devices, options),
             input_shapes=shape_sets or None,
-            options=chosen,
+            options=settings,
             keep_model=keep_model,
             dynamic_shapes=dynamic_shapes,
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -58,10 +59,16 @@ def takes_models(command: Decorated) -> Decorated:
 
 
 def takes_placing(command: Decorated) -> Decorated:
-    """Add --policy, --rules and --plan: `policy`, `rules` and `plan`, which `placing` turns into options."""
+    """Add --policy, --rules and --plan: `settings`, a session's options by these, --fallback and --cache-dir."""
+
+    @wraps(command)
+    def with_settings(*, policy: str, rules: str | None, plan: str | None, fallback: str, **parameters: Any) -> Any:
+        settings = Options(policy=policy, fallback=fallback, plan=plan, cache_dir=parameters.pop("cache_dir", None))
+        return command(settings=settings if rules is None else replace(settings, rules=Path(rules)), **parameters)
+
     for decorator in reversed(_PLACING_DECORATORS):
-        command = decorator(command)
-    return command
+        with_settings = decorator(with_settings)
+    return cast("Decorated", with_settings)
 
 
 def takes_cache(command: Decorated) -> Decorated:
@@ -72,12 +79,6 @@ def takes_cache(command: Decorated) -> Decorated:
 def takes_inputs(command: Decorated) -> Decorated:
     """Add --input: `sources`, input name -> what `nnadapter.cli.inputs` makes an array of."""
     return _INPUTS(command)
-
-
-def placing(policy: str, rules: str | None, plan: str | None, fallback: str) -> Options:
-    """Return a session's options from what the command line says."""
-    options = Options(policy=policy, fallback=fallback, plan=plan)
-    return options if rules is None else replace(options, rules=Path(rules))
 
 
 def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]) -> list[DeviceRequest]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.inputs import converted, values_of
 from nnadapter.cli.output import progress, write_output
-from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_models, takes_placing
+from nnadapter.cli.parameters import OneOf, Shapes, inputs, requests, takes_cache, takes_models, takes_placing
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import NNAdapterError
 from nnadapter.files.source_kind import SourceKind, kind_of
@@ -169,11 +168,7 @@ def report(
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
     shapes: Shapes,
-    fallback: str,
-    policy: str,
-    rules: str | None,
-    plan: str | None,
-    cache_dir: str | None,
+    settings: Options,
     sources: Mapping[str, str],
     save_plan: str | None,
     save_segments: str | None,
@@ -192,14 +187,13 @@ def report(
     The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
     """
     parameters, form = click.get_current_context().params, _form(form, output)
-    chosen = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
     on = requests(devices, options)
     if what_if:
         refuse_together(parameters, form)
-        _write(what_if_text(models, on, shapes, chosen, form), output)
+        _write(what_if_text(models, on, shapes, settings, form), output)
         return
     model = _only(models)
-    source = converted(model, chosen)
+    source = converted(model, settings)
     if old is not None and not FORMATS[form].shows_difference:
         able = ", ".join(name for name, report_format in FORMATS.items() if report_format.shows_difference)
         raise click.BadParameter(f"format {form} shows no differences; take one of {able}", param_hint="--diff")
@@ -209,7 +203,7 @@ def report(
             source,
             devices=None if kind_of(source) is SourceKind.COMPILED and not (devices or options) else on,
             input_shapes=shapes,
-            options=chosen,
+            options=settings,
             input_values=values_of(sources),
             save_plan=save_plan,
             save_segments=save_segments,

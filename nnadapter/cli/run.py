@@ -19,11 +19,12 @@ import nnadapter
 from nnadapter.cli.command import Failure, ModelCommand
 from nnadapter.cli.inputs import Feed, converted, feed_of
 from nnadapter.cli.output import progress, to_json, write_output
-from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_model, takes_placing
+from nnadapter.cli.parameters import OneOf, Shapes, inputs, requests, takes_cache, takes_model, takes_placing
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.engine.provenance import Provenance
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array, DataType
+from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.facts import CandidateFacts
 from nnadapter.report.report import PartitionReport
@@ -382,11 +383,7 @@ def run(
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
     shapes: Shapes,
-    fallback: str,
-    policy: str,
-    rules: str | None,
-    plan: str | None,
-    cache_dir: str | None,
+    settings: Options,
     sources: Mapping[str, str],
     repeat: int,
     save: str | None,
@@ -401,7 +398,7 @@ def run(
     """
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
     chosen = None if is_ready else requests(devices, options)
-    settings = replace(placing(policy, rules, plan, fallback), trace=profile, cache_dir=cache_dir)
+    settings = replace(settings, trace=profile)
     source = converted(model, settings)
     with progress("preparing inputs"):
         feed = feed_of(source, shapes, sources)

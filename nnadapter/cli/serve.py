@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from nnadapter.cli.inputs import converted
 from nnadapter.cli.output import progress
 from nnadapter.cli.parameters import (
     Shapes,
-    placing,
     requests,
     takes_cache,
     takes_placing,
     takes_settings_of_many,
 )
 from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.options import Options
 from nnadapter.process.terminal import StopRequested, prints_to_stderr, report
 
 
@@ -64,11 +63,7 @@ def serve(
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
     shape_sets: tuple[Shapes, ...],
-    fallback: str,
-    policy: str,
-    rules: str | None,
-    plan: str | None,
-    cache_dir: str | None,
+    settings: Options,
     name: str | None,
     host: str,
     port: int,
@@ -87,10 +82,9 @@ def serve(
     from nnadapter.ray.serving.local_server import serve_until_stopped
 
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
-    chosen = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
-    settings: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "devices": None if is_ready else requests(devices, options),
-        "options": chosen,
+        "options": settings,
         "name": name or Path(model).stem,
         "max_batch_size": max_batch_size,
         "replicas": replicas,
@@ -111,7 +105,7 @@ def serve(
             stack.enter_context(prints_to_stderr())
 
         code = 0
-        number = serve_until_stopped(converted(model, chosen), host=host, port=port, on_ready=announce, **settings)
+        number = serve_until_stopped(converted(model, settings), host=host, port=port, on_ready=announce, **arguments)
         if number:
             code = report(StopRequested(number))
     for stream in filter(None, (sys.stdout, sys.stderr)):
