@@ -37,12 +37,12 @@ _CARRIERS: Mapping[str, np.dtype[Any]] = {"int4": np.dtype(np.int8), "uint4": np
 
 
 def carrier(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The data type that stands for another one at the border; most stand for themselves."""
+    """Return the data type that stands for another one at the border; most stand for themselves."""
     return _CARRIERS.get(dtype_name(dtype), dtype)
 
 
 def carried(array: Array) -> Array:
-    """An array as the border has it."""
+    """Return an array as the border has it."""
     return array.astype(_CARRIERS[name]) if (name := dtype_name(array.dtype)) in _CARRIERS else array
 
 
@@ -55,7 +55,7 @@ def give_back() -> None:
 
 @memoize(1)
 def _trim() -> Callable[[int], Any] | None:
-    """Glibc's `malloc_trim`; others have none."""
+    """Return glibc's `malloc_trim`; None elsewhere."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
@@ -80,7 +80,7 @@ class Packing:
 
 
 def packs_of(compute: Computes) -> Mapping[int, Pack]:
-    """What packs constants of an operation, by the position of its input."""
+    """Return the packing functions of an operation's constants, by the position of the input."""
     return compute.packs if isinstance(compute, Packing) else {}
 
 
@@ -97,7 +97,7 @@ class Donating:
         self._forms: dict[tuple[int, ...], Any] = {}
 
     def start(self, inputs: Sequence[Any], given_up: Sequence[int]) -> Sequence[Any] | None:
-        """JAX's arrays of the results, which XLA may still be computing; None where it has no use for the memory.
+        """Return JAX's arrays of the results, which XLA may still be computing; None if it has no use for the memory.
 
         Args:
             inputs: JAX's arrays.
@@ -120,7 +120,7 @@ class Donating:
             return results
 
     def _form_or_none(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
-        """None where XLA does not compile it, too: there is the segment as it was compiled first."""
+        """Return a form of the segment; None if XLA does not compile it or has no use for the memory."""
         with (
             suppress(CompilationError),
             translated("XLA did not compile the segment", "see its message", CompilationError),
@@ -150,7 +150,7 @@ class Donating:
 
 
 def usable(given_up: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
-    """Positions of the inputs whose memory a result can take: each result takes one.
+    """Return the positions of inputs whose memory a result can take: each result takes one.
 
     Args:
         given_up: positions among the inputs.
@@ -193,7 +193,7 @@ class Compiled:
 
 
 def prepared(model: Model) -> Model:
-    """The segment as it is lowered."""
+    """Return the segment as it is lowered."""
     return run_passes(model, PASSES)
 
 
@@ -257,7 +257,7 @@ def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[s
 
 
 def platform_of(device: Any) -> str:
-    """What `jax.export` calls a device: `cpu`, `cuda`, `rocm`, `tpu`."""
+    """Return the name of a device in `jax.export`: `cpu`, `cuda`, `rocm`, `tpu`."""
     kind = str(device.platform)
     return str(device.client.platform_version).split()[0].lower() if kind == "gpu" else kind
 
@@ -267,7 +267,7 @@ def _translated() -> AbstractContextManager[None]:
 
 
 def _shape(typed: Any, device: Any) -> Any:
-    """What JAX is told of an operand's type, an array, or what it knows of an input itself."""
+    """Return JAX's description of an operand's type or of an array."""
     is_type = isinstance(typed, OperandType)
     shape, dtype = (typed.dimensions, carrier(typed.dtype.array_type)) if is_type else (typed.shape, typed.dtype)
     jax = module()
@@ -286,7 +286,7 @@ def _packed(model: Model, key: Key) -> Array:
 
 
 def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
-    """The constants that somebody reads, each in every form in which it is read."""
+    """Return the constants that are read, each in every form in which it is read."""
     read: list[Key] = []
     for operation, compute in zip(model.operations, closures, strict=True):
         packs = packs_of(compute)
@@ -298,7 +298,7 @@ def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
 def _function_of(
     model: Model, closures: Sequence[Computes], keys: Sequence[Key]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """The whole segment as one function of inputs and constants."""
+    """Return the whole segment as one function of inputs and constants."""
 
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         given = {key: _as_said(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)}
@@ -321,6 +321,6 @@ def _function_of(
 
 
 def _as_said(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
-    """What came over the border, in the data type that the model says; what was packed has one of its own."""
+    """Return a value from outside in the data type of the model; a packed one has a type of its own."""
     dtype = model.operands[index].type.dtype.array_type
     return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

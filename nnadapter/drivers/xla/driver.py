@@ -61,7 +61,6 @@ class XlaContext(TableContext):
         return XlaProgram(program, self._seal())
 
     def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`."""
         return deserialized(blob, self._seal(), self._device)
 
     def deserialize_view(self, blob: memoryview) -> Program:
@@ -77,7 +76,7 @@ class XlaContext(TableContext):
         give_back()
 
     def _seal(self) -> dict[str, str]:
-        """What a program must have been compiled with to run here."""
+        """Return what a program must have been compiled with to run here."""
         return {"jax": version(), "platform": platform_of(self._device), "precision": self._precision}
 
 
@@ -131,7 +130,6 @@ class XlaDriver(TableDriver):
         return XlaDevice(type(self), found[int(number or 0)])
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`."""
         return [row for kind in KINDS for row in _rows(kind)]
 
 
@@ -143,12 +141,10 @@ class XlaDevice(TableDevice):
         self._device = device
 
     def create_context(self, options: OptionValues) -> Context:
-        """See `Device.create_context`."""
         return XlaContext(self._driver(options), self._device)
 
     @property
     def has_memory(self) -> bool:
-        """See `Device.has_memory`."""
         return True
 
     def allocate(self, nbytes: int) -> Memory:
@@ -161,15 +157,12 @@ class XlaDevice(TableDevice):
 
     @property
     def has_streams(self) -> bool:
-        """See `Device.has_streams`."""
         return True
 
     def create_stream(self) -> Stream:
-        """See `Device.create_stream`."""
         return XlaStream()
 
     def create_event(self) -> Event:
-        """See `Device.create_event`."""
         return XlaEvent()
 
     def memory_statistics(self) -> MemoryStatistics | None:

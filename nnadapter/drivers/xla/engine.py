@@ -37,13 +37,13 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 
 def missing(device: str) -> MissingExtraError:
-    """The error that `device` cannot be used without the package."""
+    """Return the error that `device` cannot be used without the package."""
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
 @memoize(1)
 def module() -> Any:
-    """The package.
+    """Return the package.
 
     Raises:
         MissingDeviceExtraError: it is not installed.
@@ -60,7 +60,7 @@ def module() -> Any:
 
 
 def version() -> str:
-    """Versions of JAX and of the library that holds the compiler."""
+    """Return versions of JAX and of the library that holds the compiler."""
     import jaxlib
 
     return f"{module().__version__} ({jaxlib.__version__})"
@@ -72,7 +72,7 @@ def _threads() -> Threads:
 
 
 def own_settings() -> AbstractContextManager[Any]:
-    """Within it JAX is set as we need it, in this thread alone: what the process has set stays as it is.
+    """Return a context with our settings of JAX in this thread; those of the process stay.
 
     Raises:
         DeviceLostError: the process was forked from one that had used the device.
@@ -90,7 +90,7 @@ def own_settings() -> AbstractContextManager[Any]:
 
 
 def present(kind: str) -> Sequence[Any]:
-    """JAX's devices of a kind on this machine, `cpu`, `gpu` or `tpu`; none where it has none."""
+    """Return JAX's devices of a kind on this machine, `cpu`, `gpu` or `tpu`."""
     try:
         return tuple(module().local_devices(backend=kind))
     except (RuntimeError, AssertionError):  # that is how it says that there is no such backend, or none at all
@@ -98,7 +98,7 @@ def present(kind: str) -> Sequence[Any]:
 
 
 def default_kind() -> str:
-    """The kind of device that JAX computes on where nobody says which."""
+    """Return the kind of device that JAX chooses by default."""
     with translated("JAX has no backend", "see JAX_PLATFORMS", DeviceUnavailableError):
         return str(module().default_backend())
 
@@ -109,5 +109,5 @@ def translated(what: str, advice: str, kind: type[NNAdapterError]) -> AbstractCo
 
 
 def brief(error: BaseException) -> str:
-    """The package's message on one line."""
+    """Return the package's message on one line."""
     return one_line(str(error), error)

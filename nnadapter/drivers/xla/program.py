@@ -47,15 +47,12 @@ class XlaEvent(Event):
 
     @property
     def is_done(self) -> bool:
-        """See `Event.is_done`."""
         return all(result.is_ready() for result in self.results)
 
     def synchronize(self) -> None:
-        """See `Event.synchronize`."""
         wait_for(self.results)
 
     def close(self) -> None:
-        """See `Event.close`."""
         self.results = ()
 
 
@@ -67,13 +64,12 @@ class XlaStream(Stream):
         """Of work that nobody has waited for yet."""
 
     def add(self, results: Sequence[Any]) -> None:
-        """More work is under way."""
+        """Add work that is under way."""
         open_results = self._open()
         open_results[:] = [result for result in open_results if not result.is_ready()]
         open_results.extend(results)
 
     def record(self, event: Event) -> None:
-        """See `Stream.record`."""
         assert isinstance(event, XlaEvent), "events of a device are its own"
         event.results = tuple(self._open())
 
@@ -81,12 +77,10 @@ class XlaStream(Stream):
         """See `Stream.wait`: whatever reads the results of the other stream waits for them."""
 
     def synchronize(self) -> None:
-        """See `Stream.synchronize`."""
         results, self._results = self._open(), []
         wait_for(results)
 
     def close(self) -> None:
-        """See `Stream.close`."""
         results, self._results = self._results or (), None
         for result in results:
             with_no_word(result)
@@ -130,7 +124,6 @@ class XlaMemory(Memory):
         self.nbytes = nbytes
 
     def copy_in(self, array: Array) -> None:
-        """See `Memory.copy_in`."""
         self._check()
         held = carried(array)
         copied = held.copy() if held is array and self._device.platform == "cpu" else held  # it would look at `array`
@@ -138,12 +131,11 @@ class XlaMemory(Memory):
             self._value = module().device_put(copied, self._device).block_until_ready()
 
     def copy_out(self, array: Array) -> None:
-        """See `Memory.copy_out`."""
         with translated("the tensor is gone", "feed it anew", DonatedValueError), own_settings():  # donated meanwhile
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        """What lies there as JAX's array, seen as a tensor of this type."""
+        """Return the contents as JAX's array, seen as a tensor of this type."""
         held, dtype = self._held(), carrier(dtype)
         if held is not None and held.dtype == dtype and held.shape == shape:
             return held
@@ -159,7 +151,6 @@ class XlaMemory(Memory):
         self._value, self._is_free = None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
-        """See `Memory.dlpack_device`."""
         held = self._held()
         return None if held is None else tuple(map(int, held.__dlpack_device__()))  # type: ignore[return-value]
 
@@ -181,7 +172,7 @@ class XlaMemory(Memory):
 
 
 def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
-    """A copy of what another library gives over by DLPack; None where JAX does not take it."""
+    """Return a copy of another library's tensor by DLPack; None if JAX does not take it."""
     if not hasattr(tensor, "__dlpack__"):
         return None
     try:
@@ -196,13 +187,13 @@ def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
 
 
 def tensor_of(value: Any, name: str, device: Any) -> DeviceTensor:
-    """A result of that data type, which nobody else has, as a tensor in memory of its own."""
+    """Return a result of that data type as a tensor in memory of its own."""
     dtype = array_type_of(name)
     return DeviceTensor(XlaMemory(device, value.size * dtype.itemsize, value), dtype, value.shape)
 
 
 def value_of(tensor: DeviceTensor) -> Any:
-    """A tensor as JAX's array."""
+    """Return a tensor as JAX's array."""
     assert isinstance(tensor.memory, XlaMemory), "memory of a device is its own"
     return tensor.memory.value(tensor.dtype, tensor.shape)
 
@@ -228,7 +219,6 @@ class XlaExecution(Execution):
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.compute_on_device`."""
         results = self._made(inputs)
         wait_for(results)
         return self._tensors(results)
@@ -236,7 +226,6 @@ class XlaExecution(Execution):
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.enqueue`."""
         assert isinstance(stream, XlaStream), "streams of a device are its own"
         results = self._made(inputs)
         stream.add(results)
@@ -249,7 +238,7 @@ class XlaExecution(Execution):
         ]
 
     def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
-        """As `_started`, in memory of inputs that are donated, where XLA has a use for it."""
+        """Start a run as `_started`, in memory of donated inputs if XLA has a use for it."""
         values = list(map(value_of, inputs))
         given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_donated]
         try:
@@ -262,7 +251,7 @@ class XlaExecution(Execution):
             raise
 
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """JAX's arrays of the results, which XLA may still be computing."""
+        """Return JAX's arrays of the results, which XLA may still be computing."""
         compiled = self._compiled
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
             results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
@@ -283,7 +272,7 @@ class _Held:
 
 
 def array_over(result: Any) -> Array:
-    """An array to write to over the memory of a result on a processor, which nobody else looks at."""
+    """Return a writable array over the memory of a result on a processor, which nothing else reads."""
     if not result.nbytes:
         return np.array(result)
     array: Array = np.asarray(_Held(result)).view(result.dtype).reshape(result.shape)
@@ -337,7 +326,6 @@ class XlaProgram(Program):
         return _ENVELOPE.close(written, [*_padded(arrays), self._compiled.exported])
 
     def close(self) -> None:
-        """See `Program.close`."""
         del self._compiled, self._donating
 
 
@@ -392,7 +380,7 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
 
 
 def _constants(rows: Sequence[Mapping[str, Any]], contents: memoryview) -> Iterator[Array]:
-    """The constants, where they lie.
+    """Return the constants, where they lie.
 
     Raises:
         ValueError: there are fewer bytes than they have.

@@ -63,7 +63,7 @@ def padded_windows(x: Array, fill: Any, kernel: Any, strides: Any, pads: Any, di
 
 
 def _contracted(parts: Array, filters: Array, group: int, over: int) -> Array:
-    """[N, C, places…, over axes…] times [C', O, over axes…], group by group, as [N, O, places…]."""
+    """Return [N, C, places…, over axes…] times [C', O, over axes…], group by group, as [N, O, places…]."""
     ends = [range(array.ndim - over, array.ndim) for array in (parts, filters)]
     products = [
         np.tensordot(part, some, ([1, *ends[0]], [0, *ends[1]]))

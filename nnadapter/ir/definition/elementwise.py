@@ -66,7 +66,7 @@ def leaky_relu(xp: Any, x: Any, alpha: float) -> Any:
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Return 1 / (1 + exp(-x)), without overflow."""
     return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
 
 
@@ -128,7 +128,7 @@ _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def _shift(x: Array, y: Array, direction: str) -> Array:
-    """With Python's integers, which have no end, and then the low bits alone."""
+    """Shift Python's integers, which have no end, and keep the low bits."""
     bits = 8 * x.dtype.itemsize
     shifted = []
     for number, count in np.broadcast(x, y):
@@ -144,7 +144,7 @@ def _shift(x: Array, y: Array, direction: str) -> Array:
 
 
 def bit_cast(x: Array, to: Any) -> Any:
-    """The bytes of `x` read as another type; no other byte than 0 and 1 is a truth value."""
+    """Return the bytes of `x` read as another type; no other byte than 0 and 1 is a truth value."""
     if to == np.bool_:
         return x != 0
     return np.frombuffer(x.tobytes(), to).reshape(x.shape)

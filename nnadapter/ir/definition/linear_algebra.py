@@ -16,7 +16,7 @@ def _fully_connected(x: Array, weight: Array, bias: Array | None = None) -> Arra
 
 
 def _integers(packed: Array, bits: int) -> Array:
-    """The integers in the bytes of the last axis, lowest bits first."""
+    """Return the integers in the bytes of the last axis, lowest bits first."""
     count = packed.shape[-1] * 8 // bits
     each = np.unpackbits(packed, axis=-1, bitorder="little").reshape(*packed.shape[:-1], count, bits)
     return each @ (1 << np.arange(bits))
@@ -45,7 +45,7 @@ _EXPANDED = 4
 
 
 def _einsum(*inputs: Array, equation: str) -> Any:
-    """Numpy's, which has no integers of 4 bits."""
+    """Return numpy's sum of products; numpy has no integers of 4 bits."""
     return np.einsum(equation, *(x.astype(np.int64) if x.dtype.name in ("int4", "uint4") else x for x in inputs))
 
 

@@ -12,7 +12,7 @@ from nnadapter.ir.operand import Array
 
 
 def _pool(fill: Callable[[Array], Any], combine: Callable[..., Any]) -> Callable[..., Any]:
-    """`combine` gets every window, its elements along the last axis; padding is what `fill` says."""
+    """Return a pool: `combine` gets every window, its elements along the last axis; `fill` gives the padding."""
 
     def pooled(
         x: Array, *, kernel_shape: Any, strides: Any, pads: Any, dilations: Any, ceil_mode: bool, **more: Any

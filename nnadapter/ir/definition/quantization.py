@@ -14,7 +14,7 @@ from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 
 
 def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
-    """The operation's function on its integers, or `plain` where it sees integers or floats alone.
+    """Return the operation's function on its integers, or `plain` if it sees integers or floats alone.
 
     It is called with the inputs and attributes, and with `finish`, the fused activation of reals.
     """
@@ -45,7 +45,7 @@ def _finished(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _spread(values: Any, type_: OperandType, rank: int, axis: int | None, dtype: Any) -> Array:
-    """Scales or zero points so that they broadcast along `axis`."""
+    """Return scales or zero points so that they broadcast along their axis."""
     array = np.array(values, dtype)
     return array.reshape(()) if axis is None else array.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
@@ -58,13 +58,13 @@ def _parts(type_: OperandType | None) -> tuple[Array, Array]:
 
 
 def to_reals(x: Array, type_: OperandType | None) -> Array:
-    """The reals that quantized integers stand for, in float32."""
+    """Return the reals that quantized integers stand for, in float32."""
     scale, zero_point = _parts(type_)
     return (x.astype(np.int64) - zero_point).astype(np.float32) * scale
 
 
 def to_integers(x: Array, type_: OperandType) -> Array:
-    """Reals as the integers of a quantized type, rounded to even and kept within it."""
+    """Return reals as the integers of a quantized type, rounded to even and kept within it."""
     scale, zero_point = _parts(type_)
     with np.errstate(all="ignore"):
         rounded = np.rint(x.astype(np.float32) / scale)

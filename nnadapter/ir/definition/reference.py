@@ -78,7 +78,7 @@ def _collect(function: FunctionType, parts: dict[str, str]) -> None:
 
 
 def _made_of(name: str, held: Mapping[str, Any]) -> str:
-    """The line in which a function was made, if lambdas in it say of what, or else what it holds."""
+    """Return the line in which a function was made, if it holds lambdas, or else a comment with its contents."""
     for value in held.values():
         if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
             return _line(value)
@@ -86,7 +86,7 @@ def _made_of(name: str, held: Mapping[str, Any]) -> str:
 
 
 def _line(function: FunctionType) -> str:
-    """The line of a table in which a lambda stands, as an assignment."""
+    """Return the line of a table in which a lambda stands, as an assignment."""
     line = inspect.getsource(function).strip().rstrip(",")
     return re.sub(r'^"(\w+)": ', r"\1 = ", line)
 
@@ -122,7 +122,7 @@ def _references(code: CodeType) -> Iterator[str]:
 
 @cache
 def _texts(module: str) -> Mapping[str, str]:
-    """The functions and assignments of a module, by name; tables by operation are left out."""
+    """Return the functions and assignments of a module, by name; tables by operation are left out."""
     text = inspect.getsource(sys.modules[module])
     found: dict[str, str] = {}
     for node in ast.parse(text).body:
@@ -139,7 +139,7 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 
 def _without_remarks(text: str) -> str:
-    """The text without what is said to type checkers and linters."""
+    """Return the text without comments for type checkers and linters."""
     return "\n".join(line.partition("  # type:")[0].partition("  # noqa")[0].rstrip() for line in text.splitlines())
 
 
@@ -147,12 +147,12 @@ _OF_IMAGES = "The first input may be NHWC; it then has its channels last, and so
 
 
 def layouts(type_: str) -> str:
-    """What an operation makes of images whose channels are last; empty where nothing is special."""
+    """Return a sentence on images whose channels are last; empty for operations that take none."""
     return _OF_IMAGES if type_ in IMAGES else ""
 
 
 def quantized_operands(schema: OperationSchema) -> str:
-    """Which of the ways of quantized operands an operation goes."""
+    """Return sentences on the operation's behavior with quantized operands."""
     type_ = schema.type
     if schema.always_quantized:
         return "Its result is quantized, as the model says of it."
@@ -185,7 +185,7 @@ def flops_in_words(rule: FlopsRule) -> str:
 
 @cache
 def _texts_of_passes() -> dict[str, tuple[str, str]]:
-    """By pass, its rules and its code."""
+    """Return the rules and the code of each pass."""
     return {name: (inspect.getdoc(function) or "", _text_of_pass(function)) for name, function in PASSES.items()}
 
 
@@ -208,7 +208,7 @@ def _text_of_pass(function: Callable[..., Any]) -> str:
 
 
 def passes_that_name(type_: str) -> tuple[str, ...]:
-    """The passes of the kit whose rules or tables name an operation; families such as REDUCE_… count."""
+    """Return the passes whose rules or tables name an operation; families such as REDUCE_… count."""
     family = re.escape(type_.partition("_")[0])
     words = re.compile(rf"\b{re.escape(type_)}\b(?!_)|\b{family}_…")
     texts = _texts_of_passes().items()
@@ -369,7 +369,7 @@ def _signature(schema: OperationSchema) -> str:
 
 
 def ranks_in_words(ranks: tuple[int, int]) -> str:
-    """A span of ranks: `4`, `2 to 5`, `1 or more`."""
+    """Return a span of ranks: `4`, `2 to 5`, `1 or more`."""
     low, high = ranks
     return str(low) if low == high else f"{low} or more" if high >= 64 else f"{low} to {high}"
 
@@ -408,7 +408,7 @@ def _attribute(attribute: Attribute, doc: OperationDoc | None) -> Mapping[str, s
 
 
 def in_words(value: object) -> str:
-    """The value of an attribute as the text form has it, near enough to be read."""
+    """Return the value of an attribute nearly as in the text form."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -456,7 +456,7 @@ def _attribute_text(row: Mapping[str, str]) -> str:
 
 
 def facts(entry: Entry) -> Sequence[tuple[str, str]]:
-    """What is said of every operation in one sentence each: name and sentence; what is empty is left out."""
+    """Return name and sentence of each further fact on an operation; empty ones are left out."""
     nobody = "none that is known; models built by hand have it" if entry.family and entry.definition else ""
     rows = (
         ("rank of the first input", entry.ranks),
@@ -471,12 +471,12 @@ def facts(entry: Entry) -> Sequence[tuple[str, str]]:
 
 
 def signature_text(entry: Entry) -> str:
-    """The signature in lines that fit."""
+    """Return the signature in lines that fit."""
     return "\n".join(_wrapped(entry.signature, "    "))
 
 
 def formula_text(entry: Entry) -> str:
-    """The formula in lines that fit."""
+    """Return the formula in lines that fit."""
     lines: list[str] = []
     for line in entry.formula.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
@@ -501,7 +501,7 @@ def _block(title: str, text: str) -> Iterator[str]:
 
 
 def example_text(entry: Entry) -> str:
-    """The example of an entry that has one: inputs, attributes in one line, results."""
+    """Return the example of an entry that has one: inputs, attributes in one line, results."""
     example = entry.example
     assert example is not None
     lines = [_operand_text(*row) for row in _inputs(entry, example)]
@@ -555,7 +555,7 @@ def _type(type_: OperandType) -> str:
 
 
 def to_dict(entry: Entry) -> dict[str, Any]:
-    """The entry as plain data."""
+    """Return the entry as plain data."""
     example = entry.example
     plain = {name: getattr(entry, name) for name in entry.__dataclass_fields__ if name != "example"}
     if example is None:

@@ -13,7 +13,7 @@ from nnadapter.ir.operand import Array
 
 
 def _source(length: int, out: int, scale: float, mode: str) -> Array:
-    """Where each index of the resized axis lies on the original one; float32, as ONNX Runtime computes it."""
+    """Return the place of each index of the resized axis on the original one; float32, as ONNX Runtime computes it."""
     x, factor, half = np.arange(out, dtype=np.float32), np.float32(scale), np.float32(0.5)
     if mode == "asymmetric":
         return x / factor
@@ -65,7 +65,7 @@ def _cubic(distance: float) -> float:
 
 
 def along(place: float, size: int, mode: str, padding: str, low: float, high: float) -> list[tuple[int, float]]:
-    """Indices and weights along one axis."""
+    """Return indices and weights along one axis."""
     if padding == "reflection":
         place = _reflect(place, low, high)
     first = floor(place)
@@ -147,7 +147,7 @@ def _roi_align(
 
 
 def _corners(image: Array, row: float, column: float) -> Array:
-    """The four neighbors of a place, weighed, [4, C]."""
+    """Return the four neighbors of a place, weighed, [4, C]."""
     height, width = image.shape[1:]
     if not (-1 <= row <= height and -1 <= column <= width):
         return np.zeros((4, len(image)))

@@ -46,11 +46,11 @@ class CustomCall:
 
     @property
     def display_name(self) -> str:
-        """The op as messages call it."""
+        """Return the op's name for messages."""
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """The attributes of the operation.
+        """Return the attributes of the operation.
 
         Raises:
             InvalidModelError: an attribute of the node is a graph, or of another kind that text cannot say.
@@ -66,7 +66,7 @@ class CustomCall:
 
     @classmethod
     def of(cls, attributes: Attributes) -> CustomCall:
-        """What the attributes of an operation say.
+        """Return the call that the attributes of an operation describe.
 
         Raises:
             InvalidModelError: they say nothing of sense.
@@ -84,7 +84,7 @@ class CustomCall:
         )
 
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
-        """One thing per input of the node, None where it is absent, of one thing per input of the operation."""
+        """Return one item per input of the node, None if it is absent, from one item per input of the operation."""
         node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
         for position, operation_input in zip(self.present, operation_inputs, strict=True):
             node_inputs[position] = operation_input
@@ -92,14 +92,14 @@ class CustomCall:
 
 
 def written_types(types: Sequence[OperandType]) -> str:
-    """Data types and dimensions as text: `float32[1, 3]; int64[]`."""
+    """Return data types and dimensions as text: `float32[1, 3]; int64[]`."""
     return "; ".join(
         f"{type_.dtype.value}[{', '.join(str(int(size)) for size in type_.dimensions)}]" for type_ in types
     )
 
 
 def read_types(text: str) -> tuple[OperandType, ...]:
-    """What `written_types` wrote.
+    """Return the types in a text of `written_types`.
 
     Raises:
         InvalidModelError: it is no such text.

@@ -22,7 +22,7 @@ class Equation:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every label once, in the order of first use."""
+        """Return every label once, in the order of first use."""
         return tuple(dict.fromkeys(label for term in self.terms for label in term))
 
 
@@ -65,7 +65,7 @@ def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
 
 
 def _split(text: str, term: str) -> tuple[str, ...]:
-    """The letters of a term: before and after its ellipsis, or all of them."""
+    """Return the letters of a term: before and after its ellipsis, or all of them."""
     parts = tuple(term.split(_ELLIPSIS))
     letters = "".join(parts)
     if len(parts) > 2 or not (letters == "" or (letters.isascii() and letters.isalpha())):
@@ -74,7 +74,7 @@ def _split(text: str, term: str) -> tuple[str, ...]:
 
 
 def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -> int | None:
-    """How many axes an ellipsis stands for; None if no term has one."""
+    """Return the number of axes that an ellipsis stands for; None if no term has one."""
     axis_count: int | None = None
     for part, rank in zip(parts, ranks, strict=True):
         rest = rank - len("".join(part))
@@ -104,7 +104,7 @@ def _checked(text: str, result: tuple[str, ...], terms: Sequence[tuple[str, ...]
 
 
 def label_sizes(equation: Equation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """The size of every label; an axis of size 1 spreads to the size that the label has elsewhere.
+    """Return the size of every label; an axis of size 1 spreads to the size that the label has elsewhere.
 
     Raises:
         InvalidModelError: a label has two sizes.

@@ -80,7 +80,7 @@ def _present(types: Types, position: int) -> OperandType:
 
 
 def _any(types: Types, result: OperandType, attributes: Attributes) -> None:
-    """Every quantized result will do."""
+    """Accept every quantized result."""
 
 
 def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> None:
@@ -90,7 +90,7 @@ def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> No
 
 
 def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) -> Quantization:
-    """The quantization of an 8-bit type, per tensor or along `axis`."""
+    """Return the quantization of an 8-bit type, per tensor or along `axis`."""
     quantization = type_.quantization
     if quantization is None or type_.dtype not in EIGHT_BITS:
         raise InvalidModelError(f"{name} is {type_}, expected a quantized operand of int8 or uint8")
@@ -101,7 +101,7 @@ def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) ->
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """The shape rule of a product, whose sums are int32 if its inputs are quantized."""
+    """Return the shape rule of a product, whose sums are int32 if its inputs are quantized."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -119,7 +119,7 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
 
 def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> int | None:
-    """The axis of the second input that a scale may run along: the one that the result has too."""
+    """Return the axis of the second input along which a scale may run: the one that the result has too."""
     if second.rank < 2:
         return None
     return -2 if attributes.get("transpose_y") else PRODUCTS[type_]
@@ -137,7 +137,7 @@ def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
 
 
 def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
-    """A bias is added to the sums, so its scale is the scale of the sums."""
+    """Check that the scale of a bias, which is added to the sums, is the scale of the sums."""
     quantization = bias.quantization
     if quantization is None or bias.dtype is not DataType.INT32 or any(quantization.zero_point):
         raise InvalidModelError(f"bias is {bias}, expected a quantized operand of int32 with zero point 0")
@@ -167,7 +167,7 @@ def _check_fuse_code(attributes: Attributes) -> None:
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
-    """The shape rule of a mover, whose results are quantized as its data inputs are."""
+    """Return the shape rule of a mover, whose results are quantized as its data inputs are."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -183,7 +183,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
 
 def quantizable(schema: Row) -> Row:
-    """The row with what this module says of it; itself if that is nothing."""
+    """Return the row with its rules for quantized operands; the row itself if it has none."""
     type_ = schema.type
     infer, rule = schema.infer, schema.quantized
     if type_ in PRODUCTS:

@@ -35,7 +35,7 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def _shift(x: Any, y: Any, direction: str) -> Any:
-    """XLA says what comes of counts that are too large or negative: nothing, or the sign."""
+    """Shift as XLA does: counts that are too large or negative leave nothing, or the sign."""
     x, y = jnp.broadcast_arrays(x, y)
     if direction == "left":
         return jax.lax.shift_left(x, y)
@@ -51,7 +51,7 @@ lower_bits = direct(FUNCTIONS, moves, types=INTEGERS, layouts=LAYOUTS)
 
 @lowers("BIT_CAST", types=HELD, layouts=LAYOUTS, limits="bytes that become bool are true unless 0")
 def lower_bit_cast(operation: NamedOperation) -> Computes:
-    """The same bytes read as another type."""
+    """Lower the same bytes read as another type."""
     made = operation.output.type.dtype.array_type
 
     def cast(x: Any, to: str) -> Any:
@@ -66,7 +66,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Whole numbers stay as they are."""
+    """Return a rounding that leaves integers as they are."""
     return lambda x: function(x) if _is_float(x) else x
 
 
@@ -79,7 +79,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
 
 
 def _zero_by_zero(quotient: Any, divisor: Any) -> Any:
-    """What integers give that are divided by 0, where XLA gives something else on each kind of device."""
+    """Return 0 for integers divided by 0, for which XLA gives another number on each kind of device."""
     return jnp.where(divisor == 0, 0, quotient)
 
 
@@ -93,7 +93,7 @@ def _power(x: Any, exponent: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """By squaring, as far as the exponent has bits: `jnp.power` looks at the lowest 6."""
+    """Return a power by squaring, once for each bit of the exponent: `jnp.power` looks at the lowest 6."""
 
     def next_bit(_: Any, held: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         product, square, left = held
@@ -152,33 +152,33 @@ lower_booleans = direct(shared(_BOOLEANS), moves, types="bool", layouts=LAYOUTS)
 @lowers("EQUAL", "NOT_EQUAL", "WHERE", types=HELD, layouts=LAYOUTS)
 @lowers("ASSIGN", types=MOVED, layouts=LAYOUTS)
 def lower_elements(operation: NamedOperation) -> Computes:
-    """Comparisons, choices and copies of any elements."""
+    """Lower comparisons, choices and copies of any elements."""
     return moves(operation, SHARED[operation.type])
 
 
 @lowers("CAST", types=MOVED, layouts=LAYOUTS)
 def lower_cast(operation: NamedOperation) -> Computes:
-    """Another data type."""
+    """Lower a conversion to another data type."""
     made = operation.output.type.dtype.array_type
     return moves(operation, lambda x, to: converted(x, made))
 
 
 @lowers("QUANTIZE", types=(*ALL_FLOATS, *QUANTIZED), quantized=True, layouts=LAYOUTS)
 def lower_quantize(operation: NamedOperation) -> Computes:
-    """Reals as integers."""
+    """Lower reals to integers."""
     type_ = operation.output.type
     return lambda x: to_integers(x, type_)
 
 
 @lowers("DEQUANTIZE", types=(*ALL_FLOATS, *QUANTIZED), quantized=True, layouts=LAYOUTS)
 def lower_dequantize(operation: NamedOperation) -> Computes:
-    """Integers as the reals that they stand for."""
+    """Lower integers to the reals that they stand for."""
     type_, made = operation.inputs[0].type, operation.output.type.dtype.array_type  # type: ignore[union-attr]
     return lambda x: to_reals(x, type_).astype(made)
 
 
 @lowers("STORAGE_CAST", types=QUANTIZED, quantized=True, layouts=LAYOUTS)
 def lower_storage_cast(operation: NamedOperation) -> Computes:
-    """The same integers, seen otherwise."""
+    """Lower the same integers with another quantization."""
     made: Any = operation.output.type.dtype.array_type
     return lambda x: x.astype(made)

@@ -31,7 +31,7 @@ from nnadapter.ir.operand import Array
 
 
 def _taken(x: Any, places: Array, axis: int) -> Any:
-    """Elements of an axis; what is repeated evenly is a broadcast, which compiles to far less than a gather."""
+    """Return elements of an axis; evenly repeated ones by a broadcast, which compiles to far less than a gather."""
     size = x.shape[axis]
     factor = len(places) // size if size else 0
     if factor and np.array_equal(places, np.repeat(np.arange(size), factor)):
@@ -41,7 +41,7 @@ def _taken(x: Any, places: Array, axis: int) -> Any:
 
 @lowers("RESIZE_NEAREST", types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
 def lower_nearest(operation: NamedOperation) -> Computes:
-    """The nearest element of each axis."""
+    """Lower the nearest element of each axis."""
     tables = [(axis, nearest_indices(operation, axis)) for axis in resized_axes(operation)]
 
     def compute(x: Any) -> Any:
@@ -54,7 +54,7 @@ def lower_nearest(operation: NamedOperation) -> Computes:
 
 @lowers("RESIZE_LINEAR", types=ALL_FLOATS, layouts=LAYOUTS)
 def lower_linear(operation: NamedOperation) -> Computes:
-    """A mix of two elements of each axis."""
+    """Lower a mix of two elements of each axis."""
     tables = [(axis, *linear_indices(operation, axis)) for axis in resized_axes(operation)]
 
     def function(x: Any, **attributes: Any) -> Any:
@@ -68,7 +68,7 @@ def lower_linear(operation: NamedOperation) -> Computes:
 
 @lowers("DEPTH_TO_SPACE", "SPACE_TO_DEPTH", types=HELD, quantized=True, layouts=LAYOUTS)
 def lower_blocks(operation: NamedOperation) -> Computes:
-    """Channels as blocks of pixels, or the other way round."""
+    """Lower channels as blocks of pixels, or the other way round."""
     return moves(operation, channels_second(operation, SHARED[operation.type]))
 
 
@@ -77,12 +77,12 @@ Weighted = tuple[Any, Any]
 
 
 def rows_of(x: Any) -> Any:
-    """[N, C, …] as rows of channels: one for each pixel of each picture."""
+    """Return [N, C, …] as rows of channels: one for each pixel of each picture."""
     return jnp.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
 def weighed(rows: Any, pictures: Any, sizes: Sequence[int], neighbors: Sequence[Weighted]) -> Any:
-    """The pixels at one neighbor of each place, weighed: [pictures, places, C].
+    """Return the pixels at one neighbor of each place, weighed: [pictures, places, C].
 
     Args:
         rows: what `rows_of` gives.
@@ -112,7 +112,7 @@ def _cubic(distance: Any) -> Any:
 
 
 def along(place: Any, size: int, mode: str, padding: str, low: float, high: float) -> list[Weighted]:
-    """The neighbors of places along one axis."""
+    """Return the neighbors of places along one axis."""
     if padding == "reflection":
         place = _reflected(place, low, high)
     first = jnp.floor(place)
@@ -199,19 +199,19 @@ lower_sampling = direct(_SAMPLING_FUNCTIONS, computes, types=ALL_FLOATS)
 
 
 def _counts(length: Any, bins: int, ratio: int) -> Any:
-    """How many samples each bin of each region has along an axis: [regions]."""
+    """Return the number of samples of each bin of each region along an axis: [regions]."""
     wanted = jnp.maximum(0, jnp.ceil(length / bins)).astype(int)
     return jnp.full(length.shape, ratio) if ratio else wanted
 
 
 def _samples(start: Any, length: Any, counts: Any, bins: int, step: Any) -> Any:
-    """Where the sample of that number lies in each bin: [regions, bins]."""
+    """Return the place of one sample in each bin: [regions, bins]."""
     within = jnp.arange(bins) + ((step + 0.5) / jnp.maximum(counts, 1).astype(start.dtype))[:, None]
     return start[:, None] + within * length[:, None] / bins
 
 
 def _neighbors(place: Any, size: int) -> Any:
-    """Two neighbors of each place along an axis, and whether it is near enough to the picture."""
+    """Return two neighbors of each place along an axis, and whether it is near enough to the picture."""
     near = (place >= -1) & (place <= size)
     place = jnp.clip(place, 0, size - 1)
     low = jnp.floor(place)
@@ -230,7 +230,7 @@ def _roi_align(
     mode: str,
     half_pixel: bool,
 ) -> Any:
-    """A loop over the samples of a bin, as many as the region with the most of them has."""
+    """Loop over the samples of a bin, as many as the region with the most of them has."""
     sizes, (height, width), rows = x.shape[2:], output_shape, rows_of(x)
     corners = regions * spatial_scale - (0.5 if half_pixel else 0)
     least = -jnp.inf if half_pixel else 1.0
@@ -290,7 +290,7 @@ def _max_roi_pool(x: Any, regions: Any, output_shape: Any, spatial_scale: float)
 
 
 def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
-    """Which rows belong to each bin of each region: [regions, bins, size]."""
+    """Return the rows that belong to each bin of each region: [regions, bins, size]."""
     step = jnp.maximum(last - first + 1, 1)[:, None].astype(jnp.float64) / bins
     number = jnp.arange(bins)
     begin, end = jnp.floor(number * step) + first[:, None], jnp.ceil((number + 1) * step) + first[:, None]

@@ -33,17 +33,17 @@ def _split(x: Any, axis: int, split: Any) -> list[Any]:
 
 
 def from_the_front(indices: Any, size: int) -> Any:
-    """Indices with those below 0 counted from the end."""
+    """Return indices with those below 0 counted from the end."""
     return jnp.where(indices < 0, indices + size, indices)
 
 
 def within(indices: Any, size: int) -> Any:
-    """Indices counted from the front; what is outside is the nearest one."""
+    """Return indices counted from the front; what is outside is the nearest one."""
     return jnp.clip(from_the_front(indices, size), 0, max(0, size - 1))  # JAX would count from the end once more
 
 
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Rows along an axis."""
+    """Return rows along an axis."""
     return jnp.take(x, within(indices, x.shape[axis]), axis, mode="clip")
 
 
@@ -61,7 +61,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 @lowers(*FUNCTIONS, types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_movement(operation: NamedOperation) -> Computes:
-    """Elements moved by what attributes say; integers that stand for reals otherwise are brought to one scale."""
+    """Lower movements of elements by attributes; quantized integers of another scale are brought to one scale."""
     made = operation.output.type.quantized
     if operation.type == "CONCAT" and any(operand and operand.type.quantized != made for operand in operation.inputs):
         return computes(operation, FUNCTIONS[operation.type])
@@ -73,14 +73,14 @@ lower_split = direct({"SPLIT": _split}, moves, types=MOVED, quantized=True, layo
 
 @lowers("SLICE", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_slice(operation: NamedOperation) -> Computes:
-    """Every so many elements of some axes."""
+    """Lower steps through some axes."""
     taken, turned = positive_slices(operation)
     return lambda x: jax.lax.rev(x[taken], turned) if turned else x[taken]
 
 
 @lowers("PAD", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_pad(operation: NamedOperation) -> Computes:
-    """More elements around those that there are, or fewer."""
+    """Lower the addition or removal of elements at the ends of each axis."""
     kept, widths = crop_and_padding(operation)
     mode, more = operation.mode, {}
     if mode == "constant":
@@ -92,7 +92,7 @@ def lower_pad(operation: NamedOperation) -> Computes:
 
 @lowers("RANGE", types=ALL_NUMBERS)
 def lower_range(operation: NamedOperation) -> Computes:
-    """Numbers at equal distances."""
+    """Lower numbers at equal distances."""
     made, count = operation.output.type.dtype.array_type, operation.count
     wide = jnp.float32 if operation.output.type.dtype in ("float16", "bfloat16") else made
 
@@ -116,13 +116,13 @@ _OF_BOOLEANS = {"add": "max", "max": "max", "mul": "min", "min": "min"}
 
 
 def _written_at(indices: Any, size: int) -> Any:
-    """Where updates go: those outside far behind the end, where nothing is written."""
+    """Return the places of updates: those outside are far after the end, where nothing is written."""
     places = from_the_front(indices, size)
     return jnp.where(places < 0, jnp.iinfo(places.dtype).max, places)  # JAX would count from the end once more
 
 
 def _along(shape: Any, axis: int) -> Any:
-    """0, 1, … along an axis, to be spread over a shape."""
+    """Return 0, 1, … along an axis, to be spread over a shape."""
     return jnp.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - 1 - axis))
 
 
@@ -145,7 +145,7 @@ def _scatter_nd(x: Any, indices: Any, updates: Any, reduction: str) -> Any:
 
 
 def _written_over(x: Any, updates: Any, reduction: str, shape: Any) -> Any:
-    """Without indices each update is of all of `x`, one after the other."""
+    """Write each update over all of `x`, one after the other, since there are no indices."""
     flat = x.reshape(1, -1)
     rows = updates.reshape(int(np.prod(shape)), -1)
     places = (jnp.zeros(len(rows), int),)
@@ -185,7 +185,7 @@ lower_reverse_sequence = direct({"REVERSE_SEQUENCE": _reverse_sequence}, moves, 
 
 @lowers("ONE_HOT", types=HELD, results=ALL_NUMBERS)
 def lower_one_hot(operation: NamedOperation) -> Computes:
-    """One of two values, the other at one place of an axis."""
+    """Lower one of two values, the other at one place of an axis."""
 
     def function(indices: Any, values: Any, axis: int, depth: int) -> Any:
         places = jnp.expand_dims(indices, axis)

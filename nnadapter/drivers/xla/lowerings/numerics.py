@@ -35,7 +35,7 @@ def shared(types: str) -> dict[str, Callable[..., Any]]:
 
 
 def converted(x: Any, made: Any) -> Any:
-    """A value in another type; anything but 0 is true.
+    """Return a value in another type; anything but 0 is true.
 
     Where an integer type does not have a float, ONNX leaves open what comes out. Processors give the smallest number of
     32 or 64 bits, and the low bits of it where fewer are wanted; XLA gives the nearest one, but not here.
@@ -57,19 +57,19 @@ _HALF_OF_SQUARE_ROOT = float(np.sqrt(0.5))
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """`x` times the share of a normal distribution below it, or what approximates it by tanh."""
+    """Return `x` times the share of a normal distribution below it, or its approximation by tanh."""
     if approximate == "tanh":
         return 0.5 * x * (1 + jnp.tanh(float(np.sqrt(2 / np.pi)) * (x + 0.044715 * x * x * x)))
     return 0.5 * x * jax.lax.erfc(-x * _HALF_OF_SQUARE_ROOT)
 
 
 def swish(x: Any, alpha: float = 1.0) -> Any:
-    """`x` times the sigmoid of its multiple."""
+    """Return `x` times the sigmoid of its multiple."""
     return x * jax.nn.sigmoid(alpha * x)
 
 
 def clip(x: Any, min: float, max: float) -> Any:  # noqa: A002  the attributes' names
-    """`x` within bounds, which are within its data type."""
+    """Return `x` within bounds, which are within its data type."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return jnp.minimum(jnp.maximum(x, min), max)
     smallest, largest = integer_range(DataType(x.dtype.name))
@@ -105,38 +105,38 @@ _EXACT_IN_FLOAT32 = 1 << 24
 
 
 def _spread(values: Sequence[float], type_: OperandType, dtype: Any) -> Array:
-    """Scales or zero points so that they broadcast along their axis."""
+    """Return scales or zero points so that they broadcast along their axis."""
     axis = None if type_.quantization is None else type_.quantization.axis
     shape = () if axis is None else [-1 if dim == axis else 1 for dim in range(type_.rank)]
     return np.array(values, dtype).reshape(shape)
 
 
 def _parts(type_: OperandType) -> tuple[Array, Array]:
-    """Scales and zero points."""
+    """Return scales and zero points."""
     assert type_.quantization is not None
     return _spread(type_.quantization.scale, type_, np.float32), _spread(type_.quantization.zero_point, type_, np.int64)
 
 
 def _centered(x: Any, type_: OperandType, dtype: Any) -> Any:
-    """Integers without their zero points, in a type that has all of them."""
+    """Return integers without their zero points, in a type that has all of them."""
     zero_point = _parts(type_)[1]
     wide = jnp.int64 if type_.dtype.itemsize >= 4 else jnp.int32
     return (x.astype(wide) - zero_point.astype(wide)).astype(dtype)
 
 
 def to_reals(x: Any, type_: OperandType) -> Any:
-    """The reals that quantized integers stand for, in float32."""
+    """Return the reals that quantized integers stand for, in float32."""
     return _centered(x, type_, jnp.float32) * _parts(type_)[0]
 
 
 def to_integers(x: Any, type_: OperandType) -> Any:
-    """Reals as the integers of a quantized type, rounded to even and kept within it."""
+    """Return reals as the integers of a quantized type, rounded to even and kept within it."""
     scale, zero_point = _parts(type_)
     return _saturated(jnp.rint(x.astype(jnp.float32) / scale), zero_point, type_)
 
 
 def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
-    """NaN is the smallest integer."""
+    """Round to a quantized type; NaN becomes the smallest integer."""
     smallest, largest = integer_range(type_.dtype)
     made = type_.dtype.array_type
     if type_.dtype.itemsize <= 2:  # float32 has all of these numbers, and what is added to them
@@ -149,12 +149,12 @@ def _saturated(rounded: Any, zero_point: Array, type_: OperandType) -> Any:
 
 
 def is_quantized(operand: Operand | None) -> bool:
-    """Whether an operand holds integers that stand for reals."""
+    """Return whether an operand holds integers that stand for reals."""
     return operand is not None and operand.type.quantization is not None
 
 
 def of_reals(operation: NamedOperation, function: Callable[..., Any]) -> Callable[..., Any]:
-    """What computes with the reals that operands stand for, and gives integers again; `function` gives one result."""
+    """Return a computation on the reals that operands stand for, with integers as its result; `function` has one."""
     types = [None if operand is None else operand.type for operand in operation.inputs]
     result = operation.output.type
 
@@ -169,14 +169,14 @@ def of_reals(operation: NamedOperation, function: Callable[..., Any]) -> Callabl
 
 
 def _magnitude(type_: OperandType) -> int:
-    """The largest integer of a type without its zero point."""
+    """Return the largest integer of a type without its zero point."""
     smallest, largest = integer_range(type_.dtype)
     assert type_.quantization is not None
     return max(max(largest - point, point - smallest) for point in type_.quantization.zero_point)
 
 
 def _largest_sum(operation: NamedOperation) -> int:
-    """The largest sum of products that the types allow."""
+    """Return the largest sum of products that the types allow."""
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     if operation.type == "MAT_MUL":
         depth = first.dimensions[-2 if operation.transpose_x and first.rank > 1 else -1]
@@ -192,7 +192,7 @@ def _largest_sum(operation: NamedOperation) -> int:
 def of_products(
     operation: NamedOperation, function: Callable[..., Any], finish: Callable[..., Any], pack: Pack | None
 ) -> Computes:
-    """What adds up products of integers, and scales the sums where the result is quantized.
+    """Return a computation that adds up products of integers, and scales the sums if the result is quantized.
 
     Args:
         operation: one of `PRODUCTS`, whose operands are quantized.
@@ -233,7 +233,7 @@ def of_products(
 
 
 def is_product(operation: NamedOperation) -> bool:
-    """Whether it adds up products of quantized integers."""
+    """Return whether an operation adds up products of quantized integers."""
     return operation.type in PRODUCTS and is_quantized(operation.inputs[0])
 
 
@@ -254,7 +254,7 @@ _NARROW = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
 
 
 def computes(operation: NamedOperation, function: Function, pack: Pack | None = None) -> Computes:
-    """What computes `operation` by `function`.
+    """Return the computation of `operation` by `function`.
 
     Floats of 16 bits are computed in float32 and rounded once, results have the data types that the operation says, and
     the activation that it fuses is applied.
@@ -282,7 +282,7 @@ def computes(operation: NamedOperation, function: Function, pack: Pack | None = 
 
 
 def moves(operation: NamedOperation, function: Function) -> Computes:
-    """What moves the elements of `operation` by `function`, in the type that they have."""
+    """Return the movement of the elements of `operation` by `function`, in the type that they have."""
     attributes = dict(operation.attributes)
 
     def compute(*inputs: Any) -> Any:
@@ -307,7 +307,7 @@ def direct(functions: Mapping[str, Function], how: Callable[..., Computes], **li
 
 
 def channels_second(operation: NamedOperation, function: Function) -> Function:
-    """`function`, which takes and gives [N, C, H, W], for pictures in the layout that the operation has."""
+    """Return `function` on [N, C, H, W] as one on pictures in the layout of the operation."""
     if operation.input.type.layout is not Layout.NHWC:
         return function
 
@@ -318,14 +318,14 @@ def channels_second(operation: NamedOperation, function: Function) -> Function:
 
 
 def widened(value: Any) -> Any:
-    """A value to compute with: what is narrower than float32 as float32."""
+    """Return a value to compute with: float32 for narrower floats."""
     if value is not None and value.dtype.name in _NARROW:
         return value.astype(jnp.float32)
     return value
 
 
 def activation(operation: NamedOperation) -> Function:
-    """The activation that an operation fuses."""
+    """Return the activation that an operation fuses."""
     code = str(operation.attributes.get("fuse_code", "none"))
     if code == "none":
         return jnp.asarray

@@ -16,7 +16,7 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def _seen(queries: int, keys: int, lengths: Any, attributes: Mapping[str, Any]) -> Any:
-    """Which keys a query sees, to be spread over [batch, groups, heads, queries, keys]; None where it is all."""
+    """Return a mask of the keys that a query sees, [batch, groups, heads, queries, keys]; None if it sees all."""
     offset: Any = attributes["offset"]
     places, conditions = jnp.arange(keys), []
     if lengths is not None:
@@ -118,7 +118,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 @lowers("ATTENTION", types=(*ALL_FLOATS, "bool", "int32", "int64"))
 @lowers("ROTARY_EMBEDDING", "LINEAR_ATTENTION", "CAUSAL_CONV", types=ALL_FLOATS)
 def lower_attention(operation: NamedOperation) -> Computes:
-    """What looks at other steps of a sequence."""
+    """Lower layers that look at other steps of a sequence."""
     return computes(operation, FUNCTIONS[operation.type])
 
 
@@ -139,7 +139,7 @@ def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
 
 
 def _gates(type_: str, direction: int, attributes: Mapping[str, Any]) -> list[_Gate]:
-    """The functions of a direction; the LSTM's hidden function is not clipped."""
+    """Return the functions of a direction; the LSTM's hidden function is not clipped."""
     count, names = _FUNCTIONS[type_], attributes["activations"].split()
     alphas, betas = ((*attributes[f"activation_{name}"], *(0.0,) * len(names)) for name in ("alpha", "beta"))
     clips = [attributes["clip"]] * count if count < 3 else [attributes["clip"]] * 2 + [float("inf")]
@@ -187,7 +187,7 @@ _STEPS: Mapping[str, tuple[Callable[..., _Step], str, int]] = {
 
 
 def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: bool) -> tuple[Sequence[Any], Any]:
-    """States behind all steps, and what each step gives; behind its end a sequence stays as it is and gives 0."""
+    """Return the states after all steps and the outputs of each; an ended sequence keeps its states and gives 0."""
     if lengths is None:
 
         def carried(states: Any, given: Any) -> Any:
@@ -234,5 +234,5 @@ def _recurrent(type_: str) -> Callable[..., Any]:
 
 @lowers(*_STEPS, types=ALL_FLOATS)
 def lower_recurrent(operation: NamedOperation) -> Computes:
-    """Layers that go along a sequence."""
+    """Lower layers that go along a sequence."""
     return computes(operation, _recurrent(operation.type))

@@ -35,20 +35,20 @@ _MOST_TAPS = 49
 
 
 def with_bias(result: Any, bias: Any, last: bool) -> Any:
-    """A result with one number more for each channel, which is the last axis or the second."""
+    """Return a result with one number more for each channel, which is the last axis or the second."""
     if bias is None:
         return result
     return result + (bias if last else per_channel(bias, result.ndim))
 
 
 def _pairs(pads: Any) -> list[tuple[int, int]]:
-    """[begin…, end…] as a pair for each axis."""
+    """Return [begin…, end…] as a pair for each axis."""
     rank = len(pads) // 2
     return list(zip(pads[:rank], pads[rank:], strict=True))
 
 
 def convolution(last: bool, is_packed: bool) -> Function:
-    """The function of a convolution.
+    """Return the function of a convolution.
 
     Args:
         last: channels are the last axis.
@@ -77,7 +77,7 @@ def convolution(last: bool, is_packed: bool) -> Function:
 
 
 def _depthwise(x: Any, taps: Any, last: bool, strides: Any, pads: Any, dilations: Any) -> Any:
-    """A filter for each channel, [H, W, 1, C], as a sum of moved pictures: XLA's own loop takes 10 times as long."""
+    """Add up moved pictures, with a filter [H, W, 1, C] for each channel: XLA's own loop takes 10 times as long."""
     first, kernel = (1 if last else 2), taps.shape[:-2]
     widths = [(0, 0)] * first + pads + [(0, 0)] * (x.ndim - first - len(pads))
     padded = jnp.pad(x, widths)
@@ -95,7 +95,7 @@ def _depthwise(x: Any, taps: Any, last: bool, strides: Any, pads: Any, dilations
 
 
 def pack_filter(weights: Array) -> Array:
-    """[O, I, H, W] as [H, W, I, O], which XLA's convolutions on processors want; they would turn it at every run."""
+    """Return [O, I, H, W] as [H, W, I, O], the order that XLA's convolutions on processors want."""
     return np.ascontiguousarray(np.moveaxis(weights, (1, 0), (-2, -1)))
 
 
@@ -106,13 +106,13 @@ def _with_filter(operation: NamedOperation, *, last: bool) -> Computes:
 
 @lowers("CONV_2D", types=(*ALL_FLOATS, *COMPUTED), fuse_codes=FUSED, layouts=LAYOUTS, quantized=True)
 def lower_convolution(operation: NamedOperation) -> Computes:
-    """Convolutions of pictures."""
+    """Lower convolutions of pictures."""
     return _with_filter(operation, last=operation.input.type.layout is Layout.NHWC)
 
 
 @lowers("CONV_3D", types=ALL_FLOATS)
 def lower_volume_convolution(operation: NamedOperation) -> Computes:
-    """Convolutions of volumes."""
+    """Lower convolutions of volumes."""
     return _with_filter(operation, last=False)
 
 
@@ -127,7 +127,7 @@ def _transposed_convolution(
     group: int,
     output_padding: Any,
 ) -> Any:
-    """A convolution of a picture with gaps between its elements, by the filter turned around."""
+    """Return a convolution of a picture with gaps between its elements, by the filter turned around."""
     kernel, axes = weights.shape[2:], _AXES[x.ndim - 2]
     by_group = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:])
     filters = jnp.swapaxes(by_group, 1, 2).reshape(-1, weights.shape[0] // group, *kernel)
@@ -156,7 +156,7 @@ def _transposed_convolution(
 
 @lowers("CONV_2D_TRANSPOSE", types=ALL_FLOATS, fuse_codes=FUSED, layouts=LAYOUTS)
 def lower_transposed_convolution(operation: NamedOperation) -> Computes:
-    """Transposed convolutions of pictures."""
+    """Lower transposed convolutions of pictures."""
     return computes(operation, channels_second(operation, _transposed_convolution))
 
 
@@ -177,7 +177,7 @@ class _Windows:
         self.padding = ((0, 0), *around, (0, 0)) if last else ((0, 0), (0, 0), *around)
 
     def reduce(self, x: Any, first: Any, function: Any) -> Any:
-        """One of all elements of each window."""
+        """Return one of all elements of each window."""
         return jax.lax.reduce_window(
             x, x.dtype.type(first), function, self.kernel, self.strides, self.padding, window_dilation=self.dilations
         )
@@ -186,7 +186,7 @@ class _Windows:
 @lowers("MAX_POOL_2D", types=ALL_NUMBERS, layouts=LAYOUTS, quantized=True)
 @lowers("MAX_POOL_3D", types=ALL_NUMBERS)
 def lower_max_pool(operation: NamedOperation) -> Computes:
-    """The largest element of each window."""
+    """Lower the largest element of each window."""
     windows = _Windows(operation)
     return lambda x: windows.reduce(x, smallest(x.dtype), jax.lax.max)
 
@@ -194,7 +194,7 @@ def lower_max_pool(operation: NamedOperation) -> Computes:
 @lowers("AVERAGE_POOL_2D", types=(*ALL_FLOATS, *COMPUTED), layouts=LAYOUTS, quantized=True)
 @lowers("AVERAGE_POOL_3D", types=ALL_FLOATS)
 def lower_average_pool(operation: NamedOperation) -> Computes:
-    """The mean of each window."""
+    """Lower the mean of each window."""
     windows, divisors = _Windows(operation), window_divisors(operation).astype(np.float64)
     spread = divisors[..., None] if windows.last else divisors
     return computes(
@@ -204,7 +204,7 @@ def lower_average_pool(operation: NamedOperation) -> Computes:
 
 @lowers("LP_POOL_2D", "LP_POOL_3D", types=ALL_FLOATS)
 def lower_norm_pool(operation: NamedOperation) -> Computes:
-    """The norm of each window."""
+    """Lower the norm of each window."""
     windows = _Windows(operation)
 
     def function(x: Any, p: int, **attributes: Any) -> Any:
@@ -214,7 +214,7 @@ def lower_norm_pool(operation: NamedOperation) -> Computes:
 
 
 def _taps(operation: NamedOperation) -> tuple[list[int], Array, Array]:
-    """How many windows there are along each axis; for each of them the axes' indices of its taps, and which are inside.
+    """Return the number of windows along each axis, the indices of their taps, and which taps are inside.
 
     Returns:
         Counts; indices, [axes, windows, taps], kept within; whether a tap is inside, [windows, taps].
@@ -224,7 +224,7 @@ def _taps(operation: NamedOperation) -> tuple[list[int], Array, Array]:
 
 
 def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, Array]:
-    """Indices of the taps of windows, kept within, and which of them are inside; see `_taps`."""
+    """Return indices of the taps of windows, kept within, and which of them are inside; see `_taps`."""
     rank = len(sizes)
     along = [
         np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - begin
@@ -246,7 +246,7 @@ def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, A
 
 @lowers("MAX_POOL_2D_WITH_INDICES", "MAX_POOL_3D_WITH_INDICES", types=ALL_NUMBERS, results=("int32", "int64"))
 def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
-    """The largest element of each window, the first of equals, and where it is in the whole input."""
+    """Lower the largest element of each window, the first of equals, and where it is in the whole input."""
     counts, indices, inside = _taps(operation)
     dimensions = operation.input.type.dimensions
     sizes, planes = dimensions[2:], dimensions[0] * dimensions[1]
@@ -271,7 +271,7 @@ def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
 
 @lowers("MAX_UNPOOL_2D", types=ALL_NUMBERS)
 def lower_unpool(operation: NamedOperation) -> Computes:
-    """Elements put where they were before a pool; zeros elsewhere."""
+    """Lower elements put where they were before a pool; zeros elsewhere."""
     shape = operation.output.type.dimensions
 
     def compute(x: Any, indices: Any, output_shape: Any) -> Any:
@@ -283,7 +283,7 @@ def lower_unpool(operation: NamedOperation) -> Computes:
 
 @lowers("COL_TO_IM", types=ALL_FLOATS)
 def lower_columns_to_image(operation: NamedOperation) -> Computes:
-    """Windows added up where they overlap."""
+    """Lower windows added up where they overlap."""
     sizes = operation.image_shape
     made = operation.output.type
     counts = [
