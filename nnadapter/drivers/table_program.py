@@ -439,12 +439,19 @@ class OpenTableProgram(Program):
         return TableExecution(model, self._lower(model), self._border, self._constants)
 
 
+class SpecializableProgram(Protocol):
+    """A program with dynamic shapes."""
+
+    def execution_at(self, sizes: Sequence[Any]) -> Execution:
+        """Return an execution at these sizes."""
+
+
 class OpenTableExecution(Execution):
     """Runs a segment at the sizes that come."""
 
-    def __init__(self, program: OpenTableProgram) -> None:
+    def __init__(self, program: SpecializableProgram) -> None:
         self._program = program
-        self._last: tuple[Sequence[Any], TableExecution] | None = None
+        self._last: tuple[Sequence[Any], Execution] | None = None
         """The sizes that came last, and what runs at them."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:

@@ -52,15 +52,9 @@ class FakeNpuDriver(TableDriver):
         return FakeNpuDevice(type(self))
 
     def devices(self) -> Sequence[DeviceInfo]:
-        device = DeviceInfo(
-            name="fake_npu",
-            vendor="nnadapter",
-            type=DeviceType.ACCELERATOR,
-            sub_type="numpy",
-            version="1.0",
-            capability=FakeNpuDevice(type(self)).capability,
-        )
-        return (device,)
+        capability, kind = FakeNpuDevice(type(self)).capability, DeviceType.ACCELERATOR
+        info: dict[str, Any] = {"name": "fake_npu", "vendor": "nnadapter", "sub_type": "numpy", "version": "1.0"}
+        return (DeviceInfo(**info, type=kind, capability=capability),)
 
     @cached_property
     def table(self) -> Any:

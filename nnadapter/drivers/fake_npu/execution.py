@@ -24,6 +24,8 @@ from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import ENGINE, Trace
 
+_UNBOUND: Run = int
+"""Stands for an instruction that each run binds."""
 Bound = tuple[list[Any], list[Run]]
 """The array of every tensor, None for the caller's, and every instruction bound to these arrays."""
 
@@ -57,7 +59,7 @@ class Binding:
         graph, unbound = self.graph, set(self._rebound)
         arrays = [self._resident(tensor, arena) for tensor in range(len(graph.tensors))]
         return arrays, [
-            _unbound if position in unbound else bind(instruction, arrays)
+            _UNBOUND if position in unbound else bind(instruction, arrays)
             for position, instruction in enumerate(graph.instructions)
         ]
 
@@ -111,10 +113,6 @@ def bind(instruction: Instruction, arrays: Sequence[Any]) -> Run:
 
 def _apply(activation: Activation, array: Array) -> None:
     apply(activation.function, array, array, activation.parameters)
-
-
-def _unbound() -> None:
-    """Stand for an instruction that each run binds."""
 
 
 class InstructionEvents:

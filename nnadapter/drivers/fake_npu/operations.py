@@ -264,12 +264,7 @@ def _with_quantized(row: OperationRow) -> OperationRow:
     return replace(row, quantized=EIGHT_BITS) if row.type in REALS else row
 
 
-_FAMILIES = (
-    _elementwise,
-    _images,
-    _normalizations,
-    _movements,
-)
+_FAMILIES = (_elementwise, _images, _normalizations, _movements)
 OPERATIONS: Mapping[str, OperationRow] = MappingProxyType(
     {row.type: _with_quantized(row) for family in _FAMILIES for row in family()}
 )

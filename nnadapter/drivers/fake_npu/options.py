@@ -20,59 +20,31 @@ _HARDWARE: Mapping[str, tuple[float, float, str]] = {
 }
 """Limits of the simulated hardware: default, minimum and meaning."""
 
+
+def _option(name: str, default: Any, text: str, *, affects_speed: bool = True, **limits: Any) -> Option:
+    return Option(name=name, default=default, help=text, affects_speed=affects_speed, **limits)
+
+
+_REFUSED = "Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize is both; Gemm, Flatten)."
+_MEMORY = "Bytes of device memory for weights, the arena, inputs and outputs of one segment."
+_PRECISION = (
+    "With float16, weights and the result of every instruction are rounded to half precision, but float64; "
+    "weights beyond its largest numbers to these."
+)
+_THREADS = "Most threads of numpy's BLAS while a segment runs, in the whole process; 0 for no limit."
+_DUMP = "A folder that gets every model as text, before the passes and after each of them; slower."
+_CHECK = "Run every model before and after each pass with random numbers, and compare; much slower."
+_CLOCK = "With simulated, the device's time is that of the hardware it stands for, in costs and in reports."
 OPTIONS = (
-    Option(
-        name="switched_off",
-        default=(),
-        help="Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize is both; Gemm, Flatten).",
-        affects_speed=False,
-    ),
-    Option(
-        name="memory_bytes",
-        default=DEFAULT_MEMORY_BYTES,
-        minimum=0,
-        help="Bytes of device memory for weights, the arena, inputs and outputs of one segment.",
-        affects_speed=False,
-    ),
-    Option(
-        name="precision",
-        default="float32",
-        choices=("float32", "float16"),
-        help="With float16, weights and the result of every instruction are rounded to half precision, but float64; "
-        "weights beyond its largest numbers to these.",
-    ),
-    Option(
-        name="threads",
-        default=0,
-        minimum=0,
-        help="Most threads of numpy's BLAS while a segment runs, in the whole process; 0 for no limit.",
-    ),
-    Option(
-        name="dump_passes",
-        default="",
-        help="A folder that gets every model as text, before the passes and after each of them; slower.",
-        affects_speed=False,
-    ),
-    Option(
-        name="check_passes",
-        default=False,
-        help="Run every model before and after each pass with random numbers, and compare; much slower.",
-        affects_speed=False,
-    ),
-    Option(
-        name="clock",
-        default="real",
-        choices=("real", "simulated"),
-        help="With simulated, the device's time is that of the hardware it stands for, in costs and in reports.",
-    ),
+    _option("switched_off", (), _REFUSED, affects_speed=False),
+    _option("memory_bytes", DEFAULT_MEMORY_BYTES, _MEMORY, minimum=0, affects_speed=False),
+    _option("precision", "float32", _PRECISION, choices=("float32", "float16")),
+    _option("threads", 0, _THREADS, minimum=0),
+    _option("dump_passes", "", _DUMP, affects_speed=False),
+    _option("check_passes", False, _CHECK, affects_speed=False),
+    _option("clock", "real", _CLOCK, choices=("real", "simulated")),
     *(
-        Option(
-            name=name,
-            default=default,
-            minimum=minimum,
-            help=f"Of the simulated hardware: {meaning}",
-            affects_speed=False,
-        )
+        _option(name, default, f"Of the simulated hardware: {meaning}", minimum=minimum, affects_speed=False)
         for name, (default, minimum, meaning) in _HARDWARE.items()
     ),
 )

@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 from nnadapter.drivers.arenas import Arena
 from nnadapter.drivers.fake_npu.execution import Bound
 from nnadapter.drivers.fake_npu.memory import plan_memory
-from nnadapter.errors import DriverError, OutOfMemoryError
+from nnadapter.errors import OutOfMemoryError
 from nnadapter.ir.symbolic_numbers import Interned, is_symbolic
 
 MAGIC = b"FAKENPU\0"
@@ -324,17 +324,15 @@ class FakeNpuOpenProgram(Program):
         return {**self._packed, **arena_bytes(self._resources[0])}
 
     def create_execution(self) -> Execution:
-        return FakeNpuOpenExecution(self)
+        from nnadapter.drivers.table_program import OpenTableExecution  # programs from files have fixed sizes
 
-    def execution_at(self, sizes: Sequence[Any], holder: FakeNpuOpenExecution) -> Execution:
-        """Return an execution at these sizes, whose bound instructions belong to `holder`.
+        return OpenTableExecution(self)
 
-        Raises:
-            OutOfMemoryError: it needs more memory than the device has.
-        """
+    def execution_at(self, sizes: Sequence[Any]) -> Execution:
+        """Return an execution at these sizes; bound instructions belong to the program."""
         binding = self._binding(sizes)
         events = self._events and self._events(binding.graph)
-        return _SizedExecution(self.symbolic, holder, binding, *self._resources, events)
+        return _SizedExecution(self, binding, *self._resources, events)
 
     def _binding(self, sizes: Sequence[Any]) -> Binding:
         last = self._last
@@ -350,37 +348,24 @@ class FakeNpuOpenProgram(Program):
         return binding
 
 
-class FakeNpuOpenExecution(Execution):
-    """An execution for many sizes."""
+class _SizedExecution(FakeNpuExecution):
+    """A run at some sizes; bound instructions belong to the program for all sizes."""
 
-    def __init__(self, program: FakeNpuOpenProgram) -> None:
+    def __init__(self, program: FakeNpuOpenProgram, binding: Binding, *resources: Any) -> None:
+        super().__init__(binding, *resources)
         self._program = program
 
-    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        raise DriverError("the program leaves sizes open: say by `specialize` what they are")
-
-    def specialize(self, sizes: Sequence[Any]) -> Execution:
-        return self._program.execution_at(sizes, self)
-
-
-class _SizedExecution(FakeNpuExecution):
-    """A run at some sizes; bound instructions belong to the execution for all sizes."""
-
-    def __init__(self, symbolic: SymbolicGraph, holder: object, binding: Binding, *resources: Any) -> None:
-        super().__init__(binding, *resources)
-        self._symbolic, self._open_execution = symbolic, holder
-
     def _holder(self) -> object:
-        return self._open_execution
+        return self._program
 
     def _bound(self, arena: Arena) -> Bound:
-        binding, bound = self._binding, None
-        last: tuple[Binding, Bound] | None = arena.bound.get(self._open_execution)
+        binding, symbolic = self._binding, self._program.symbolic
+        last: tuple[Binding, Bound] | None = arena.bound.get(self._program)
+        if last is not None and last[0] is binding:
+            return last[1]
         if last is None or last[0].memory is not binding.memory:
             bound = binding.bound(arena.bytes)
-        elif last[0] is not binding:
-            bound = binding.bound_again(arena.bytes, last[1], self._symbolic.kinds, self._symbolic.instructions)
         else:
-            return last[1]
-        arena.bound[self._open_execution] = binding, bound
+            bound = binding.bound_again(arena.bytes, last[1], symbolic.kinds, symbolic.instructions)
+        arena.bound[self._program] = binding, bound
         return bound

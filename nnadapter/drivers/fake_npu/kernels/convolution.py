@@ -90,7 +90,7 @@ def depthwise_convolution(
     taps = np.tile(weight, (1, pixels)).reshape(*window.kernel_shape, -1)
     result = out.reshape(count, height, width // pixels, -1)
     for image in range(count):
-        for rows in blocks(height, max(1, BLOCK_ELEMENTS // (width * channels))):
+        for rows in blocks(height, max(1, 2 * BLOCK_ELEMENTS // (width * channels))):
             target = result[image, rows]
             np.einsum("hwijc,ijc->hwc", windows[image, rows], taps, out=target)
             finish_rows(target.reshape(-1, channels), bias, finish)

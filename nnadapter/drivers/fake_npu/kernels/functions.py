@@ -91,7 +91,9 @@ def _swish(x: Array, alpha: float = 1.0, numerator: float | Array | None = None)
 
 
 def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
-    return _at_most(_at_least(alpha * x + beta, 0), 1)
+    result = alpha * x
+    result += beta
+    return np.clip(result, 0, 1, out=result)
 
 
 def _selu(x: Array, alpha: float, gamma: float = 1.0) -> Array:
@@ -130,7 +132,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "gelu": _gelu,
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))),
     "hard_sigmoid": _hard_sigmoid,
-    "hard_swish": lambda x, alpha, beta: x * _hard_sigmoid(x, alpha, beta),
+    "hard_swish": lambda x, alpha, beta: np.multiply(x, gate := _hard_sigmoid(x, alpha, beta), gate),
     "is_inf": lambda x, negative, positive: np.isinf(x) & np.where(x > 0, bool(positive), bool(negative)),
     "is_nan": np.isnan,
     # The larger of x and alpha x if alpha <= 1, otherwise the smaller: no mask is needed.
