@@ -87,13 +87,13 @@ def test_a_signal_stops_a_command(folder, number, code, said):
 BUSY_PROCESS = """
 import time
 from nnadapter import __main__, cli
-from nnadapter.process import signals
+from nnadapter.process import terminal
 
 def busy(prog_name):
     print("busy", flush=True)
     {body}
 
-signals.GRACE_S = {grace}
+terminal.GRACE_S = {grace}
 cli.main = busy
 __main__.main()
 """
