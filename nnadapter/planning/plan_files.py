@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -17,9 +17,11 @@ from nnadapter.errors import PlanFileError, close_names
 from nnadapter.files.atomic_files import write_file
 from nnadapter.files.documents import FileKind
 from nnadapter.onnx.domains import op_name
-from nnadapter.onnx.preparation.node_hashes import NodeHashes
-from nnadapter.onnx.preparation.prepare import Specialized
 from partition.graph import Node, Verdict
+
+if TYPE_CHECKING:
+    from nnadapter.onnx.preparation.node_hashes import NodeHashes
+    from nnadapter.onnx.preparation.prepare import Specialized
 
 FORMAT = "nnadapter plan"
 """What the file says of itself."""
