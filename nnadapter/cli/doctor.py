@@ -62,7 +62,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
         shown = [(device, health) for device, health in checked_devices if device.available or device.installable]
         width = max(len(device.name) for device, _ in shown)
         for device, health in shown:
-            click.echo(f"{_mark(health)} {device.name:<{width}}  {_line(health)}")
+            click.echo(f"{_mark(health)} {device.name:<{width}}  {_health_line(health)}")
         for extra in (extra for extra in _EXTRAS if not has_extra(extra)):
             click.echo(f"- extra {extra}: {missing_extra(extra, _EXTRAS[extra])}")
         for problem in problems:
@@ -80,7 +80,7 @@ def _mark(health: Health) -> str:
     return "+" if health.state in _GOOD else "-" if health.state == "unavailable" else "!"
 
 
-def _line(health: Health) -> str:
+def _health_line(health: Health) -> str:
     if health.first_seconds is None or health.run_seconds is None:
         return f"{health.state}: {health.detail}"
     return (

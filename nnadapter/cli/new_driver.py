@@ -26,11 +26,11 @@ def new_driver(name: str, language: str, paddle: bool, folder: Path | None) -> N
     """Write a package with a driver for a new device NAME, ready to install, its own tests included."""
     if paddle and name in sources():
         folder = folder or Path(f"paddle_{name}")
-        _list(write_plug_in(name, folder))
+        _list_files(write_plug_in(name, folder))
         click.echo(f"\nnext:\n{_plug_in_steps(folder)}")
         return
     folder = folder or Path(name)
-    _list(write_driver(name, folder, language, paddle=paddle))
+    _list_files(write_driver(name, folder, language, paddle=paddle))
     click.echo(
         f"\nnext:\n  pip install {_local(folder)}\n  pytest {folder / 'tests'}\n"
         f"  nnadapter report {folder / 'example.onnx'} -d {name}\n  nnadapter run {folder / 'example.onnx'} -d {name}"
@@ -39,7 +39,7 @@ def new_driver(name: str, language: str, paddle: bool, folder: Path | None) -> N
         click.echo(_plug_in_steps(folder / "paddle"))
 
 
-def _list(written: tuple[Path, ...]) -> None:
+def _list_files(written: tuple[Path, ...]) -> None:
     for path in written:
         click.echo(path)
 

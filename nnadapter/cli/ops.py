@@ -38,7 +38,7 @@ def ops(device: str | None, describe: str | None, as_json: bool) -> None:
     if describe is not None:
         click.echo(_described(describe, as_json))
     elif device is not None:
-        _list(device, as_json)
+        _list_operations(device, as_json)
 
 
 def _described(type_: str, as_json: bool) -> str:
@@ -53,12 +53,12 @@ def _described(type_: str, as_json: bool) -> str:
     return to_json(to_dict(entry)) if as_json else to_text(entry)
 
 
-def _list(device: str, as_json: bool) -> None:
+def _list_operations(device: str, as_json: bool) -> None:
     with prints_to_stderr():
         capability = open_device(device).capability
     note = "" if capability.operations else _without_table(device)
     if as_json:
-        operations = [_plain(operation) for operation in capability.operations]
+        operations = [_operation_row(operation) for operation in capability.operations]
         about = {"device": device, "form": capability.form.value, "note": note, "limits": capability.limits}
         click.echo(to_json({**about, "operations": operations}))
         return
@@ -102,7 +102,7 @@ def _ordered(operation: OperationSupport) -> list[str]:
     return [dtype.value for dtype in DataType if dtype in operation.dtypes]
 
 
-def _plain(operation: OperationSupport) -> dict[str, Any]:
+def _operation_row(operation: OperationSupport) -> dict[str, Any]:
     return {
         "type": operation.type,
         "dtypes": _ordered(operation),

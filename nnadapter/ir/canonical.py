@@ -62,7 +62,7 @@ def canonical(model: Model) -> Canonical:
     """
     if model.has_dynamic_shapes:
         raise NotCanonicalError("its sizes are open, in a form that no file has")
-    operands = [(_type(operand), operand.value is not None) for operand in model.operands]
+    operands = [(_canonical_type(operand), operand.value is not None) for operand in model.operands]
     operations = [
         (operation.type, tuple(operation.inputs), tuple(operation.outputs), tuple(sorted(operation.attributes.items())))
         for operation in model.operations
@@ -102,7 +102,7 @@ def counted(op_types: Iterable[str]) -> str:
     return ", ".join((*shown, *(["others"] if len(counts) > _MOST_SHOWN else []))) or "nothing"
 
 
-def _type(operand: Operand) -> tuple[Any, ...]:
+def _canonical_type(operand: Operand) -> tuple[Any, ...]:
     type_ = operand.type
     quantization = type_.quantization
     quantization_parameters = (

@@ -16,7 +16,7 @@ from nnadapter.onnx.schemas import since_version
 from nnadapter.process.resources import memoize
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Value
 
-_IR_VERSION = 10
+_NODE_IR_VERSION = 10
 """The first one with operands of 4 bits."""
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 """Attributes that say the data type of a result."""
@@ -128,7 +128,7 @@ def written_model(
         constants: by name; nobody keeps them, so the model holds them.
         opsets: by domain.
     """
-    like = onnx.ModelProto(ir_version=_IR_VERSION)
+    like = onnx.ModelProto(ir_version=_NODE_IR_VERSION)
     like.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets.items())
     tensors = [tensor_of(name, value) for name, value in weights.items()]
     tensors += [initializer_of(name, value) for name, value in constants.items()]

@@ -156,7 +156,7 @@ class _TransposeSweep:
         key = operand, back
         if key not in self._constants:
             name = f"{self._editor.operand(operand).name}:transposed"
-            self._constants[key] = self._editor.add_constant(name, derived(_permuted, value, perm=back))
+            self._constants[key] = self._editor.add_constant(name, derived(_permuted_array, value, perm=back))
         return self._constants[key]
 
     def _plain(self, operand: int) -> None:
@@ -189,7 +189,7 @@ def _is_number(dimensions: Axes) -> bool:
     return all(size == 1 for size in dimensions)
 
 
-def _permuted(value: Array, *, perm: Axes) -> Array:
+def _permuted_array(value: Array, *, perm: Axes) -> Array:
     raised = value.reshape((*[1] * (len(perm) - value.ndim), *value.shape))
     return np.ascontiguousarray(raised.transpose(perm))
 

@@ -27,7 +27,7 @@ from nnadapter.onnx.schemas import MICROSOFT
 from nnadapter.onnx.signature import Shapes
 from partition.graph import Graph, Value
 
-_CACHES: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
+_CACHE_INPUTS: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
     {
         ("", "Attention"): {4: 2, 5: 2},
         (MICROSOFT, "Attention"): {4: 3},
@@ -70,7 +70,7 @@ def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
     """
     if node.op_type == "Concat" and not plain_domain(node.domain):
         return node.integer("axis", 0) % rank if rank else None
-    caches = _CACHES.get((plain_domain(node.domain), node.op_type), {})
+    caches = _CACHE_INPUTS.get((plain_domain(node.domain), node.op_type), {})
     axes = {caches.get(position) for position, read in enumerate(node.inputs) if read == name}
     return axes.pop() if len(axes) == 1 else None
 
