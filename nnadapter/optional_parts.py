@@ -23,7 +23,7 @@ DRIVERS: Mapping[str, str] = MappingProxyType(
 
 ENTRIES: Mapping[str, str] = MappingProxyType(
     {
-        "installed_providers": "nnadapter.drivers.execution_providers.libraries:installed_providers",
+        "installed_providers": "nnadapter.drivers.execution_providers.backing:installed_providers",
         "provider_tensor": "nnadapter.drivers.execution_providers.program:tensor_of",
         "why_provider_is_unusable": "nnadapter.drivers.execution_providers.driver:why_unusable",
         "openvino_divided_chains": "nnadapter.drivers.openvino.fusion_workarounds:DIVIDED_CHAINS",

@@ -24,7 +24,7 @@ from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.engine.device_value import DeviceValue
-from nnadapter.onnx.overrides import Overrides
+from nnadapter.onnx.files import Overrides
 from nnadapter.options import Options as _Options
 from nnadapter.options import options_from
 from nnadapter.process.real_onnxruntime import onnxruntime as _original

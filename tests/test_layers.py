@@ -54,7 +54,7 @@ PUBLIC = ("nnadapter",)
 
 ONNX = _modules(
     "onnx drivers.onnxruntime drivers.execution_providers drivers.openvino drivers.reference "
-    "drivers.reference_operators backend testing.onnx_cases testing.operator_tests"
+    "drivers.reference_operators backend testing.onnx_cases"
 )
 ONNXRUNTIME = _modules(
     "process.real_onnxruntime onnx.onnxruntime_limits onnx.preparation.folding drivers.onnxruntime "

@@ -16,9 +16,14 @@ from nnadapter.converters.custom import KernelCalls
 from nnadapter.converters.resampling import resized
 from nnadapter.converters.shape_arithmetic import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.guarded_shapes import DynamicDimensions, ShapeDerivedTables, ShapeDerivedValues, SymbolicArray
 from nnadapter.ir.operand import Array
-from nnadapter.ir.structure import SymbolicModel
+from nnadapter.ir.structure import (
+    DynamicDimensions,
+    ShapeDerivedTables,
+    ShapeDerivedValues,
+    SymbolicArray,
+    SymbolicModel,
+)
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace, size_hint, substitute_sizes
 from nnadapter.onnx.construction import info_of
 from nnadapter.onnx.domains import plain_domain
@@ -27,8 +32,7 @@ from nnadapter.onnx.inference import Inference
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized
-from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.schemas import MICROSOFT
+from nnadapter.onnx.schemas import MICROSOFT, Refusal
 from nnadapter.onnx.signature import Shapes
 from partition.graph import Value
 

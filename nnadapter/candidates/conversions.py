@@ -45,8 +45,7 @@ OPERATORS = Operators(has_converter, contradiction, output_types)
 
 def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
     """Return domain and op type of the nodes of some domains whose ops nobody converts."""
-    from nnadapter.onnx.external_converters import external_versions
-    from nnadapter.onnx.schemas import further_schema
+    from nnadapter.onnx.schemas import external_versions, further_schema
 
     ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
     return {op for op in ops if further_schema(*op) is None and not external_versions(*op)}

@@ -15,19 +15,23 @@ from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import Capability, ModelForm
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.guarded_shapes import ShapeDerivedValues
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.schema import Attributes
-from nnadapter.ir.structure import SpecializableModel, SpecializationGroup, SpecializedModel, numbers
+from nnadapter.ir.structure import (
+    ShapeDerivedValues,
+    SpecializableModel,
+    SpecializationGroup,
+    SpecializedModel,
+    numbers,
+)
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, slot_reader
 from nnadapter.ir.verification import verify
 from nnadapter.kernels.registry import Choice, KernelTable, Request
 from nnadapter.onnx.construction import OnnxIndex, extract, info_of, tensor_of
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import BROADCASTING_OPSET, operand_type, opsets_of
-from nnadapter.onnx.preparation.node_hashes import NodeHashes
-from nnadapter.onnx.preparation.prepare import Prepared, Specialized
+from nnadapter.onnx.preparation.prepare import NodeHashes, Prepared, Specialized
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.signature import Shapes
 from partition.graph import Graph, Node, Unsupported, Value

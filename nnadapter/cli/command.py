@@ -147,12 +147,22 @@ _COMMANDS = {
     "new-driver": "Write a package with a driver for a new device.",
     "doctor": "Try every device, and say what is missing.",
 }
-"""In the order of the help, with what it says of each: a module beside this one, with a command of its name, hyphens as
-underscores."""
+"""In the order of the help, with its sentence for each: a function of this name, hyphens as underscores."""
+_MODULES = {
+    "bench": "run",
+    "cache": "compile",
+    "calibrate": "devices",
+    "compare": "report",
+    "doctor": "devices",
+    "export": "compile",
+    "new-driver": "devices",
+    "ops": "devices",
+}
+"""Module of a command that has none of its own name."""
 
 
 class CommandGroup(click.Group):
-    """Finds sub-commands by module name."""
+    """Finds sub-commands by module and function name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -160,8 +170,8 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = cmd_name.replace("-", "_")
-        command: click.Command = getattr(import_module(f"nnadapter.cli.{module}"), module)
+        module = import_module(f"nnadapter.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

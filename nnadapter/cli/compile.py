@@ -1,23 +1,40 @@
-"""`nnadapter compile`: compile a model ahead of time, or see whether what was compiled runs here."""
+"""`nnadapter compile`, `nnadapter export` and `nnadapter cache`: compiled files, ONNX files, and what a cache holds."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 import nnadapter
-from nnadapter.cli.command import NO, ModelCommand
-from nnadapter.cli.inputs import converted
-from nnadapter.cli.output import progress
-from nnadapter.cli.parameters import Shapes, requests, takes_placing, takes_settings_of_many
+from nnadapter.cli.command import NO, Command, ModelCommand
+from nnadapter.cli.parameters import (
+    Shapes,
+    converted,
+    progress,
+    requests,
+    takes_model,
+    takes_placing,
+    takes_settings_of_many,
+    to_json,
+)
+from nnadapter.engine.cached_plans import look
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.engine.file_texts import plans_held, reasons_against, served_sets
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.report import PartitionReport
+from nnadapter.report.sections import count
+from nnadapter.store.context import clear_bans, stored_bans
+from nnadapter.store.folder import Folder, Listed, UnusableError, read_entry, usual_folder
+from nnadapter.store.keys import PLAN
 
 
 @click.command(cls=ModelCommand)
@@ -105,3 +122,188 @@ def _check(path: str) -> None:
     for reason in reasons:
         click.echo(reason)
     raise click.exceptions.Exit(NO)
+
+
+@click.command(cls=Command)
+@click.argument("model")
+@click.option("-o", "--output", required=True, metavar="FILE", help="The ONNX file to write.")
+def export(model: str, output: str) -> None:
+    """Write MODEL, a file of the adapter IR, as ONNX.
+
+    MODEL is what nnadapter.ir.protobuf.save wrote. Where ONNX has no op for an operation, it becomes several. Models
+    of 2 GiB and more have their weights in FILE.data.
+    """
+    from nnadapter.exporting import to_onnx  # the help needs neither
+    from nnadapter.ir.protobuf import load
+    from nnadapter.onnx.files import save_model
+
+    if Path(output).resolve() == Path(model).resolve():
+        raise click.UsageError(f"{output!r} is the model itself; give the ONNX file another name")
+    contents = load(model)
+    written = to_onnx(contents)  # refers to weights that `contents` holds
+    save_model(written, output)
+    click.echo(
+        f"{output}: {len(written.graph.node)} nodes for {contents.operation_count} operations, opset "
+        f"{next(entry.version for entry in written.opset_import if not entry.domain)}"
+    )
+
+
+_takes_folder = click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
+    help="Of the cache; the usual one, NNADAPTER_CACHE_DIR or the platform's, if it is not given.",
+)  # fmt: skip
+_takes_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("cache")
+def cache() -> None:
+    """List, verify and remove what drivers compiled and a cache keeps (Options.cache_dir)."""
+
+
+@cache.command("ls", cls=Command)
+@_takes_folder
+@_takes_json
+def list_(folder: Path | None, as_json: bool) -> None:
+    """List the entries, the one used last first, and what devices are not given any more."""
+    opened = _opened(folder)
+    rows = [_row(entry) for entry in reversed(opened.entries())]
+    bans = stored_bans(opened.path)
+    if as_json:
+        ban_rows = [{**asdict(ban), "since": _time(ban.since), "until": _time(ban.until)} for ban in bans]
+        click.echo(to_json({"folder": str(opened.path), "entries": rows, "bans": ban_rows}))
+        return
+    for row in rows:
+        click.echo(_line(row))
+    for ban in bans:
+        expired = " (expired)" if ban.until <= time.time() else ""
+        click.echo(f"{_time(ban.since)}  ban{expired}: {ban.device} {ban.driver}; {ban.operations}; {ban.text}")
+    missing = "" if opened.path.is_dir() else " (there is no such folder)"
+    total = sum(row["bytes"] for row in rows) / 1e6
+    click.echo(f"{opened.path}: {count(len(rows), 'entry', 'entries')}, {total:.1f} MB{missing}")
+
+
+@cache.command(cls=Command)
+@_takes_folder
+@_takes_json
+def verify(folder: Path | None, as_json: bool) -> None:
+    """Read every byte of every entry; exit with 1 where one is not what was written."""
+    opened = _opened(folder)
+    wrong = {entry.path.name: problem for entry in opened.entries() if (problem := _problem(entry))}
+    if as_json:
+        click.echo(to_json({"folder": str(opened.path), "wrong": wrong}))
+    else:
+        for name, problem in wrong.items():
+            click.echo(f"{name}: {problem}")
+        click.echo(f"{opened.path}: {len(wrong)} of {len(opened.entries())} entries cannot be used")
+    if wrong:
+        raise click.exceptions.Exit(NO)
+
+
+@cache.command(cls=Command)
+@_takes_folder
+@click.option("--max-bytes", type=click.IntRange(min=0), default=0, help="What is used last stays, up to so many.")
+@click.option("--bans", "only_bans", is_flag=True, help="Remove bans alone, so that devices are tried again.")
+def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
+    """Remove entries, all of them or those used longest ago; and with all of them bans of devices."""
+    opened = _opened(folder)
+    dropped = () if only_bans else opened.shrink(max_bytes)
+    cleared = clear_bans(opened.path) if only_bans or not max_bytes else 0
+    total = sum(entry.nbytes for entry in dropped) / 1e6
+    removed = f"{count(len(dropped), 'entry', 'entries')}, {total:.1f} MB" if not only_bans else count(cleared, "ban")
+    more = f", and {count(cleared, 'ban')}" if cleared and not only_bans else ""
+    click.echo(f"{opened.path}: removed {removed}{more}")
+
+
+@cache.command(cls=ModelCommand)
+@takes_model
+@_takes_folder
+@_takes_json
+def explain(
+    model: str,
+    devices: tuple[str, ...],
+    options: Mapping[str, Mapping[str, str]],
+    shapes: Shapes,
+    fallback: str,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Say whether the plan of MODEL and its segments are in the cache, and how the key of the nearest entry differs."""
+    opened = _opened(folder)
+    with prints_to_stderr():
+        settings, chosen = Options(fallback=fallback, cache_dir=opened.path), requests(devices, options)
+        source = converted(model, settings)
+        if kind_of(source) is SourceKind.COMPILED:  # its report is kept in it, whatever is asked
+            report = nnadapter.partition_report(source, options=settings)
+        else:
+            report = nnadapter.partition_report(source, chosen, shapes or None, settings)
+        plan = look(source, chosen, settings, report.input_shapes if shapes else None)
+    segments = [segment for segment in report.segments if segment.cache is not None]
+    if as_json:
+        rows = [
+            {"segment": segment.index, "device": segment.device, **asdict(segment.cache)}
+            for segment in segments
+            if segment.cache
+        ]
+        click.echo(to_json({"folder": str(opened.path), "plan": asdict(plan), "segments": rows}))
+        return
+    for_shapes = f", for input shapes {plan.shapes}" if plan.shapes else ""
+    click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.miss_reason}'}")
+    by_itself = ", at these sizes by itself; a session runs the plan, which has its own" if plan.hit else ""
+    for segment in segments:
+        assert segment.cache is not None
+        status = "hit" if segment.cache.hit else f"miss, {segment.cache.miss_reason}{by_itself}"
+        click.echo(f"segment {segment.index} on {segment.device}: {status}")
+    if not segments:
+        click.echo("no segment is on a device that accelerates, so there is nothing to keep")
+
+
+def _opened(folder: Path | None) -> Folder:
+    return Folder((usual_folder() if folder is None else folder).absolute(), Options().max_cache_bytes)
+
+
+def _row(listed: Listed) -> dict[str, Any]:
+    """An entry as plain data."""
+    row: dict[str, Any] = {"name": listed.path.name, "bytes": listed.nbytes, "used": _time(listed.used)}
+    try:
+        entry = read_entry(listed.path)
+    except (OSError, UnusableError) as error:
+        return {**row, "problem": str(error)}
+    key = {name: dict(part.words) for name, part in entry.parts.items()}
+    return {**row, "kind": entry.kind, "seconds": entry.seconds, "key": key}
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    description = row.get("problem")
+    if not description:
+        key = row["key"]
+        try:
+            description = "; ".join((row["kind"], key["device"]["name"], *_of_model(row["kind"], key)))
+        except (KeyError, ValueError):  # somebody else wrote it
+            description = "its key tells neither a device nor a model"
+    return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {description}"
+
+
+def _of_model(kind: str, key: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
+    """Of which model an entry is, in short: a plan's is told by its files, a segment by its operations and inputs."""
+    if kind == PLAN:
+        constants = key["constants"]
+        return (
+            f"a model of {int(constants['bytes']) / 1e6:.1f} MB in {count(int(constants['files']), 'file')}",
+            "all shapes",
+        )
+    return key["structure"]["operations"], key["shapes"]["inputs"]
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+
+
+def _problem(listed: Listed) -> str:
+    """Why an entry is not used; empty where it is sound, or went while somebody looked."""
+    try:
+        read_entry(listed.path).verify()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnusableError) as error:
+        return str(error)
+    return ""

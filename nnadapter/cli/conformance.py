@@ -10,13 +10,10 @@ from typing import BinaryIO
 import click
 
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.output import progress, to_json, write_output
-from nnadapter.cli.parameters import OneOf, device_options, requests
+from nnadapter.cli.parameters import OneOf, device_options, progress, requests, to_json, write_output
 from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S
-from nnadapter.testing.bench import Bench, Case, Settings
-from nnadapter.testing.kit import ScoreCard, cases_of, run_cases
-from nnadapter.testing.results import keep_failure, score_to_text, to_markdown
-from nnadapter.testing.subjects import FailedOutcome, Outcome, Precision
+from nnadapter.testing.kit import ScoreCard, cases_of, keep_failure, run_cases, score_to_text, to_markdown
+from nnadapter.testing.subjects import Bench, Case, FailedOutcome, Outcome, Precision, Settings
 
 _FORMATS: Mapping[str, Callable[[ScoreCard], str]] = {
     "text": score_to_text,

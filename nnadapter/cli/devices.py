@@ -1,11 +1,16 @@
-"""`nnadapter devices`: one line per device and its health check; with a name, its options."""
+"""Commands about devices: `nnadapter devices`, `doctor`, `ops`, `calibrate` and `new-driver`."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,12 +18,22 @@ import click
 import numpy as np
 
 import nnadapter
-from nnadapter.cli.command import Command, option_row
-from nnadapter.cli.output import to_json
-from nnadapter.drivers.capability import DeviceInfo
+from nnadapter.cli.command import NO, Command, option_row
+from nnadapter.cli.parameters import OneOf, device_options, progress, requests, to_json, write_output
+from nnadapter.converters.registry import problems_of_packages
+from nnadapter.costs.calibration import Calibration, contents_of, is_calibrated, keep_calibration
+from nnadapter.costs.calibrator import ROUNDS
+from nnadapter.costs.calibrator import calibrate as measure
+from nnadapter.drivers.capability import Capability, DeviceInfo, OperationSupport
+from nnadapter.drivers.registry import open_device, sources
+from nnadapter.drivers.selection import CPU, HOSTS, REFERENCE
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError, NNAdapterError, NotDelegatedError, describe
+from nnadapter.files.atomic_files import cache_folder, check_writable
+from nnadapter.ir.operand import ANY, DataType
+from nnadapter.new_driver import LANGUAGES, write_driver, write_plug_in
 from nnadapter.onnx.construction import parse
 from nnadapter.options import Options
+from nnadapter.process.packages import has_extra, missing_extra
 from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.session.session import InferenceSession
 
@@ -170,3 +185,257 @@ def _memory(name: str) -> dict[str, int] | None:
     except NNAdapterError:
         return None
     return None if statistics is None else asdict(statistics)
+
+
+_PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
+_VARIABLES = (
+    "NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES", "NNADAPTER_ISOLATE", "NNADAPTER_FAULTS",
+    "NNADAPTER_LOG",
+)  # fmt: skip
+"""All that nnadapter reads of the environment itself."""
+_EXTRAS = {"latency": "a policy that weighs costs", "demo": "a picture as input"}
+"""Extras that belong to no device, and what needs them."""
+_GOOD = frozenset({"works", "refuses", "limited", "needs options"})
+
+
+@click.command(cls=Command)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """Try every device, and say what is missing and how to get it.
+
+    What this machine cannot have, for its hardware or its system, is named in one line. So is each operation or
+    converter of a package that is not used. The exit code is 1 if a device is there and does not work.
+    """
+    with prints_to_stderr():
+        checked_devices = [(device, check_health(device)) for device in nnadapter.devices()]
+        problems = problems_of_packages()
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+    environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    if as_json:
+        rows = [{**device.to_dict(), "health": health.to_dict()} for device, health in checked_devices]
+        click.echo(
+            to_json(
+                {
+                    "versions": versions,
+                    "system": platform.platform(),
+                    "environment": environment,
+                    "extras": {extra: has_extra(extra) for extra in _EXTRAS},
+                    "devices": rows,
+                    "packages": problems,
+                }
+            )
+        )
+    else:
+        click.echo(", ".join(f"{name} {version}" for name, version in versions.items()))
+        for name, value in environment.items():
+            click.echo(f"{name}={value}")
+        shown = [(device, health) for device, health in checked_devices if device.available or device.installable]
+        width = max(len(device.name) for device, _ in shown)
+        for device, health in shown:
+            click.echo(f"{_mark(health)} {device.name:<{width}}  {_health_line(health)}")
+        for extra in (extra for extra in _EXTRAS if not has_extra(extra)):
+            click.echo(f"- extra {extra}: {missing_extra(extra, _EXTRAS[extra])}")
+        for problem in problems:
+            click.echo(f"! {problem}")
+        unsupported_names = [
+            device.name for device, _ in checked_devices if not (device.available or device.installable)
+        ]
+        if unsupported_names:
+            click.echo(f"- not for this machine: {', '.join(unsupported_names)}; `nnadapter devices` says why")
+    if any(device.available and health.state not in _GOOD for device, health in checked_devices):
+        context.exit(NO)
+
+
+def _mark(health: Health) -> str:
+    return "+" if health.state in _GOOD else "-" if health.state == "unavailable" else "!"
+
+
+def _health_line(health: Health) -> str:
+    if health.first_seconds is None or health.run_seconds is None:
+        return f"{health.state}: {health.detail}"
+    return (
+        f"works: first result after {health.first_seconds * 1e3:.1f} ms, then {health.run_seconds * 1e6:.0f} us a run"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+_HOSTS = {
+    CPU: "cpu takes every operation that nobody else takes: ONNX Runtime runs it, as it runs any ONNX model.",
+    REFERENCE: "reference takes what not even cpu takes: onnx's reference evaluator runs it, slowly.",
+}
+
+
+@click.command(cls=Command)
+@click.argument("device", required=False)
+@click.option("--describe", metavar="OPERATION", help="Say what an operation of the adapter IR means, such as CONV_2D.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ops(device: str | None, describe: str | None, as_json: bool) -> None:
+    """List what DEVICE takes, operation by operation, with its limits; or describe one operation.
+
+    Operations are those of the adapter IR, or domain::op_type for devices that take ONNX. Data types and ranks are
+    those of the first input.
+    """
+    if (device is None) is (describe is None):
+        raise click.UsageError("Give either DEVICE, such as fake_npu, or --describe OPERATION, such as CONV_2D.")
+    if describe is not None:
+        click.echo(_described(describe, as_json))
+    elif device is not None:
+        _list_operations(device, as_json)
+
+
+def _described(type_: str, as_json: bool) -> str:
+    from nnadapter.ir.definition.reference import (  # only this command reads it
+        entry_of,
+        operation_called,
+        to_dict,
+        to_text,
+    )
+
+    entry = entry_of(operation_called(type_))
+    return to_json(to_dict(entry)) if as_json else to_text(entry)
+
+
+def _list_operations(device: str, as_json: bool) -> None:
+    with prints_to_stderr():
+        capability = open_device(device).capability
+    note = "" if capability.operations else _without_table(device)
+    if as_json:
+        operations = [_operation_row(operation) for operation in capability.operations]
+        about = {"device": device, "form": capability.form.value, "note": note, "limits": capability.limits}
+        click.echo(to_json({**about, "operations": operations}))
+        return
+    for line in [note] if note else _lines(capability):
+        click.echo(line)
+
+
+def _without_table(device: str) -> str:
+    name = device.partition(":")[0]
+    if name in _HOSTS:
+        return _HOSTS[name]
+    return (
+        f"device {device!r} has no table of operations: it decides operation by operation when it is asked. "
+        f"See what it takes of a model with `nnadapter report MODEL -d {device}`."
+    )
+
+
+def _lines(capability: Capability) -> Iterator[str]:
+    width = max(len(operation.type) for operation in capability.operations)
+    yield f"{'operation':<{width}}  rank  data types of the first input; limits"
+    for operation in capability.operations:
+        text = "; ".join(filter(None, (_dtypes(operation), operation.limits)))
+        head = f"{operation.type:<{width}}  {_ranks(operation):<4}  "
+        yield from textwrap.wrap(
+            text, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False
+        )
+    if capability.limits:
+        yield from textwrap.wrap(capability.limits, _WIDTH)
+
+
+def _ranks(operation: OperationSupport) -> str:
+    low, high = operation.ranks
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _dtypes(operation: OperationSupport) -> str:
+    return "any" if operation.dtypes >= ANY else ", ".join(_ordered(operation))
+
+
+def _ordered(operation: OperationSupport) -> list[str]:
+    return [dtype.value for dtype in DataType if dtype in operation.dtypes]
+
+
+def _operation_row(operation: OperationSupport) -> dict[str, Any]:
+    return {
+        "type": operation.type,
+        "dtypes": _ordered(operation),
+        "ranks": list(operation.ranks),
+        "limits": operation.limits,
+    }
+
+
+@click.command(cls=Command)
+@click.argument("device")
+@click.option(
+    "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
+    help="An option of the device. A calibration counts for the options that it was made with.",
+)  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", help="Write a copy of the calibration to FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: what stands in the calibration's file.")
+def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str | None, as_json: bool) -> None:
+    """Measure DEVICE: launch, transfers, and operations by class, in some 30 seconds at most.
+
+    The CPU, against which devices are weighed, is measured too where it was not yet. Costs are kept in the folder
+    calibrations of NNADAPTER_CACHE_DIR, for this version of the device's driver and the options that change its speed.
+    Leave the machine alone meanwhile.
+    """
+    requests((device,), options)  # says which options are another device's
+    check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a folder that can be written to", folder=True)
+    if output is not None:
+        check_writable(Path(output))
+    measured, file = _measure_and_store(device, options.get(device))
+    if device not in HOSTS and not is_calibrated(CPU):
+        click.echo(
+            f"{CPU} was not calibrated yet and was measured too: kept in {_measure_and_store(CPU, None)[1]}", err=True
+        )
+    if output is not None:
+        text = json.dumps(contents_of(measured), indent=2, allow_nan=False)
+        write_output(output, lambda opened: opened.write(f"{text}\n".encode()))
+    click.echo(to_json(contents_of(measured)) if as_json else f"{measured}\nkept in    {file}")
+
+
+def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
+    """What a device costs, and the file that holds it."""
+    with prints_to_stderr(), progress(f"calibrating {device}", ROUNDS) as advance:
+        measured = measure(device, options, advance=advance)
+    return measured, keep_calibration(measured)
+
+
+@click.command("new-driver", cls=Command)
+@click.argument("name")
+@click.option("--lang", "language", type=OneOf(LANGUAGES), default="python", show_default=True)
+@click.option(
+    "--paddle",
+    is_flag=True,
+    help="Paddle's plug-in as well, by which the driver is a custom device of Paddle; of a driver in C that is there "
+    "already, the plug-in alone.",
+)
+@click.option("-o", "folder", type=click.Path(path_type=Path), help="The folder to make; NAME if not given.")
+def new_driver(name: str, language: str, paddle: bool, folder: Path | None) -> None:
+    """Write a package with a driver for a new device NAME, ready to install, its own tests included."""
+    if paddle and name in sources():
+        folder = folder or Path(f"paddle_{name}")
+        _list_files(write_plug_in(name, folder))
+        click.echo(f"\nnext:\n{_plug_in_steps(folder)}")
+        return
+    folder = folder or Path(name)
+    _list_files(write_driver(name, folder, language, paddle=paddle))
+    click.echo(
+        f"\nnext:\n  pip install {_local(folder)}\n  pytest {folder / 'tests'}\n"
+        f"  nnadapter report {folder / 'example.onnx'} -d {name}\n  nnadapter run {folder / 'example.onnx'} -d {name}"
+    )
+    if paddle:
+        click.echo(_plug_in_steps(folder / "paddle"))
+
+
+def _list_files(written: tuple[Path, ...]) -> None:
+    for path in written:
+        click.echo(path)
+
+
+def _plug_in_steps(folder: Path) -> str:
+    return (
+        "  pip install paddlepaddle 'setuptools>=70.1'\n"
+        f"  pip install --no-build-isolation {_local(folder)}\n  pytest {folder / 'tests'}"
+    )
+
+
+def _local(folder: Path) -> str:
+    """The folder as pip knows it for one."""
+    return str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"

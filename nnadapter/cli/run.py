@@ -1,4 +1,4 @@
-"""`nnadapter run`: results of a model, their statistics, run times and devices."""
+"""`nnadapter run` and `nnadapter bench`: results of a model, run times and devices, also beside other engines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,23 @@ import click
 import numpy as np
 
 import nnadapter
-from nnadapter.cli.command import Failure, ModelCommand
-from nnadapter.cli.inputs import Feed, converted, feed_of
-from nnadapter.cli.output import progress, to_json, write_output
-from nnadapter.cli.parameters import OneOf, Shapes, inputs, requests, takes_cache, takes_model, takes_placing
+from nnadapter.cli.command import NO, Failure, ModelCommand
+from nnadapter.cli.parameters import (
+    Feed,
+    OneOf,
+    Shapes,
+    converted,
+    feed_of,
+    inputs,
+    progress,
+    requests,
+    takes_cache,
+    takes_inputs,
+    takes_model,
+    takes_placing,
+    to_json,
+    write_output,
+)
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.engine.provenance import Provenance
 from nnadapter.files.source_kind import SourceKind, kind_of
@@ -29,6 +42,7 @@ from nnadapter.process.terminal import prints_to_stderr
 from nnadapter.report.facts import CandidateFacts
 from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import cost_sentence, cpu_words, duration, run_words, sources_words
+from nnadapter.session.bench import PEERS, ROUNDS
 
 TOP = 5
 _NUMBERS = frozenset(dtype.value for dtype in DataType)
@@ -448,3 +462,59 @@ def _provenance(session: nnadapter.InferenceSession) -> Provenance:
     provenance = session.provenance
     assert provenance is not None, "a run leaves its provenance"
     return provenance
+
+
+def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Callback of --against: names, some with commas."""
+    kind = OneOf(PEERS)
+    names = (name.strip() for value in values for name in value.split(","))
+    return tuple(kind.convert(name, param, ctx) for name in names) or None
+
+
+@click.command(cls=ModelCommand)
+@takes_model
+@takes_placing
+@takes_cache
+@click.option(
+    "--against", multiple=True, metavar="ENGINE,...", callback=_against,
+    help=f"Engines to time beside, by themselves on the CPU: {', '.join(PEERS)}.  [default: ort]",
+)  # fmt: skip
+@takes_inputs
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=ROUNDS, show_default=True, help="In which each takes a turn."
+)
+@click.option(
+    "--format", "form", type=OneOf(("text", "json")), default="text", show_default=True, help="Of what is printed."
+)
+def bench(
+    model: str,
+    devices: tuple[str, ...],
+    options: Mapping[str, Mapping[str, str]],
+    shapes: Shapes,
+    settings: Options,
+    against: tuple[str, ...] | None,
+    sources: Mapping[str, str],
+    rounds: int,
+    form: str,
+) -> None:
+    """Time MODEL on the devices beside engines by themselves: all take turns, and medians count.
+
+    The exit code is 1 if no node ran on the devices, or if a step fell back from one: the times are not theirs then.
+    """
+    is_ready = kind_of(model) is SourceKind.COMPILED  # it has devices of its own, and no engine runs it
+    chosen = None if is_ready and not (devices or options) else requests(devices, options)
+    source = converted(model, settings)
+    peers = against if against is not None else () if is_ready else ("ort",)
+    with progress("preparing inputs"):
+        feed = feed_of(source, shapes, sources)
+    with prints_to_stderr(), progress("timing", rounds) as advance:
+        result = nnadapter.bench(
+            source, chosen, feed.arrays, against=peers, options=settings, rounds=rounds, advance=advance
+        )
+    costs = run_costs(result.report, min(result.session.round_seconds))
+    if form == "json":
+        click.echo(to_json({**result.to_dict(), "cost": costs.to_dict()}))
+    else:
+        click.echo("\n".join([str(result), *costs.lines()]))
+    if not result.ran_on_devices:
+        click.get_current_context().exit(NO)

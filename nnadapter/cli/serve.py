@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from nnadapter.cli.command import ModelCommand
-from nnadapter.cli.inputs import converted
-from nnadapter.cli.output import progress
 from nnadapter.cli.parameters import (
     Shapes,
+    converted,
+    progress,
     requests,
     takes_cache,
     takes_placing,
@@ -79,7 +79,7 @@ def serve(
     Prints the model's address when it answers. A signal closes the port, and requests under way are answered; a second
     one ends it at once. Needs the extra ray.
     """
-    from nnadapter.ray.serving.local_server import serve_until_stopped
+    from nnadapter.ray.serving.application import serve_until_stopped
 
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
     arguments: dict[str, Any] = {

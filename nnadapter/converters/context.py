@@ -19,15 +19,15 @@ from typing import Any, cast
 from nnadapter.errors import DriverError, InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.derived import derived
-from nnadapter.ir.guarded_shapes import SymbolicArray
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, DataType, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.passes.fold_constants import MOVES
+from nnadapter.ir.passes.simplification import MOVES
 from nnadapter.ir.schema import Attributes, AttributeValue
+from nnadapter.ir.structure import SymbolicArray
 from nnadapter.ir.symbolic_numbers import is_symbolic
 from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})

@@ -30,9 +30,8 @@ from nnadapter.ir.operand import Array, OperandType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.symbolic_numbers import size_hint
-from nnadapter.onnx.external_converters import EXTERNAL_CONVERTERS, external_name, external_versions
 from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import EXTERNAL_CONVERTERS, Refusal, external_name, external_versions
 from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Value, Verdict
 
 

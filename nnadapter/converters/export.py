@@ -24,8 +24,8 @@ from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
 from nnadapter.ir.operations.windows import IMAGES
 from nnadapter.ir.symbolic_numbers import SymbolicNumber
-from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.written_nodes import WrittenNode, written_model
+from nnadapter.onnx.construction import WrittenNode, written_model
+from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Unsupported, Value
 
 if TYPE_CHECKING:

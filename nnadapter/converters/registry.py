@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.ir.operations import BROUGHT as OPERATIONS
-from nnadapter.onnx.external_converters import EXTERNAL_CONVERTERS, GROUP, ONNX_DOMAIN, external_name, key_of
 from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.schemas import MICROSOFT, is_further
+from nnadapter.onnx.schemas import (
+    EXTERNAL_CONVERTERS,
+    GROUP,
+    MICROSOFT,
+    ONNX_DOMAIN,
+    Refusal,
+    external_name,
+    is_further,
+    key_of,
+)
 from partition.graph import Reason
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, R
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.size_arithmetic import quotient_of_sizes, scaled_size
-from nnadapter.ir.symbolic_numbers import apply_function
+from nnadapter.ir.symbolic_numbers import apply_function, quotient_of_sizes, scaled_size
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

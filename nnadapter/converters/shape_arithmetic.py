@@ -16,10 +16,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from nnadapter.ir.guarded_shapes import SymbolicArray
 from nnadapter.ir.operand import Array
-from nnadapter.ir.size_arithmetic import (
+from nnadapter.ir.structure import SymbolicArray
+from nnadapter.ir.symbolic_numbers import (
     IN_FLOAT32,
+    apply_function,
     ceil_of,
     floor_of,
     quotient_of_integers,
@@ -29,7 +30,6 @@ from nnadapter.ir.size_arithmetic import (
     to_float64,
     to_integer,
 )
-from nnadapter.ir.symbolic_numbers import apply_function
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 

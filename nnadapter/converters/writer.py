@@ -11,8 +11,8 @@ import numpy as np
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, DataType, Operand, OperandType, freeze
 from nnadapter.ir.symbolic_numbers import is_symbolic
-from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.written_nodes import WrittenNode, first_opset, opset_of_version, result_types, type_text, types_of
+from nnadapter.onnx.construction import WrittenNode, first_opset, opset_of_version, result_types, type_text, types_of
+from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason
 
 _Number = TypeVar("_Number", int, float)

@@ -32,7 +32,7 @@ from partition.plan import Plan, Step
 
 if TYPE_CHECKING:
     from nnadapter.engine.cpu_fallback import CpuFallback
-    from nnadapter.ir.guarded_shapes import GuardedShapes
+    from nnadapter.ir.structure import GuardedShapes
 
 
 class Bindable(NamedTuple):

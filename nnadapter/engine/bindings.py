@@ -284,7 +284,7 @@ def _fed(value: Any) -> Any:
 
 def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
     """What an OrtValue holds, where it lies; the host's memory is for whoever cannot read it there."""
-    from nnadapter.drivers.provider_names import device_name, provider_at
+    from nnadapter.drivers.providers import device_name, provider_at
 
     provider = provider_at(value.device_name())
     if provider is None or 0 in value.shape():

@@ -67,8 +67,8 @@ from nnadapter.errors import (
     TransientError,
     describe,
 )
-from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.model import Model
+from nnadapter.ir.structure import GuardedShapes
 from nnadapter.ir.structure import program_sharing_key_of as likeness_of_model
 from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of

@@ -312,7 +312,7 @@ def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_
 @memoize(_MOST_NAMES)
 def device_named(device_type: str, device_id: int) -> str:
     """A device as ONNX Runtime writes it, by one name: `fake_npu` and 1 are `fake_npu:1`, `cuda` is `ort:CUDA`."""
-    from nnadapter.drivers.provider_names import device_name, provider_at  # few write so
+    from nnadapter.drivers.providers import device_name, provider_at  # few write so
 
     provider = provider_at(canonical(device_type)) if not device_id else None
     if provider is not None:

@@ -71,7 +71,7 @@ from partition.plan import Plan
 if TYPE_CHECKING:
     from nnadapter.engine.control import RunControl
     from nnadapter.engine.cpu_fallback import CpuFallback
-    from nnadapter.ir.guarded_shapes import GuardedShapes
+    from nnadapter.ir.structure import GuardedShapes
 
 
 LEAST_BYTES = 1 << 16

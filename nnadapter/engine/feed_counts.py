@@ -17,8 +17,7 @@ import numpy as np
 
 from nnadapter.errors import InputValueError
 from nnadapter.limits import COUNTED_ELEMENTS, RESIZED_ELEMENTS
-from nnadapter.onnx.wire_format import mapped, mentioned
-from nnadapter.onnx.wire_nodes import read_graphs
+from nnadapter.onnx.wire_format import mapped, mentioned, read_graphs
 
 _Numbers = np.ndarray[Any, Any]
 _Find = Callable[[Mapping[str, Any]], _Numbers]

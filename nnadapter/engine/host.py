@@ -402,7 +402,7 @@ class _Loader:
         path_or_bytes = self._path_or_bytes()
         _check_size(path_or_bytes)
         if mentions(path_or_bytes, b"Einsum"):
-            from nnadapter.onnx.equations import check_equations_in
+            from nnadapter.onnx.parts import check_equations_in
 
             check_equations_in(path_or_bytes)
         use_for_whole_model = getattr(self._session_options, "use_for_whole_model", None)

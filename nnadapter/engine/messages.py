@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.sessions import Loadable
     from nnadapter.ir.model import Model
     from nnadapter.ir.symbolic_numbers import SymbolicTrace
-    from nnadapter.onnx.separate_constants import SeparateTensor
+    from nnadapter.onnx.canonical import SeparateTensor
     from nnadapter.store.container import Container, ContainerWriter
 
 
@@ -235,7 +235,7 @@ def write_onnx(
     message: Message, model: onnx.ModelProto, inputs: Sequence[str], without: Sequence[str], writer: ContainerWriter
 ) -> None:
     """Write a segment in ONNX, from which its constants are taken, and fill a Segment message."""
-    from nnadapter.onnx.separate_constants import separated
+    from nnadapter.onnx.canonical import separated
 
     contents, constants = separated(model)
     for tensor in constants:
@@ -262,7 +262,7 @@ class Segments:
         """
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
-            from nnadapter.onnx.separate_constants import joined
+            from nnadapter.onnx.canonical import joined
 
             return joined(contents, [_tensor(name, array) for name, array in constants.items()])
         if message.form == ModelForm.IR.value:
@@ -323,7 +323,7 @@ class Segments:
 
 
 def _tensor(name: str, array: Array) -> SeparateTensor:
-    from nnadapter.onnx.separate_constants import SeparateTensor
+    from nnadapter.onnx.canonical import SeparateTensor
 
     return SeparateTensor(name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8))
 
@@ -334,7 +334,7 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
     Those would keep the weights for other sessions.
     """
     from nnadapter.drivers.onnxruntime.sessions import Loadable
-    from nnadapter.onnx.separate_constants import joined_bytes
+    from nnadapter.onnx.canonical import joined_bytes
 
     contents, constants = segments.onnx(message)
     return Loadable(contents, constants) if session_options is None else Loadable(joined_bytes(contents, constants))

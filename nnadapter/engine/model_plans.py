@@ -26,7 +26,7 @@ from nnadapter.engine.plan_store import PLAN_FOR_EACH, ExistingOnly, PlanCache
 from nnadapter.engine.shape_sets import ProbedBounds, ShapeSet, ShapeTest
 from nnadapter.errors import CompilationError, InvalidModelError
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.preparation.kv_cache_sizes import agreeing, next_token_shapes
+from nnadapter.onnx.preparation.default_sizes import agreeing, next_token_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds, nearby

@@ -28,14 +28,13 @@ from nnadapter.engine.shape_sets import ShapeTest
 from nnadapter.errors import InvalidInputError, InvalidModelError, ModelFileError
 from nnadapter.onnx.construction import OnnxIndex
 from nnadapter.onnx.domains import plain_domain
-from nnadapter.onnx.external_converters import external_versions
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.graphs import captured_names, infos_of, opsets_of
 from nnadapter.onnx.inlining import with_weights_outside
 from nnadapter.onnx.model import OnnxNode, may_take_types, read_node
 from nnadapter.onnx.preparation.default_sizes import check_shape, default_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
-from nnadapter.onnx.schemas import since_version
+from nnadapter.onnx.schemas import external_versions, since_version
 from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.options import Options
 from nnadapter.planning.planner import prepare_for

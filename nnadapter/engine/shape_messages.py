@@ -9,8 +9,8 @@ from nnadapter.engine.messages import Segments, read_array, read_sizes, write_ar
 from nnadapter.engine.shape_sets import ShapeSet
 from nnadapter.engine.trace_messages import read_trace, traced_numbers, write_trace
 from nnadapter.files.messages import Message
-from nnadapter.ir.guarded_shapes import GuardedShapes, ShapeDerivedTables, ShapeDerivedValues, SymbolicArray
 from nnadapter.ir.operand import Array
+from nnadapter.ir.structure import GuardedShapes, ShapeDerivedTables, ShapeDerivedValues, SymbolicArray
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds

@@ -11,7 +11,7 @@ from nnadapter.planning.bounds import Bounds
 from nnadapter.process.resources import Cache, new_lock
 
 if TYPE_CHECKING:
-    from nnadapter.ir.guarded_shapes import GuardedShapes
+    from nnadapter.ir.structure import GuardedShapes
     from nnadapter.ir.symbolic_numbers import SymbolicTrace
 
 ShapeTest = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]

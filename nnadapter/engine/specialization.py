@@ -26,8 +26,7 @@ from nnadapter.engine.execution_pool import SameProgram
 from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.plan_store import Holding
 from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describe
-from nnadapter.ir.guarded_shapes import GuardedShapes
-from nnadapter.ir.structure import InputOutputTypes, SpecializedModel
+from nnadapter.ir.structure import GuardedShapes, InputOutputTypes, SpecializedModel
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.resources import close_all, new_lock
 from partition.graph import Unsupported

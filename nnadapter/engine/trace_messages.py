@@ -13,8 +13,7 @@ from typing import Any
 
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.messages import Message
-from nnadapter.ir.size_arithmetic import BINARY, UNARY
-from nnadapter.ir.symbolic_numbers import Constant, Step, SymbolicNumber, SymbolicTrace
+from nnadapter.ir.symbolic_numbers import BINARY, UNARY, Constant, Step, SymbolicNumber, SymbolicTrace
 from nnadapter.store.container import Container
 
 _NONE = -1

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+    from nnadapter.drivers.onnxruntime.sessions import SessionProfile
     from nnadapter.traces.recorder import Recorder
 
 
@@ -395,8 +395,7 @@ class HostTracing:
         source: str | os.PathLike[str] | bytes | onnx.ModelProto,
         session_options: onnxruntime.SessionOptions | None,
     ) -> None:
-        from nnadapter.drivers.onnxruntime.profiling import profile_of
-        from nnadapter.drivers.onnxruntime.sessions import new_session_options
+        from nnadapter.drivers.onnxruntime.sessions import new_session_options, profile_of
 
         self.recorder, self._source = recorder, source
         self.session_options = session_options or new_session_options()

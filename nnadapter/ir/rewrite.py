@@ -1,23 +1,332 @@
-"""Rewriting: passes written as edits, and rules that replace what matches a pattern.
-
-Passes that are written as edits, so that those that follow one another share an editor.
-
-To make a model of what was edited costs a look at every operation, and so does an editor for the next pass. A pass
-that takes an editor does neither: whoever runs several passes makes one model at their end.
-"""
+"""Rewriting of models: patterns of operations, rules that replace what matches, and passes written as edits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from inspect import Parameter, signature
-from typing import Any, Concatenate, Generic, ParamSpec
+from itertools import chain
+from math import frexp, isclose, ldexp
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec
 
-from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
-from nnadapter.ir.pattern import Match, OperationPattern, match_at, required_types
+import numpy as np
+
+from nnadapter.errors import InvalidModelError, close_names
+from nnadapter.ir.builder import ModelEditor
+from nnadapter.ir.derived import decided
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, DataType, Operand
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.schema import AttributeValue, OperationSchema
 from nnadapter.process.resources import memoize
+
+COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])
+"""Operations whose two inputs may stand in either order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperandPattern:
+    """Any operand; see `operand`."""
+
+    name: str
+    when: Callable[[Operand], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantPattern:
+    """A constant; see `constant`."""
+
+    name: str = ""
+    value: float | None = None
+    when: Callable[[Array], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperationPattern:
+    """An operation; see `operation`. One that could never match is an error when it is made."""
+
+    types: frozenset[str]
+    inputs: tuple[Pattern, ...] = ()
+    name: str = ""
+    attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
+    most_operations: int = field(init=False)
+    """How many operations a piece has at most, the anchor counted."""
+
+    def __post_init__(self) -> None:
+        for type_ in sorted(self.types):
+            _check_possible(schema_of(type_), self)
+        object.__setattr__(self, "most_operations", 1 + sum(map(_most_operations, self.inputs)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EitherPattern:
+    """One of several; see `either`."""
+
+    patterns: tuple[Pattern, ...]
+
+
+Pattern = OperandPattern | ConstantPattern | OperationPattern | EitherPattern
+Types = str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """One place where a pattern matches."""
+
+    operations: tuple[int, ...]
+    """The anchor first, then the others, each once."""
+    operands: Mapping[str, int]
+    """What the named operands and constants are."""
+    named: Mapping[str, int]
+    """What the named operations are."""
+
+    @property
+    def anchor(self) -> int:
+        """The last operation of the piece."""
+        return self.operations[0]
+
+
+def operand(name: str, when: Callable[[Operand], bool] | None = None) -> OperandPattern:
+    """Any operand, captured as `name`, for which `when` is true."""
+    return OperandPattern(name, when)
+
+
+def constant(
+    name: str = "", *, value: float | None = None, when: Callable[[Array], bool] | None = None
+) -> ConstantPattern:
+    """A constant, captured as `name` if that is given.
+
+    Args:
+        name: for `Match.operands`.
+        value: it has one element, and that is this number rounded to its data type, or a neighbor of that.
+        when: it has these contents.
+    """
+    return ConstantPattern(name, value, when)
+
+
+def operation(
+    types: Types, *inputs: Pattern, name: str = "", **attributes: AttributeValue | Callable[[AttributeValue], bool]
+) -> OperationPattern:
+    """An operation of one of `types`.
+
+    Args:
+        types: one row of the schema table, or several.
+        *inputs: patterns for the first inputs; the others are free.
+        name: for `Match.named`; where it stands for another operation already, this one does not match.
+        **attributes: what they are, or predicates; floats are compared with a tolerance.
+
+    Raises:
+        InvalidModelError: no such operation can be in a model: a type or an attribute that is not in the schema table,
+            a text that the attribute cannot be, more inputs than one of the types has.
+    """
+    return OperationPattern(frozenset((types,) if isinstance(types, str) else types), inputs, name, attributes)
+
+
+def _most_operations(pattern: Pattern) -> int:
+    if isinstance(pattern, EitherPattern):
+        return max(map(_most_operations, pattern.patterns), default=0)
+    return pattern.most_operations if isinstance(pattern, OperationPattern) else 0
+
+
+def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
+    roles = schema.inputs
+    if len(pattern.inputs) > len(roles) and not (roles and roles[-1].variadic):
+        names = ", ".join(role.name for role in roles)
+        raise InvalidModelError(
+            f"{schema.type}: the pattern has {len(pattern.inputs)} inputs, expected at most {len(roles)} ({names})"
+        )
+    for name, expected in pattern.attributes.items():
+        attribute = schema.attribute(name)
+        if attribute is None:
+            suggestion = close_names(name, [schema_attribute.name for schema_attribute in schema.attributes])
+            raise InvalidModelError(f"{schema.type}: the pattern has an unknown attribute {name!r}; {suggestion}")
+        if attribute.choices and isinstance(expected, str) and expected not in attribute.choices:
+            suggestion = close_names(expected, attribute.choices)
+            raise InvalidModelError(
+                f"{schema.type}: the pattern has {name}={expected!r}, which it cannot be; {suggestion}"
+            )
+
+
+def either(*patterns: Pattern) -> EitherPattern:
+    """What matches one of `patterns`; they are tried in this order."""
+    return EitherPattern(patterns)
+
+
+def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
+    """The first match whose anchor is the operation `index`, or None."""
+    operation_ = editor.operation(index)
+    if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
+        return None
+    for state in _match_operation(editor, pattern, index, _State({}, {}, ())):
+        match = Match(tuple(dict.fromkeys(state.operations)), state.operands, state.named)
+        if _is_private(editor, match):
+            return match
+    return None
+
+
+def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
+    """Whether what makes the operation's inputs can be what the pattern wants; a quick look before the whole."""
+    for position, input_pattern in enumerate(pattern.inputs):
+        if not isinstance(input_pattern, OperationPattern):
+            continue
+        read = operation.inputs if operation.type in COMMUTATIVE else operation.inputs[position : position + 1]
+        for operand in read:
+            if _may_make(editor, operand, input_pattern.types, pattern.most_operations):
+                break
+        else:
+            return False
+    return True
+
+
+def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
+    """Whether something of these types makes the operand, and no more read it than a piece has other operations."""
+    maker = editor.producer(operand)
+    if maker is None or editor.operation(maker).type not in types:
+        return False
+    return editor.reader_count(operand) < most_operations and not editor.is_output(operand)
+
+
+def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
+    """Sets of operation types, one of each of which a model must have for the pattern to match at all."""
+    if isinstance(pattern, OperationPattern):
+        return frozenset({pattern.types}).union(*map(required_types, pattern.inputs))
+    if isinstance(pattern, EitherPattern):
+        return frozenset.intersection(*map(required_types, pattern.patterns))
+    return frozenset()
+
+
+class _State(NamedTuple):
+    """What is bound so far; `operations` holds the anchor first."""
+
+    operands: dict[str, int]
+    named: dict[str, int]
+    operations: tuple[int, ...]
+
+
+def _is_private(editor: ModelEditor, match: Match) -> bool:
+    if len(match.operations) == 1:
+        return True
+    piece = set(match.operations)
+    return all(
+        not editor.is_output(operand) and editor.consumers(operand).keys() <= piece
+        for index in match.operations[1:]
+        for operand in editor.operation(index).outputs
+    )
+
+
+def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int, state: _State) -> Iterator[_State]:
+    operation = editor.operation(index)
+    if operation.type not in pattern.types or len(operation.inputs) < len(pattern.inputs):
+        return
+    if state.named.get(pattern.name, index) != index or not _attributes_match(pattern, operation):
+        return
+    if _is_quantized(editor, operation.inputs) or _is_quantized(editor, operation.outputs):
+        return
+    named = {**state.named, pattern.name: index} if pattern.name else state.named
+    state = _State(state.operands, named, (*state.operations, index))
+    yield from _match_inputs(editor, pattern.inputs, operation.inputs, state)
+    if (
+        len(pattern.inputs) == 2 == len(operation.inputs)
+        and operation.type in COMMUTATIVE
+        and operation.inputs[0] != operation.inputs[1]
+    ):
+        yield from _match_inputs(editor, pattern.inputs, operation.inputs[::-1], state)
+
+
+def _is_quantized(editor: ModelEditor, operands: Sequence[int]) -> bool:
+    return any(index != ABSENT and editor.type_of(index).quantization is not None for index in operands)
+
+
+def _match_inputs(
+    editor: ModelEditor, patterns: Sequence[Pattern], inputs: Sequence[int], state: _State
+) -> Iterator[_State]:
+    for position, pattern in enumerate(patterns):
+        if isinstance(pattern, (OperationPattern, EitherPattern)):
+            for first in _match_operand(editor, pattern, inputs[position], state):
+                yield from _match_inputs(editor, patterns[position + 1 :], inputs[position + 1 :], first)
+            return
+        bound = _bound(editor, pattern, inputs[position], state)
+        if bound is None:
+            return
+        state = bound
+    yield state
+
+
+def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _State) -> Iterator[_State]:
+    if isinstance(pattern, OperationPattern):
+        producer = editor.producer(index)
+        if producer is not None and editor.operation(producer).outputs[0] == index:
+            yield from _match_operation(editor, pattern, producer, state)
+    elif isinstance(pattern, EitherPattern):
+        yield from chain.from_iterable(
+            _match_operand(editor, alternative, index, state) for alternative in pattern.patterns
+        )
+    elif (bound := _bound(editor, pattern, index, state)) is not None:
+        yield bound
+
+
+def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index: int, state: _State) -> _State | None:
+    """The state with what the pattern stands for; None if that is not what it means."""
+    if index == ABSENT or not _is_meant(pattern, editor.operand(index)):
+        return None
+    if not pattern.name:
+        return state
+    bound_index = state.operands.get(pattern.name)
+    if bound_index is None:
+        return _State({**state.operands, pattern.name: index}, state.named, state.operations)
+    return state if bound_index == index else None
+
+
+def _is_meant(pattern: OperandPattern | ConstantPattern, operand: Operand) -> bool:
+    if isinstance(pattern, OperandPattern):
+        return pattern.when is None or pattern.when(operand)
+    if operand.value is None:
+        return False
+    if pattern.value is not None and not _is_number(operand.value, operand.type.dtype, pattern.value):
+        return False
+    return pattern.when is None or decided(pattern.when, operand.value)
+
+
+def _is_number(value: Array, dtype: DataType, expected: float) -> bool:
+    """Within one unit in the last place of `expected` as that data type has it; exactly, for types of few bits."""
+    if value.size != 1:
+        return False
+    number = float(value.reshape(()))
+    if dtype not in _PRECISION:
+        return number == expected
+    rounded = float(np.asarray(expected, value.dtype))
+    return abs(number - rounded) <= ldexp(_PRECISION[dtype], frexp(rounded)[1] - 1) if rounded else number == rounded
+
+
+_PRECISION = {
+    DataType.FLOAT64: 2.0**-52,
+    DataType.FLOAT32: 2.0**-23,
+    DataType.FLOAT16: 2.0**-10,
+    DataType.BFLOAT16: 2.0**-7,
+}
+"""The distance from 1 to the next number of the data type."""
+
+
+def _attributes_match(pattern: OperationPattern, operation: Operation) -> bool:
+    if operation.attributes.get("fuse_code", "none") != "none" and "fuse_code" not in pattern.attributes:
+        return False
+    return all(
+        _attribute_matches(expected, operation.attributes.get(name)) for name, expected in pattern.attributes.items()
+    )
+
+
+def _attribute_matches(
+    expected: AttributeValue | Callable[[AttributeValue], bool], value: AttributeValue | None
+) -> bool:
+    if value is None:
+        return False
+    if callable(expected):
+        return expected(value)
+    if isinstance(expected, float) and not isinstance(value, (str, tuple)):
+        return isclose(value, expected, rel_tol=1e-6)
+    return value == expected
+
 
 Parameters = ParamSpec("Parameters")
 Edit = Callable[[ModelEditor], None]

@@ -1,31 +1,4 @@
-"""Symbolic numbers: sizes that record how they were computed, with guards where a value was read.
-
-The steps of a trace made few: what its conditions say to be equal is computed once, and what they say at all never.
-
-A model with 24 layers has 24 caches whose lengths are numbers of their own, and the conditions say that what is made of
-them is equal: the mask of one layer is as long as that of the next. So a step on a number that a condition makes equal
-to another is the same step on that one, and a step on constants is a constant. The conditions are checked on what they
-were asked about, each computed by its own step.
-
-That is as good as to check them on the plain steps. Should all checks hold, then each number is what its plain step
-gives: by induction, since the number that is taken in the place of another was checked to be equal to it. Should all
-conditions hold on the plain steps, the checks hold for the same reason.
-
-Caches that are as long as each other after a text of so many words were so before it: of sums that are equal, and have
-a part in common, the other parts are equal too. That is checked like a condition, and what was asked follows.
-
-Numbers that remember how they came about, so that work done for some sizes need not be done again for others.
-
-A computation over sizes is run once with traced numbers in the place of those sizes. They compute as numbers do; the
-trace notes every step, and every answer on which the computation decided something: `size == 1` was true, `size` was
-used as an index. `SymbolicTrace.replay` does the steps again for other sizes, and says no where an answer would differ:
-then the computation has to be run itself.
-
-A traced number is no `int`, on purpose: whatever takes numbers apart in C (numpy, `range`, a hash, a text) must ask
-for the plain value first, and that is noted as an answer too. Only `size_hint` looks without asking.
-
-Source: symbolic sizes with guards, as PyTorch 2 has them (Ansel et al., ASPLOS 2024, section 4).
-"""
+"""Symbolic numbers: sizes that record how they were computed, with guards, and functions of sizes by name."""
 
 from __future__ import annotations
 
@@ -37,7 +10,108 @@ from itertools import chain, product
 from types import MappingProxyType
 from typing import Any, cast
 
-from nnadapter.ir.size_arithmetic import to_float64
+import numpy as np
+
+Function = Callable[..., Any]
+"""Of one number or two."""
+
+
+def to_integer(value: float, _: object) -> int:
+    """The number as an integer, its fraction left out."""
+    return int(value)
+
+
+def to_float32(value: float, _: object) -> float:
+    """The nearest number that float32 has."""
+    return float(np.float32(value))
+
+
+def to_float64(value: float, _: object) -> float:
+    """The number as a float."""
+    return float(value)
+
+
+def quotient_of_integers(first: int, second: int) -> int:
+    """The quotient towards zero, as C divides."""
+    quotient = abs(first) // abs(second)
+    return quotient if (first < 0) == (second < 0) else -quotient
+
+
+def quotient_of_sizes(size: float, dimension: float) -> float:
+    """The quotient in float32, as scales are given."""
+    return float(np.float32(size) / np.float32(dimension))
+
+
+def scaled_size(size: int, scale: float) -> int:
+    """A size times a scale, rounded down, in float32 as scales are. Source: ONNX Resize-11."""
+    return int(np.floor(np.float32(size) * np.float32(scale)))
+
+
+def floor_of(value: float, _: object) -> float:
+    """The largest whole number that is not larger, as a float."""
+    return float(math.floor(value))
+
+
+def ceil_of(value: float, _: object) -> float:
+    """The least whole number that is not smaller, as a float."""
+    return float(math.ceil(value))
+
+
+def rounded_of(value: float, _: object) -> float:
+    """The nearest whole number, as a float; of two, the even one."""
+    return float(round(value))
+
+
+def root_of(value: float, _: object) -> float:
+    """The square root."""
+    return math.sqrt(value)
+
+
+def _rounded(function: Function) -> Function:
+    def rounded(first: float, second: float) -> float:
+        with np.errstate(all="ignore"):
+            return float(function(np.float32(first), np.float32(second)))
+
+    return rounded
+
+
+IN_FLOAT32: Mapping[Function, Function] = MappingProxyType(
+    {
+        function: _rounded(function)
+        for function in (operator.add, operator.sub, operator.mul, operator.truediv, max, min)
+    }
+)
+"""Functions of two numbers -> the same in float32."""
+
+UNARY: Mapping[str, Function] = MappingProxyType(
+    {"neg": operator.neg, "abs": abs, "floor": math.floor, "ceil": math.ceil}
+)
+"""Functions of one number by their names in files."""
+BINARY: Mapping[str, Function] = MappingProxyType(
+    {
+        **{
+            name: getattr(operator, name)
+            for name in (
+                "add", "sub", "mul", "floordiv", "truediv", "mod", "eq", "ne", "lt", "le", "gt", "ge",
+            )
+        },
+        "max": max,
+        "min": min,
+        **{f"{function.__name__}.float32": rounded for function, rounded in IN_FLOAT32.items()},
+        "to_integer": to_integer,
+        "to_float32": to_float32,
+        "to_float64": to_float64,
+        "quotient_of_integers": quotient_of_integers,
+        "quotient_of_sizes": quotient_of_sizes,
+        "scaled_size": scaled_size,
+        "floor_of": floor_of,
+        "ceil_of": ceil_of,
+        "rounded_of": rounded_of,
+        "root_of": root_of,
+    }
+)  # fmt: skip
+"""Functions of two numbers by their names in files."""
+
 
 Step = tuple[Callable[..., Any], int, int]
 """A function of one or two earlier values, by their numbers; the second is -1 where there is none."""

@@ -17,12 +17,11 @@ from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall, read_types, written_types
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.kernels.registry import Choice, KernelTable, Request, warn_of_infer
-from nnadapter.onnx.construction import OnnxIndex, extract
+from nnadapter.onnx.construction import OnnxIndex, WrittenNode, extract, message_of
 from nnadapter.onnx.graphs import operand_type, read_graph
 from nnadapter.onnx.model import OnnxNode, TypeRule
 from nnadapter.onnx.references import array_of
 from nnadapter.onnx.schemas import value_of_attribute
-from nnadapter.onnx.written_nodes import WrittenNode, message_of
 from partition.graph import Graph, Node, Reason, Unsupported, Value, Verdict
 
 if TYPE_CHECKING:

@@ -22,14 +22,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from nnadapter.ir.guarded_shapes import SymbolicArray
 from nnadapter.ir.operand import Array
+from nnadapter.ir.structure import SymbolicArray
 from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.onnx.construction import array_info, info_of, initializer_of
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.propagation import infer
-from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.schemas import MICROSOFT, add_schema, further_schema, since_version
+from nnadapter.onnx.schemas import MICROSOFT, Refusal, add_schema, further_schema, since_version
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Reason, Value
 
 

@@ -1,43 +1,29 @@
-"""Model files: loading with external data and large weights left in their files, and saving.
-
-Files of external data: looked for and checked when the model is loaded, mapped when the weights are used.
-
-1. A file lies in the model's folder, or in one inside of it; links may not lead out. Where the model itself is a link,
-   the folder of the file behind it counts as well.
-2. It is a regular file, and as long as the model says.
-3. Large initializers refer to it (`references`). Everything else, such as tensors in attributes, is read.
-
-A serialized model without the contents of its large initializers, which stay in its file and are referred to.
-
-The file is walked through field by field; what is passed over is not read. The fields of a message may be written in
-any order, so nothing is moved: pieces are left out, others put in, and the lengths of the messages around are written
-anew. Whatever is unusual (contents that are no bytes, are there twice, or do not fit their type) stays as it is.
-"""
+"""Model files: loading with large weights left in their files, overrides of initializers and dimensions, and saving."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from nnadapter import limits
-from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.errors import InvalidModelError, InvalidOptionError, ModelFileError
 from nnadapter.files.atomic_files import replace_file, write_file
+from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import copied
-from nnadapter.onnx.graphs import check_calls, graphs_of
-from nnadapter.onnx.overrides import Overrides, override
+from nnadapter.onnx.graphs import check_calls, graphs_of, with_nested
 from nnadapter.onnx.references import (
     REFERRED_BYTES,
     ReadingAhead,
@@ -52,9 +38,87 @@ from nnadapter.onnx.references import (
     without_contents,
 )
 from nnadapter.onnx.wire_format import GRAPH, INITIALIZER, RAW_DATA, Contents, check_size, fields, rewritten
+from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
-if TYPE_CHECKING:
-    from nnadapter.ir.operand import Array
+
+@dataclass(slots=True)
+class Overrides:
+    """As ONNX Runtime's `SessionOptions` take them, which do not tell them again."""
+
+    initializers: dict[str, Any] = field(default_factory=dict)
+    """By name, a value with `numpy()`."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of dimensions of inputs, by the name of the dimension."""
+    sizes_by_denotation: dict[str, int] = field(default_factory=dict)
+    """The same, by what the dimension stands for."""
+    files: dict[str, memoryview] = field(default_factory=dict)
+    """Contents of files of external data, by the name that the model gives them."""
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.initializers or self.sizes or self.sizes_by_denotation or self.files)
+
+
+def override(model: onnx.ModelProto, overrides: Overrides) -> None:
+    """Change a model; names that it has not count for nothing, as with ONNX Runtime.
+
+    Raises:
+        InvalidOptionError: an initializer has another data type or shape than what is to take its place.
+    """
+    for initializer in _initializers(model.graph):
+        value = overrides.initializers.get(initializer.name)
+        if value is not None:
+            _replace(initializer, _array(initializer.name, value))
+    dimensions = list(_dimensions(model.graph.input))
+    sizes = {
+        dimension.dim_param: overrides.sizes_by_denotation[dimension.denotation]
+        for dimension in dimensions
+        if dimension.dim_param and dimension.denotation in overrides.sizes_by_denotation
+    } | overrides.sizes
+    for dimension in (*dimensions, *_dimensions((*model.graph.output, *model.graph.value_info))):
+        _fix(dimension, sizes, overrides.sizes_by_denotation)
+
+
+def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Those of the graph, and of the graphs inside of it."""
+    yield from graph.initializer
+    for node in with_nested(graph.node):
+        for inner in chain.from_iterable(map(graphs_of, node.attribute)):
+            yield from inner.initializer
+
+
+def _array(name: str, value: Any) -> Array:
+    try:
+        return value.numpy()  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        raise InvalidOptionError(
+            f"what is to take the place of initializer {name!r} cannot be read as an array of numpy's: {error}; put it "
+            "into the model"
+        ) from error
+
+
+def _replace(initializer: onnx.TensorProto, array: Array) -> None:
+    dtype, shape = DTYPE_OF_ELEMENT_TYPE.get(initializer.data_type), tuple(initializer.dims)
+    if (array.dtype.name, array.shape) != (dtype, shape):
+        raise InvalidOptionError(
+            f"initializer {initializer.name!r} is {dtype}{list(shape)}, and {array.dtype.name}{list(array.shape)} "
+            "is to take its place; give the session options an array of its type and shape"
+        )
+    initializer.CopyFrom(numpy_helper.from_array(array, initializer.name))
+
+
+def _fix(dimension: Any, sizes: Mapping[str, int], by_denotation: Mapping[str, int]) -> None:
+    if dimension.HasField("dim_value"):
+        return
+    size = sizes.get(dimension.dim_param, by_denotation.get(dimension.denotation))
+    if size is not None:
+        dimension.dim_value = size
+
+
+def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterable[Any]:
+    for value in values:
+        if value.type.HasField("tensor_type"):
+            yield from value.type.tensor_type.shape.dim
 
 
 def refer_to_files(

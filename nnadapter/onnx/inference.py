@@ -33,8 +33,7 @@ from nnadapter.onnx.construction import (
 from nnadapter.onnx.graphs import constant_value, holds_graph, key_of, value_of, values_of
 from nnadapter.onnx.model import OnnxModel, OnnxNode
 from nnadapter.onnx.propagation import FAILURES, LIKE_INPUT, infer, is_like_input, stand_in
-from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.schemas import is_further
+from nnadapter.onnx.schemas import Refusal, is_further
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Value
 
 

@@ -19,8 +19,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, OperandType
 from nnadapter.onnx.graphs import node_of, opsets_of, read_graph
 from nnadapter.onnx.references import array_of, is_reference, without_contents
-from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.schemas import FurtherSchema, bounds_of, further_schema, since_version, value_of_attribute
+from nnadapter.onnx.schemas import FurtherSchema, Refusal, bounds_of, further_schema, since_version, value_of_attribute
 from nnadapter.onnx.signature import type_name
 from nnadapter.process.resources import memoize
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Node, Reason, Unsupported, Value

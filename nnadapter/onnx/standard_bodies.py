@@ -30,7 +30,7 @@ from nnadapter.onnx.construction import array_info
 from nnadapter.onnx.graphs import value_of_type
 from nnadapter.onnx.microsoft.attention import filtered, joined, lowest, separated, turned_plainly
 from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Value
 
 OLDEST_INTEGER_OPSET = 11

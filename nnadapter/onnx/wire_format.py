@@ -1,27 +1,18 @@
-"""Protobuf wire format: fields walked through without parsing, op mentions, and size checks.
-
-A serialized model walked through before it is parsed: how much it holds of what takes more memory than its bytes.
-
-Parsers make an object of each message, of a hundred bytes where two are written, and hand them to code that looks at
-each again and again. So a model is held against `nnadapter.limits` as bytes:
-
-1. Fields of large messages are counted and looked into. In most models these are the model and its graph.
-2. What is small is not walked through. Pairs of bytes in it that can begin a message of a few bytes are counted, at the
-   speed of numpy: there are at least as many as such messages.
-3. Contents of tensors that are large are passed over.
-
-What is no message ends the walk: whoever parses it says what is wrong.
-"""
+"""Protobuf wire format without onnx: fields and size checks, op mentions, nodes and small constants."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
+from math import prod
+from typing import NamedTuple
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
@@ -357,3 +348,456 @@ class _Walk:
         return InvalidModelError(
             f"{self.description} has {amount}, expected at most {most:,}; export it again, or see docs/security.md"
         )
+
+
+FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16, DOUBLE = 1, 2, 3, 4, 5, 6, 7, 10, 11
+"""Data types of TensorProto."""
+_FORMATS = {FLOAT: "f", FLOAT16: "e", DOUBLE: "d"}
+_FORMATS |= {INT8: "b", INT16: "h", INT32: "i", INT64: "q", UINT8: "B", UINT16: "H"}
+_INPUT, _OUTPUT, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 0x0A, 0x12, 0x22, 0x2A, 0x3A
+"""Tags of NodeProto."""
+_REDUCING = frozenset(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"))
+_KEEPING_RANKS = _REDUCING | frozenset((
+    "Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Erf", "Exp", "Identity", "Log", "Max", "Min", "Mul", "Neg", "Pow",
+    "Reciprocal", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Sub", "Tanh", "Transpose",
+))  # fmt: skip
+"""Operators whose result has as many dimensions as the operand that has most."""
+_GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
+"""The field of AttributeProto that says that an attribute is a graph or several."""
+_NAME_OF_TENSOR = 8
+"""The field of TensorProto."""
+_FLOATS, _INTEGERS = 7, 8
+"""Fields of AttributeProto."""
+_MOST_NODES = 100_000
+"""Nodes up to which calls are inlined."""
+_DEEPEST_CALL = 32
+_MOST_VALUES = 64
+"""Constants with more elements are read without their values."""
+
+
+class WireConstant(NamedTuple):
+    """A constant: its type, its shape, and its values if they are few and stored in the model."""
+
+    data_type: int
+    shape: tuple[int, ...]
+    values: tuple[float, ...] | None
+    has_static_type: bool = True
+    """Whether its type and shape are known."""
+
+    @property
+    def number(self) -> float | None:
+        """The only value; None if there are several, or the value is unknown."""
+        return self.values[0] if self.values is not None and len(self.values) == 1 else None
+
+
+_UNKNOWN = WireConstant(0, (), None, has_static_type=False)
+
+
+class WireNode:
+    """A node of a graph or function."""
+
+    __slots__ = ("_attributes", "_contents", "_places", "domain", "inputs", "op_type", "outputs")
+
+    def __init__(self, contents: Contents, start: int, end: int) -> None:
+        """Read a NodeProto, all fields of which are messages or strings with a tag of one byte."""
+        inputs: list[str] = []
+        outputs: list[str] = []
+        places: list[tuple[int, int]] = []
+        self.op_type = self.domain = ""
+        at = start
+        while at < end:
+            tag, size, begin = contents[at], contents[at + 1], at + 2
+            if size & 0x80:
+                size, begin = varint(contents, at + 1)
+            at = begin + size
+            if tag == _INPUT:
+                inputs.append(str(contents[begin:at], "utf-8"))
+            elif tag == _OUTPUT:
+                outputs.append(str(contents[begin:at], "utf-8"))
+            elif tag == _OP_TYPE:
+                self.op_type = str(contents[begin:at], "utf-8")
+            elif tag == _ATTRIBUTE:
+                places.append((begin, at))
+            elif tag == _DOMAIN:
+                self.domain = str(contents[begin:at], "utf-8")
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._contents, self._places = contents, places
+        self._attributes: Mapping[str, tuple[int, int]] | None = None
+
+    @property
+    def attributes(self) -> Mapping[str, tuple[int, int]]:
+        """The positions of attributes in the contents, by name."""
+        if self._attributes is None:
+            self._attributes = {_name_of(self._contents, *place): place for place in self._places}
+        return self._attributes
+
+    def renamed(self, names: Mapping[str, str]) -> WireNode:
+        """Return the node with other names for what it reads and makes."""
+        node = copy(self)
+        node.inputs = tuple(names.get(name, name) for name in self.inputs)
+        node.outputs = tuple(names.get(name, name) for name in self.outputs)
+        return node
+
+    def graphs(self) -> Iterator[tuple[int, int]]:
+        """Yield the positions of the graphs in attributes."""
+        if self.op_type == "Constant":
+            return
+        for begin, end in self._places:
+            if any(self._contents.find(kind, begin, end) >= 0 for kind in _GRAPH_TYPES):
+                for tag, _, start, stop in fields(self._contents, begin, end):
+                    if tag >> 3 in (6, 11):
+                        yield start, stop
+
+
+class WireGraph:
+    """The nodes of a graph or function body, and the constants and ranks that are known in it."""
+
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
+        self.nodes: list[WireNode] = []
+        self.ranks: dict[str, int] = {}
+        self.producers: dict[str, WireNode] = {}
+        self._initializers: dict[str, tuple[int, int]] = {}
+        self._constants: dict[str, WireConstant | None] = {}
+        self._least_ranks: dict[str, int] = {}
+
+    def constant(self, name: str) -> WireConstant | None:
+        """Return a constant: an initializer, or what ONNX Runtime folds into one; None if the value is neither."""
+        if name not in self._constants:
+            place, node = self._initializers.get(name), self.producers.get(name)
+            if place is not None:
+                self._constants[name] = _read_tensor(self.contents, *place)
+            elif node is not None and node.op_type == "Constant":
+                self._constants[name] = _value_of(self.contents, node.attributes)
+            else:
+                is_folded = node is not None and name in self._folded_names
+                self._constants[name] = self._folded(node) if node is not None and is_folded else None
+        return self._constants[name]
+
+    @cached_property
+    def _folded_names(self) -> frozenset[str]:
+        """The results of operators that read constants alone."""
+        names = set(self._initializers)
+        for node in self.nodes:
+            reads = filter(None, node.inputs)
+            is_constant = all(name in names for name in reads) if any(node.inputs) else node.op_type == "Constant"
+            if is_constant and not any(True for _ in node.graphs()):
+                names.update(node.outputs)
+        return frozenset(names)
+
+    def _folded(self, node: WireNode) -> WireConstant:
+        """Return the result of an operator that reads constants alone."""
+        inputs = [self.constant(name) for name in node.inputs if name]
+        first = inputs[0]
+        if first is None or not first.has_static_type:
+            return _UNKNOWN
+        if node.op_type in ("Identity", "Dropout"):
+            return first
+        if node.op_type == "Cast":
+            return first._replace(data_type=self.integer(node, "to", 0))
+        if node.op_type == "Unsqueeze":
+            axes = inputs[1].shape[0] if len(inputs) > 1 and inputs[1] and inputs[1].shape else 0
+            added = axes or len(self.integers(node, "axes"))
+            return first._replace(shape=(1,) * added + first.shape)
+        if node.op_type == "Reshape" and inputs[1] is not None and inputs[1].values is not None:
+            shape = tuple(map(int, inputs[1].values))
+            return first._replace(shape=shape) if all(size > 0 for size in shape) else _UNKNOWN
+        if node.op_type == "ConstantOfShape" and first.values is not None:
+            shape = tuple(map(int, first.values))
+            value = _value_of(self.contents, node.attributes) or WireConstant(FLOAT, (), (0.0,))
+            numbers = value.values * prod(shape) if value.values and prod(shape) <= _MOST_VALUES else None
+            return WireConstant(value.data_type, shape, numbers)
+        return _UNKNOWN
+
+    def least_rank(self, name: str, depth: int = 0) -> int:
+        """Return the number of dimensions of a value, or a smaller number if it is not known."""
+        if name in self.ranks:
+            return self.ranks[name]
+        if name not in self._least_ranks:
+            self._least_ranks[name] = self._least_rank(name, depth)
+        return self._least_ranks[name]
+
+    def _least_rank(self, name: str, depth: int) -> int:
+        node = self.producers.get(name)
+        if node is None or depth > _DEEPEST_CALL or node.op_type not in _KEEPING_RANKS:
+            constant = self.constant(name)
+            return len(constant.shape) if constant is not None else 0
+        if node.op_type in _REDUCING:
+            return self.least_rank(node.inputs[0], depth + 1) if self.integer(node, "keepdims", 1) else 0
+        return max(self.least_rank(input_name, depth + 1) for input_name in node.inputs)
+
+    def integer(self, node: WireNode, name: str, default: int) -> int:
+        """Return an integer attribute of a node."""
+        place = node.attributes.get(name)
+        if place is None:
+            return default
+        values = (
+            varint(self.contents, start)[0] for tag, _, start, _ in fields(self.contents, *place) if tag >> 3 == 3
+        )
+        return next(values, 0)
+
+    def integers(self, node: WireNode, name: str) -> tuple[int, ...]:
+        """Return the integers of an attribute, none if a node does not have it."""
+        numbers: list[int] = []
+        for tag, _, start, end in fields(self.contents, *node.attributes.get(name, (0, 0))):
+            while tag >> 3 == _INTEGERS and start < end:  # one in a field, or all of them packed
+                number, start = varint(self.contents, start)
+                numbers.append(number)
+        return tuple(numbers)
+
+
+class _Body(NamedTuple):
+    """A function, or a branch of an If."""
+
+    graph: WireGraph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+_Functions = Mapping[tuple[str, str], _Body]
+"""By domain and name."""
+
+
+def read_graphs(contents: Contents) -> list[WireGraph]:
+    """Return the main graph, all graphs inside it, and the bodies of functions.
+
+    Raises:
+        IndexError, UnicodeDecodeError: the contents are no model.
+    """
+    return _read(contents)[0]
+
+
+def read_inlined_graphs(contents: Contents) -> list[WireGraph]:
+    """Return what `read_graphs` does, and graphs with calls replaced by what they run, as ONNX Runtime inlines them.
+
+    Each comes back once with all first branches of If, and once with all second ones.
+
+    Raises:
+        IndexError, UnicodeDecodeError: the contents are no model.
+    """
+    graphs, functions = _read(contents)
+    inlined: list[WireGraph] = []
+    for graph in graphs:
+        has_choice = any(node.op_type == "If" for node in graph.nodes)
+        has_call = any((node.domain, node.op_type) in functions for node in graph.nodes)
+        if has_choice or has_call:
+            inlined += [_inlined(graph, functions, branch) for branch in ("then_branch", "else_branch")]
+    return graphs + inlined
+
+
+def _read(contents: Contents) -> tuple[list[WireGraph], _Functions]:
+    graphs: list[WireGraph] = []
+    functions: dict[tuple[str, str], _Body] = {}
+    for tag, _, start, end in fields(contents, 0, len(contents)):
+        if tag >> 3 == 7:
+            _read_graph(contents, start, end, None, graphs)
+        elif tag >> 3 == 25:
+            _read_function(contents, start, end, graphs, functions)
+    return graphs, functions
+
+
+def _inlined(graph: WireGraph, functions: _Functions, branch: str) -> WireGraph:
+    """Return a graph with the bodies of functions and one branch of each If in the place of calls.
+
+    Calls after the first `_MOST_NODES` nodes stay as they are.
+    """
+    flat = WireGraph(graph.contents)
+    flat.ranks, flat.producers = graph.ranks, dict(graph.producers)
+    flat._initializers.update(graph._initializers)
+
+    def add(nodes: Sequence[WireNode], names: Mapping[str, str], depth: int) -> None:
+        for node in nodes:
+            body = functions.get((node.domain, node.op_type)) or _branch_of(graph, node, branch)
+            renamed = node.renamed(names)
+            if body is None or depth > _DEEPEST_CALL or len(flat.nodes) > _MOST_NODES:
+                flat.nodes.append(renamed)
+                flat.producers.update(dict.fromkeys(renamed.outputs, renamed))
+                continue
+            local_names = (*body.graph._initializers, *(name for inner in body.graph.nodes for name in inner.outputs))
+            prefix = f"{len(flat.nodes)}/{depth}/"
+            inner_names = {**(names if node.op_type == "If" else {}), **{name: prefix + name for name in local_names}}
+            inner_names.update(zip(body.inputs, renamed.inputs, strict=False))
+            flat._initializers.update((inner_names[name], at) for name, at in body.graph._initializers.items())
+            add(body.graph.nodes, inner_names, depth + 1)
+            for result, name in zip(body.outputs, renamed.outputs, strict=False):
+                identity = flat.producers[name] = _identity(inner_names.get(result, result), name)
+                flat.nodes.append(identity)
+
+    add(graph.nodes, {}, 0)
+    return flat
+
+
+def _branch_of(graph: WireGraph, node: WireNode, branch: str) -> _Body | None:
+    if node.op_type != "If" or branch not in node.attributes:
+        return None
+    contents = graph.contents
+    places = (place[2:] for place in fields(contents, *node.attributes[branch]) if place[0] >> 3 == 6)
+    start, end = next(places, (0, 0))
+    body = WireGraph(contents)
+    outputs = []
+    for tag, _, begin, stop in fields(contents, start, end):
+        if tag >> 3 == 1:
+            body.nodes.append(WireNode(contents, begin, stop))
+        elif tag >> 3 == 5:
+            body._initializers[_name_of(contents, begin, stop, _NAME_OF_TENSOR)] = begin, stop
+        elif tag >> 3 == 12:
+            outputs.append(_name_of(contents, begin, stop))
+    return _Body(body, (), tuple(outputs))
+
+
+def _identity(source: str, result: str) -> WireNode:
+    node = WireNode(b"", 0, 0)
+    node.op_type, node.inputs, node.outputs = "Identity", (source,), (result,)
+    return node
+
+
+def _read_graph(contents: Contents, start: int, end: int, outer: WireGraph | None, graphs: list[WireGraph]) -> None:
+    graph = WireGraph(contents)
+    if outer is not None:  # values of the outer graph are visible
+        graph._initializers.update(outer._initializers)
+        graph.ranks.update(outer.ranks)
+        graph.producers.update(outer.producers)
+    graphs.append(graph)
+    nodes: list[tuple[int, int]] = []
+    for tag, _, begin, stop in fields(contents, start, end):
+        kind = tag >> 3
+        if kind == 1:
+            nodes.append((begin, stop))
+        elif kind == 5:
+            graph._initializers[_name_of(contents, begin, stop, _NAME_OF_TENSOR)] = begin, stop
+        elif kind in (11, 12, 13):
+            _read_rank(contents, begin, stop, graph)
+    _read_nodes(nodes, graph, graphs)
+
+
+def _read_function(
+    contents: Contents, start: int, end: int, graphs: list[WireGraph], functions: dict[tuple[str, str], _Body]
+) -> None:
+    graph = WireGraph(contents)
+    graphs.append(graph)
+    texts: dict[int, list[str]] = {}
+    places: list[tuple[int, int]] = []
+    for tag, _, begin, stop in fields(contents, start, end):
+        if tag >> 3 == 7:
+            places.append((begin, stop))
+        elif tag >> 3 in (1, 4, 5, 10):
+            texts.setdefault(tag >> 3, []).append(_text(contents, begin, stop))
+    _read_nodes(places, graph, graphs)
+    key = texts.get(10, [""])[0], texts.get(1, [""])[0]
+    functions[key] = _Body(graph, tuple(texts.get(4, ())), tuple(texts.get(5, ())))
+
+
+def _read_nodes(places: Sequence[tuple[int, int]], graph: WireGraph, graphs: list[WireGraph]) -> None:
+    contents = graph.contents
+    graph.nodes = [WireNode(contents, start, end) for start, end in places]
+    for node in graph.nodes:
+        for output in node.outputs:
+            graph.producers[output] = node
+    for node in graph.nodes:
+        for place in node.graphs():
+            _read_graph(contents, *place, graph, graphs)
+
+
+def _name_of(contents: Contents, start: int, end: int, field: int = 1) -> str:
+    """Return the name of a message."""
+    return next(
+        (_text(contents, begin, stop) for tag, _, begin, stop in fields(contents, start, end) if tag >> 3 == field), ""
+    )
+
+
+def _value_of(contents: Contents, attributes: Mapping[str, tuple[int, int]]) -> WireConstant | None:
+    """Return the value of a Constant node."""
+    for name, place in attributes.items():
+        for tag, _, begin, stop in fields(contents, *place):
+            if name == "value" and tag >> 3 == 5:
+                return _read_tensor(contents, begin, stop)
+            if name == "value_float" and tag >> 3 == 2:
+                return WireConstant(FLOAT, (), struct.unpack("<f", contents[begin:stop]))
+            if name == "value_int" and tag >> 3 == 3:
+                return WireConstant(INT64, (), (_signed(varint(contents, begin)[0]),))
+        if name in ("value_floats", "value_ints"):
+            return _list_of(contents, *place, is_float=name == "value_floats")
+    return None
+
+
+def _list_of(contents: Contents, start: int, end: int, *, is_float: bool) -> WireConstant:
+    """Return the numbers of an attribute."""
+    numbers: list[float] = []
+    for tag, _, begin, stop in fields(contents, start, end):
+        if tag >> 3 == _FLOATS and is_float:
+            numbers += struct.unpack(f"<{(stop - begin) // 4}f", contents[begin:stop])
+        elif tag >> 3 == _INTEGERS and not is_float:
+            numbers += _integers(contents, tag, begin, stop)
+    return WireConstant(FLOAT if is_float else INT64, (len(numbers),), tuple(numbers))
+
+
+def _read_tensor(contents: Contents, start: int, end: int) -> WireConstant:
+    """Return the contents of a TensorProto."""
+    data_type = 0
+    shape: list[int] = []
+    values: tuple[int, int, int, int] | None = None
+    for tag, _, begin, stop in fields(contents, start, end):
+        kind = tag >> 3
+        if kind == 1:
+            shape += _integers(contents, tag, begin, stop)
+        elif kind == 2:
+            data_type = varint(contents, begin)[0]
+        elif kind in (4, 5, 7, 9, 10) and stop - begin <= 8 * _MOST_VALUES:
+            values = kind, tag, begin, stop
+    size = 1
+    for length in shape:
+        size *= length
+    numbers = _numbers(contents, data_type, *values) if values is not None and size <= _MOST_VALUES else None
+    if numbers is not None and len(numbers) != size:
+        numbers = None
+    return WireConstant(data_type, tuple(shape), numbers if size else ())
+
+
+def _numbers(contents: Contents, data_type: int, kind: int, tag: int, start: int, end: int) -> tuple[float, ...] | None:
+    form = _FORMATS.get(data_type)
+    if form is None:
+        return None
+    if kind == 9 or (kind in (4, 10) and data_type in (FLOAT, DOUBLE)):  # bytes as they are in memory
+        count = (end - start) // struct.calcsize(form)
+        return struct.unpack(f"<{count}{form}", contents[start : start + count * struct.calcsize(form)])
+    integers = _integers(contents, tag, start, end)
+    if data_type == FLOAT16:
+        return tuple(struct.unpack("<e", struct.pack("<H", value & 0xFFFF))[0] for value in integers)
+    return tuple(integers)
+
+
+def _integers(contents: Contents, tag: int, start: int, end: int) -> list[int]:
+    """Return integers, packed or one."""
+    if tag & 7 == 0:
+        return [_signed(varint(contents, start)[0])]
+    values = []
+    while start < end:
+        value, start = varint(contents, start)
+        values.append(_signed(value))
+    return values
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _read_rank(contents: Contents, start: int, end: int, graph: WireGraph) -> None:
+    """Note the rank of a ValueInfoProto, if it has a shape."""
+    name = ""
+    for tag, _, begin, stop in fields(contents, start, end):
+        if tag >> 3 == 1:
+            name = _text(contents, begin, stop)
+        elif tag >> 3 == 2:
+            shapes = (
+                (shape_at, shape_end)
+                for kind, _, at, until in fields(contents, begin, stop)
+                if kind >> 3 == 1
+                for inner, _, shape_at, shape_end in fields(contents, at, until)
+                if inner >> 3 == 2
+            )
+            for place in shapes:
+                graph.ranks[name] = sum(dimension_tag >> 3 == 1 for dimension_tag, *_ in fields(contents, *place))
+
+
+def _text(contents: Contents, start: int, end: int) -> str:
+    return str(contents[start:end], "utf-8")

@@ -42,12 +42,11 @@ from nnadapter.drivers.boundary import ask_admission, ask_supported
 from nnadapter.drivers.capability import DynamicShapes
 from nnadapter.drivers.failures import named_call
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.guarded_shapes import GuardedShapes
 from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.structure import GuardedShapes
 from nnadapter.onnx.graphs import MEASURING
 from nnadapter.onnx.model import OnnxNode
-from nnadapter.onnx.preparation.default_sizes import wide_windows
-from nnadapter.onnx.preparation.kv_cache_sizes import joined_along
+from nnadapter.onnx.preparation.default_sizes import joined_along, wide_windows
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import beyond_bounds

@@ -20,8 +20,8 @@ from nnadapter.drivers.interface import SegmentModel
 from nnadapter.drivers.registry import devices_of_distribution
 from nnadapter.ir.model import Operation
 from nnadapter.ir.operations.custom import CUSTOM
-from nnadapter.onnx.external_converters import provider_text
 from nnadapter.onnx.references import inlined
+from nnadapter.onnx.schemas import provider_text
 from nnadapter.planning.setting import Demands, SessionBans, SessionDevice, Setting
 from partition.graph import SUPPORTED, Graph, Reason, Unsupported, Verdict, all_of
 from partition.plan import Step

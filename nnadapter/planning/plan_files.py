@@ -20,8 +20,7 @@ from nnadapter.onnx.domains import op_name
 from partition.graph import Node, Verdict
 
 if TYPE_CHECKING:
-    from nnadapter.onnx.preparation.node_hashes import NodeHashes
-    from nnadapter.onnx.preparation.prepare import Specialized
+    from nnadapter.onnx.preparation.prepare import NodeHashes, Specialized
 
 FORMAT = "nnadapter plan"
 """What the file says of itself."""

@@ -21,7 +21,7 @@ from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, chec
 from nnadapter.errors import InvalidModelError, InvalidOptionError
 from nnadapter.kernels.context import with_kernels
 from nnadapter.kernels.registry import KernelTable
-from nnadapter.onnx.external_converters import provider_text
+from nnadapter.onnx.schemas import provider_text
 from nnadapter.options import Fallback, Options, fallback_at
 from nnadapter.planning.absent import Absent, Absents
 from nnadapter.policies import POLICIES, Policy

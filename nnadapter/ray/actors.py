@@ -18,6 +18,7 @@ from nnadapter.engine.control import ENTRY
 from nnadapter.errors import CompiledModelError, NNAdapterError
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import new_lock
+from nnadapter.ray.cluster import Request
 from nnadapter.ray.job import (
     MOST_SHAPES,
     OTHER_KEY,
@@ -32,7 +33,6 @@ from nnadapter.ray.job import (
     sizes_in,
     written,
 )
-from nnadapter.ray.request import Request
 from nnadapter.ray.rows import Array, axis_of, batches_of, check_names, checked_columns, no_rows, row_shapes, run_rows
 from nnadapter.session.session import InferenceSession
 

@@ -15,10 +15,18 @@ import numpy as np
 from nnadapter.errors import InvalidOptionError
 from nnadapter.onnx.signature import Signature, read_shapes
 from nnadapter.ray.actors import Mapped, Worker
-from nnadapter.ray.cluster import check_declared, declared, needed, require_ray, start_if_needed
+from nnadapter.ray.cluster import (
+    Request,
+    check_declared,
+    declared,
+    needed,
+    read_source,
+    request_of,
+    require_ray,
+    start_if_needed,
+)
 from nnadapter.ray.job import Job
 from nnadapter.ray.job_report import JobReport, job_facts
-from nnadapter.ray.request import Request, read_source, request_of
 from nnadapter.ray.rows import (
     ColumnType,
     check_names,

@@ -21,8 +21,7 @@ from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest
 from nnadapter.engine.compiled_file import CompiledFile
 from nnadapter.errors import DeviceUnavailableError, NNAdapterError, StoredFileError
 from nnadapter.files.atomic_files import replace_file
-from nnadapter.ray.cluster import missing_devices
-from nnadapter.ray.request import Request
+from nnadapter.ray.cluster import Request, missing_devices
 from nnadapter.report.report import PartitionReport
 from nnadapter.session.ahead_of_time import compile as compile_model
 from nnadapter.store.keys import surroundings

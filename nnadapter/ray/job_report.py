@@ -12,8 +12,8 @@ from typing import Any
 
 from nnadapter.drivers.selection import CPU
 from nnadapter.files.atomic_files import write_file
+from nnadapter.ray.cluster import Request
 from nnadapter.ray.job import JobSnapshot, Totals
-from nnadapter.ray.request import Request
 from nnadapter.report.facts import plain, to_lines
 from nnadapter.report.html import bars, static_page, table, tiles
 from nnadapter.report.sections import count, duration, quantity

@@ -23,9 +23,9 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
 from nnadapter.errors import FAILURES, CompilationError, NNAdapterError, describe
 from nnadapter.files.atomic_files import replace_file
-from nnadapter.ir.canonical import Canonical, Contents, NotCanonicalError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
+from nnadapter.ir.text import Canonical, Contents, NotCanonicalError
 from nnadapter.kernels.context import KernelContext
 from nnadapter.options import Options
 from nnadapter.process.processors import usable
@@ -116,7 +116,7 @@ def form_of(model: SegmentModel) -> Canonical:
         NotCanonicalError: it holds something of which that is not known.
     """
     if isinstance(model, Model):
-        from nnadapter.ir.canonical import canonical as of_ir
+        from nnadapter.ir.text import canonical as of_ir
 
         return of_ir(model)
     from nnadapter.onnx.canonical import canonical as of_onnx

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter.testing.bench import Settings
     from nnadapter.testing.kit import BoundCase, ScoreCard, conformance_cases, run_conformance
-    from nnadapter.testing.subjects import Precision
+    from nnadapter.testing.subjects import Precision, Settings
 
 __all__ = ["BoundCase", "Precision", "ScoreCard", "Settings", "conformance_cases", "run_conformance"]
 
@@ -17,7 +16,7 @@ _HOMES = {
     "BoundCase": "nnadapter.testing.kit",
     "Precision": "nnadapter.testing.subjects",
     "ScoreCard": "nnadapter.testing.kit",
-    "Settings": "nnadapter.testing.bench",
+    "Settings": "nnadapter.testing.subjects",
     "conformance_cases": "nnadapter.testing.kit",
     "run_conformance": "nnadapter.testing.kit",
 }

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.capability import DynamicShapes
-from nnadapter.drivers.isolation.context import IsolatedContext
-from nnadapter.drivers.isolation.isolated_device import number_of
+from nnadapter.drivers.isolation.isolated_device import IsolatedContext, number_of
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Operand, OperandType
@@ -30,13 +29,22 @@ from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace, size_hint
 from nnadapter.ir.verification import inferred
 from nnadapter.planning.bounds import beyond_bounds
-from nnadapter.testing.bench import Bench, Case, CaseFailure, blamed
 from nnadapter.testing.ir_cases import of_many, of_one_operation, operation_types
 from nnadapter.testing.onnx_cases import NODES, DynamicOnnxModel, ops_taken, with_dynamic_dimension
-from nnadapter.testing.random_models.maker import RandomCase, expect_tame
-from nnadapter.testing.random_models.oracle import evaluate
+from nnadapter.testing.random_models.maker import RandomCase, evaluate, expect_tame
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES
-from nnadapter.testing.subjects import FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome, of_ir
+from nnadapter.testing.subjects import (
+    Bench,
+    Case,
+    CaseFailure,
+    FailedOutcome,
+    Outcome,
+    OutcomeKind,
+    PassedOutcome,
+    SkippedOutcome,
+    blamed,
+    of_ir,
+)
 
 Dimensions = tuple[Any, ...]
 

@@ -14,17 +14,19 @@ from nnadapter.ir.model import ABSENT, Model, submodel
 from nnadapter.ir.operand import DataType, Lifetime
 from nnadapter.ir.operations import BROUGHT, SCHEMAS
 from nnadapter.ir.verification import verify
-from nnadapter.testing.bench import Bench, Case, closing
 from nnadapter.testing.mutations import MUTATIONS
 from nnadapter.testing.random_models.maker import Maker, RandomCase
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
 from nnadapter.testing.subjects import (
+    Bench,
+    Case,
     Evidence,
     FailedOutcome,
     Outcome,
     OutcomeKind,
     PassedOutcome,
     SkippedOutcome,
+    closing,
     of_ir,
 )
 

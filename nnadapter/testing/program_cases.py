@@ -11,16 +11,18 @@ import numpy as np
 
 from nnadapter.drivers.capability import ModelForm, Threading
 from nnadapter.drivers.interface import Compatibility, Execution, SegmentModel
-from nnadapter.drivers.isolation.stream_computations import StreamResults
+from nnadapter.drivers.isolation.channels import StreamResults
 from nnadapter.errors import DeviceLostError, IncompatibleProgramError, NNAdapterError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.testing.bench import Bench, Case, CaseFailure, blamed, closing
 from nnadapter.testing.ir_cases import of_many
 from nnadapter.testing.onnx_cases import of_many_nodes, of_one_node, one_input
 from nnadapter.testing.random_models.maker import RandomCase
 from nnadapter.testing.subjects import (
+    Bench,
+    Case,
+    CaseFailure,
     Evidence,
     FailedOutcome,
     Outcome,
@@ -28,6 +30,8 @@ from nnadapter.testing.subjects import (
     PassedOutcome,
     SkippedOutcome,
     Subject,
+    blamed,
+    closing,
     of_ir,
 )
 

@@ -160,7 +160,7 @@ def test_graphs_inside_of_nodes_that_read_other_values_are_others():
 
 
 def test_a_node_that_names_a_file_has_no_key():
-    from nnadapter.ir.canonical import NotCanonicalError
+    from nnadapter.ir.text import NotCanonicalError
     from nnadapter.onnx.canonical import canonical
 
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", embed_mode=0, ep_cache_context="f.bin")
@@ -171,7 +171,7 @@ def test_a_node_that_names_a_file_has_no_key():
 
 
 def test_what_nobody_knows_has_no_key():
-    from nnadapter.ir.canonical import NotCanonicalError
+    from nnadapter.ir.text import NotCanonicalError
     from nnadapter.onnx.canonical import canonical
 
     model = network()
@@ -358,7 +358,7 @@ def test_a_session_without_a_cache_imports_nothing_of_it(tmp_path):
         "import sys, nnadapter\n"
         "with nnadapter.InferenceSession(sys.argv[1], devices='fake_npu') as session:\n"
         "    session.report()\n"
-        "unused = ('nnadapter.store', 'nnadapter.ir.canonical')\n"
+        "unused = ('nnadapter.store', 'nnadapter.ir.text')\n"
         "print([name for name in sys.modules if name.startswith(unused)])"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 
 from nnadapter.costs.calibration import keep_calibration, read_calibration
 
-calibrate_module = importlib.import_module("nnadapter.cli.calibrate")  # its command has the same name
+calibrate_module = importlib.import_module("nnadapter.cli.devices")  # its command has the same name
 
 
 @pytest.fixture(autouse=True)

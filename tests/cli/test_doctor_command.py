@@ -49,7 +49,7 @@ def test_json(call, monkeypatch):
 @pytest.mark.parametrize(("state", "mark", "code"), [("failed", "!", 1), ("refuses", "+", 0), ("limited", "+", 0)])
 def test_only_a_device_that_does_not_work_is_a_no(call, monkeypatch, state, mark, code):
     monkeypatch.setattr(
-        import_module("nnadapter.cli.doctor"), "check_health", lambda _: Health(state=state, detail="why")
+        import_module("nnadapter.cli.devices"), "check_health", lambda _: Health(state=state, detail="why")
     )
     assert f"{mark} fake_npu {state}: why" in lines(call("doctor", code))
 

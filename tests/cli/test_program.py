@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import nnadapter as nna
 from nnadapter.cli import main, partition_report
-from nnadapter.cli import output as progress_module
+from nnadapter.cli import parameters as progress_module
 from nnadapter.cli.command import report_errors
 from tests.every import few_of
 from tests.models import HEAD
@@ -344,7 +344,7 @@ def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
     """A bar on the terminal takes hold of the standard streams for a while, and of the right ones."""
     pty = pytest.importorskip("pty", reason="terminals are simulated with pseudo-terminals, which Windows has not")
     code = (
-        "import nnadapter.cli.output as progress; progress.PATIENCE_S = 0.0; from nnadapter.cli import main; "
+        "import nnadapter.cli.parameters as progress; progress.PATIENCE_S = 0.0; from nnadapter.cli import main; "
         f"main(['{command}', 'chain.onnx', '-d', 'fake_npu'], standalone_mode=False)"
     )
     ours, theirs = pty.openpty()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nnadapter.candidates.conversions import OPERATORS
 from nnadapter.converters.shape_arithmetic import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.ir import Array, SymbolicNumber
-from nnadapter.ir.guarded_shapes import SymbolicArray
+from nnadapter.ir.structure import SymbolicArray
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
 from nnadapter.onnx.construction import build
 from nnadapter.onnx.model import OnnxNode, read_model

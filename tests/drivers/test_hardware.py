@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.drivers.provider_names import NEEDS
+from nnadapter.drivers.providers import NEEDS
 from nnadapter.drivers.registry import HardwareNeeds, Machine
 
 

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 from nnadapter.drivers import Device, registry
-from nnadapter.drivers.provider_names import SUPPLIERS
+from nnadapter.drivers.providers import SUPPLIERS
 from nnadapter.drivers.registry import COMMON_NAMES
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 

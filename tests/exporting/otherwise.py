@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnadapter.ir import Array
-from nnadapter.testing.random_models.maker import RandomCase
-from nnadapter.testing.random_models.oracle import evaluate
+from nnadapter.testing.random_models.maker import RandomCase, evaluate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from nnadapter.ir import Array, DataType
 from nnadapter.ir.definition import by_definition
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.onnx.references import inlined
-from nnadapter.testing.random_models.maker import Maker, RandomCase
-from nnadapter.testing.random_models.oracle import check
+from nnadapter.testing.random_models.maker import Maker, RandomCase, check
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES
 
 MOVES = {"RESIZE_NEAREST"}

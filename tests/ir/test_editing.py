@@ -7,7 +7,7 @@ from inspect import signature
 import pytest
 
 from nnadapter.errors import InvalidModelError, PassError
-from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.passes import PASSES, fold_constants, run_passes
 from nnadapter.ir.rewrite import EditingPass, edit_of, editing
 from tests.ir.passes.program import Program, chain, types

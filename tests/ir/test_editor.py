@@ -1,5 +1,5 @@
 from nnadapter.ir import verify
-from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.builder import ModelEditor
 from tests.ir.passes.program import Program, chain
 
 

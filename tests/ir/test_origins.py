@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir.editor import flattened
+from nnadapter.ir.builder import flattened
 
 NESTED = st.recursive(st.sampled_from("abcd"), lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=12)
 

@@ -6,10 +6,9 @@ import pytest
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS
-from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.passes.producer_fusion import FUSABLE
-from nnadapter.ir.pattern import constant, either, match_at, operand, operation
-from nnadapter.ir.rewrite import RewriteRule, rewrite
+from nnadapter.ir.rewrite import RewriteRule, constant, either, match_at, operand, operation, rewrite
 from tests.ir.passes.program import Program, chain, check, types
 
 X, Y = operand("x"), operand("y")

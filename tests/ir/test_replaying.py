@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.ir import SymbolicNumber, substitute_sizes
-from nnadapter.ir.guarded_shapes import broken
+from nnadapter.ir.structure import broken
 from nnadapter.ir.symbolic_numbers import SymbolicTrace, guard_value, replay_of, symbolic_max, symbolic_min
 
 STEPS = (

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.preparation.node_hashes import structure_of
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation.prepare import specialize, structure_of
 from nnadapter.planning.plan_files import PlanFile, bind_plan, plan_entries
 from partition import SUPPORTED
 

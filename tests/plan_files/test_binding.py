@@ -7,8 +7,7 @@ from onnx import helper
 
 from nnadapter.candidates.atoms import with_atoms
 from nnadapter.candidates.conversions import converted, prepare
-from nnadapter.onnx.preparation.node_hashes import structure_of
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation.prepare import specialize, structure_of
 from nnadapter.planning.plan_files import bind_plan, plan_entries
 from partition import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse

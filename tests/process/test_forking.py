@@ -30,11 +30,10 @@ SIGNALS = {
 }
 """Locks that say that something has happened, each made for that and held by nobody else."""
 OTHERS = {
-    "drivers/isolation/isolated_device.py": "parts by itself",
     "drivers/isolation/child_process.py": "parts by itself",
-    "drivers/isolation/context.py": "parts by itself",
+    "drivers/isolation/isolated_device.py": "parts by itself",
     "drivers/isolation/worker.py": "in the process of a device, which forks nobody",
-    "cli/output.py": "in a command, which forks nobody",
+    "cli/parameters.py": "in a command, which forks nobody",
     "process/resources.py": "makes them",
 }
 

@@ -95,7 +95,7 @@ def test_actors_go_anywhere_where_ray_cannot_be_asked_for_each(monkeypatch):
     import ray
 
     from nnadapter.ray.batch import _placing
-    from nnadapter.ray.request import read_source, request_of
+    from nnadapter.ray.cluster import read_source, request_of
 
     class Now:
         def map_batches(self, fn, ray_remote_args_fn=None):
@@ -140,7 +140,7 @@ class Client:
 def test_a_server_answers_by_the_open_inference_protocol(nodes):
     from ray import serve
 
-    from nnadapter.ray.serving.local_server import free_port
+    from nnadapter.ray.serving.application import free_port
 
     client = Client(free_port("127.0.0.1", 0))
     serve.start(http_options={"host": "127.0.0.1", "port": client.port})

@@ -8,9 +8,19 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.ray.cluster import PREFIX, check_declared, missing_devices, needed, resources
+from nnadapter.ray.cluster import (
+    PREFIX,
+    check_declared,
+    missing_devices,
+    needed,
+    read_devices,
+    read_options,
+    read_source,
+    read_threads,
+    read_without,
+    resources,
+)
 from nnadapter.ray.job import written
-from nnadapter.ray.request import read_devices, read_options, read_source, read_threads, read_without
 from tests.models import CHAIN, parse
 
 

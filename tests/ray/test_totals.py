@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from nnadapter.ray.actors import Sums
+from nnadapter.ray.cluster import Request
 from nnadapter.ray.job import (
     BatchKey,
     BatchRecord,
@@ -22,7 +23,6 @@ from nnadapter.ray.job import (
     local_kind,
 )
 from nnadapter.ray.job_report import JobReport, job_facts
-from nnadapter.ray.request import Request
 
 
 def record(task, ordinal, rows=64, where="fake_npu", fallen=0):

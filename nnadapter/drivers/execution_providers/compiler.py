@@ -14,8 +14,7 @@ from nnadapter.drivers.execution_providers.program import EpProgram
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from nnadapter.drivers.onnxruntime.failures import brief, wrong_optimizers
-from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
-from nnadapter.drivers.onnxruntime.sessions import Loadable, loadable_of
+from nnadapter.drivers.onnxruntime.sessions import Loadable, SessionProfile, loadable_of, profile_of
 from nnadapter.drivers.refused_nodes import find_culprits
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.construction import copied, with_inputs_for

@@ -18,11 +18,18 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
-from nnadapter.drivers.execution_providers.backing import OPTIONS, Backing, find_backing, takes_addition
-from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed, installed_providers
+from nnadapter.drivers.execution_providers.backing import (
+    OPTIONS,
+    Backing,
+    LibrarySource,
+    find_backing,
+    installed,
+    installed_providers,
+    takes_addition,
+)
 from nnadapter.drivers.execution_providers.program import EpMemory, deserialize_program, import_dlpack
 from nnadapter.drivers.interface import Admission, Context, Device, DeviceTensor, Driver, Memory, Program
-from nnadapter.drivers.provider_names import (
+from nnadapter.drivers.providers import (
     BY_KERNELS,
     GRAPHICS,
     NEEDS,

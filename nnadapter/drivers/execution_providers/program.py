@@ -37,7 +37,7 @@ from nnadapter.drivers.onnxruntime.values import (
     results_of,
     run_in_place_of,
 )
-from nnadapter.drivers.provider_names import BY_KERNELS, PLACES
+from nnadapter.drivers.providers import BY_KERNELS, PLACES
 from nnadapter.errors import DriverError, IncompatibleProgramError, OutOfMemoryError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.wire_format import BYTES, NUMBER, varint
@@ -46,7 +46,7 @@ from nnadapter.process.resources import memoize
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 if TYPE_CHECKING:
-    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+    from nnadapter.drivers.onnxruntime.sessions import SessionProfile
 
 
 Form = tuple[np.dtype[Any], tuple[int, ...]]

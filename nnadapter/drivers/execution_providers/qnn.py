@@ -16,11 +16,16 @@ from types import MappingProxyType
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, Option, OptionValues, Threading
 from nnadapter.drivers.execution_providers.backing import OPTIONS as SHARED
-from nnadapter.drivers.execution_providers.backing import Backing, find_backing, takes_addition
+from nnadapter.drivers.execution_providers.backing import (
+    Backing,
+    LibrarySource,
+    find_backing,
+    installed,
+    takes_addition,
+)
 from nnadapter.drivers.execution_providers.driver import EpContext
-from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed
 from nnadapter.drivers.interface import Context, Device, Driver
-from nnadapter.drivers.provider_names import NEEDS
+from nnadapter.drivers.providers import NEEDS
 from nnadapter.drivers.registry import Machine
 from nnadapter.errors import (
     DeviceNotFoundError,

@@ -1,25 +1,4 @@
-"""Communication with a device process: sockets, encoded messages and lanes through shared memory.
-
-One way between two processes: messages in both directions, one at a time, with descriptors beside them.
-
-A message is its length as little-endian uint64, and that many bytes.
-
-What two processes say to each other, as bytes.
-
-Models arrive as they left: constants are read-only again, and what a model has worked out about itself stays behind.
-Large arrays stand beside the message, in memory that is shared, and are not copied out of it.
-
-The process of a device does not decide what is run here: of what it sends, only plain values are made, and those
-classes of ours that hold nothing else.
-
-A channel to a device's process with memory that both see, for one question or computation at a time.
-
-A computation is a message of some hundred bytes: where its tensors lie, by blocks and offsets. What lies in a block
-already stays there; the others are copied into the lane's own memory once, and results are copied out of it once. The
-first byte of that memory says that nobody wants the results any more.
-
-What the other process says of places is held against the memory that there is.
-"""
+"""Communication with a device process: sockets, messages, lanes of shared memory, and computations on its streams."""
 
 from __future__ import annotations
 
@@ -30,6 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from math import prod
@@ -40,9 +20,9 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from nnadapter.drivers.arenas import ALIGNMENT
-from nnadapter.drivers.interface import UNLIMITED, Control
+from nnadapter.drivers.interface import UNLIMITED, Control, Device, DeviceTensor, Stream
 from nnadapter.drivers.shared_memory import Block, place_of
-from nnadapter.errors import DriverError
+from nnadapter.errors import FAILURES, DriverError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, Operand, array_type_of, dtype_name
 from nnadapter.process.resources import memoize
@@ -561,3 +541,108 @@ def _checked_byte_count(nbytes: Any, device: str) -> int:
     if type(nbytes) is not int or nbytes < 0:
         raise DriverError(f"the process of device {device!r} asked for {nbytes!r} bytes of memory")
     return nbytes
+
+
+Task = tuple[Any, Sequence[Array]]
+"""An execution, and what it is to compute with."""
+StreamResults = tuple[list[list[Array]], list[str]]
+"""Results of each task, and which promises were broken, in words."""
+
+
+def compute_on_streams(
+    device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
+) -> StreamResults | None:
+    """Compute tasks on one stream, and others on another that waits for the first; each execution is in one of them.
+
+    Returns:
+        None where the device has no streams or no memory, or does not enqueue such a task.
+    """
+    if not (device.has_memory and device.has_streams):
+        return None
+    broken: list[str] = []
+    with ExitStack() as stack:
+        first, second = (_closed_twice(stack, device.create_stream()) for _ in range(2))
+        event = _closed_twice(stack, device.create_event())
+        if not event.is_done:
+            broken.append("an event that was never recorded has not happened")
+        event.synchronize()
+        outputs = _enqueued(device, stack, first_tasks, first)
+        first.record(event)
+        second.wait(event)
+        outputs += _enqueued(device, stack, second_tasks, second)
+        second.synchronize()
+        if not event.is_done:
+            broken.append("an event has not happened when what waited for it is done")
+        event.synchronize()
+        first.synchronize()
+        if len(outputs) < len(first_tasks) + len(second_tasks):
+            return None
+        return [[_on_host(tensor) for tensor in tensors] for tensors in outputs], broken
+
+
+def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | None:
+    """Compute tasks one after the other from tensors in the device's memory to others there.
+
+    Returns:
+        None where the device has no memory, or does not compute such a task.
+    """
+    if not device.has_memory:
+        return None
+    broken: list[str] = []
+    results: list[list[DeviceTensor]] = []
+    with ExitStack() as later:
+        for execution, arrays in tasks:
+            with ExitStack() as stack:
+                inputs = [_on_device(device, stack, array) for array in arrays]
+                outputs = execution.compute_on_device(inputs)
+                if outputs is None:
+                    return None
+                for memory in {id(tensor.memory): tensor.memory for tensor in outputs}.values():
+                    later.callback(memory.free)
+                results.append(list(outputs))
+                if len({id(tensor.memory) for tensor in (*inputs, *outputs)}) < len(inputs) + len(outputs):
+                    broken.append("a result of compute_on_device lies in memory of an input, or of another result")
+                pairs = zip(inputs, arrays, strict=True)
+                if any(_on_host(tensor).tobytes() != array.tobytes() for tensor, array in pairs):
+                    broken.append("compute_on_device wrote to an input that is not donated")
+            if broken:
+                return [], broken  # nothing is read of what may be gone
+        return [[_on_host(tensor) for tensor in tensors] for tensors in results], broken
+
+
+def _closed_twice(stack: ExitStack, resource: Any) -> Any:
+    stack.callback(resource.close)
+    stack.callback(resource.close)
+    return resource
+
+
+def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: Stream) -> list[Sequence[DeviceTensor]]:
+    """What each task makes, as far as the device enqueues them."""
+    outputs: list[Sequence[DeviceTensor]] = []
+    for execution, inputs in tasks:
+        tensors = execution.enqueue([_on_device(device, stack, array) for array in inputs], stream)
+        if tensors is None:
+            break
+        for tensor in tensors:
+            stack.callback(tensor.memory.free)
+        stack.callback(_wait, stream)  # which comes before what it reads and writes is freed
+        outputs.append(tensors)
+    return outputs
+
+
+def _wait(stream: Stream) -> None:
+    with suppress(*FAILURES):
+        stream.synchronize()
+
+
+def _on_device(device: Device, stack: ExitStack, array: Array) -> DeviceTensor:
+    memory = device.allocate(array.nbytes)
+    stack.callback(memory.free)
+    memory.copy_in(np.ascontiguousarray(array))
+    return DeviceTensor(memory, array.dtype, array.shape)
+
+
+def _on_host(tensor: DeviceTensor) -> Array:
+    array = np.empty(tensor.shape, tensor.dtype)
+    tensor.memory.copy_out(array)
+    return array

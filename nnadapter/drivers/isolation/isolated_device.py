@@ -1,29 +1,469 @@
-"""Device in a process of its own: a crash or hang of its driver becomes an error.
-
-To the rest of the program it is a device like any other. Its process is started when it is needed, and again after it
-was lost; what was made on it comes back when it is next used. The run in which it was lost raises. A process that dies
-again and again without computing anything between is started with growing pauses. See docs/isolation.md.
-"""
+"""Device in a process of its own: contexts and programs that are recreated after a crash or hang of its driver."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import RLock
+from pickle import PickleBuffer
+from threading import RLock, Thread
 from types import MappingProxyType
-from typing import Any
-from weakref import ReferenceType, finalize, ref
+from typing import Any, NamedTuple, Protocol
+from weakref import ReferenceType, WeakMethod, finalize, ref
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, DynamicShapes, MemoryStatistics, OptionValues
-from nnadapter.drivers.interface import Device, Execution
-from nnadapter.drivers.isolation.channels import can_share
+from nnadapter.drivers.capability import Capability, DeviceInfo, DynamicShapes, MemoryStatistics, OptionValues, Profile
+from nnadapter.drivers.interface import (
+    UNLIMITED,
+    Admission,
+    Compatibility,
+    Context,
+    Control,
+    Device,
+    Execution,
+    Program,
+    SegmentModel,
+)
+from nnadapter.drivers.isolation.channels import Computation, Form, StreamResults, can_share, type_named
 from nnadapter.drivers.isolation.child_process import PHASE_OF, PHASES, Child
-from nnadapter.drivers.isolation.context import IsolatedContext, IsolatedExecution, RemoteObject
-from nnadapter.drivers.isolation.stream_computations import StreamResults
-from nnadapter.errors import DeviceLostError, DeviceUnavailableError, DriverError
+from nnadapter.errors import (
+    ClosedError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    DeviceUnavailableError,
+    DriverError,
+    IncompatibleProgramError,
+    NNAdapterError,
+)
+from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.process.resources import register_after_fork
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, Verdict
+
+
+class RemoteHandle(NamedTuple):
+    """Where it is."""
+
+    child: Child
+    number: int
+
+
+class RemoteObject:
+    """See above. Usable from many threads.
+
+    Args:
+        make: a method of what has this, which makes it, in a process that lives. That is not kept alive by it: a cycle
+            would keep what is there until Python looks for cycles.
+        there: where it was made already.
+    """
+
+    def __init__(self, make: Callable[[], RemoteHandle], location: RemoteHandle | None = None) -> None:
+        self._make = WeakMethod(make)
+        self.known: RemoteHandle | None = None
+        """Where it was when somebody asked last."""
+        self._lock = RLock()
+        self._again: Thread | None = None
+        if location is not None:
+            self._take(location)
+        register_after_fork(self)
+
+    def locate(self, end: float | None = None) -> RemoteHandle:
+        """Where it is now; made again where that process is lost.
+
+        Args:
+            end: by when, by `time.monotonic`; None for as long as it may take. What is being made goes on behind that.
+
+        Raises:
+            DeviceTimeoutError: it is not made yet.
+            NNAdapterError: it cannot be made.
+        """
+        location = self.known
+        if location is not None and not location.child.lost:
+            return location
+        if end is not None:
+            self._wait(end)
+        with self._lock:
+            location = self.known
+            if location is None or location.child.lost:
+                location = self._take(self._create())
+            return location
+
+    def _create(self) -> RemoteHandle:
+        make = self._make()
+        if make is None:  # while it was made aside
+            raise ClosedError("what was made in the device's process is in use by nobody any more")
+        return make()
+
+    def after_fork(self) -> None:
+        """In a process that was forked: it is made again there."""
+        self._lock, self._again = RLock(), None
+
+    def close(self, limit_s: float) -> None:
+        """Free it, if its process lives."""
+        location, self.known = self.known, None
+        if location is not None and not location.child.lost:
+            location.child.ask("close", limit_s, number=location.number)
+
+    def _take(self, location: RemoteHandle) -> RemoteHandle:
+        self.known = location
+        finalize(self, location.child.closing.put, location.number).atexit = False
+        return location
+
+    def _wait(self, end: float) -> None:
+        """Have it made aside, and wait for that."""
+        thread = self._again
+        if thread is None or not thread.is_alive():
+            thread = self._again = Thread(target=self._create_in_background, name="nnadapter made again", daemon=True)
+            thread.start()
+        thread.join(max(end - time.monotonic(), 0.0))
+        if thread.is_alive():
+            raise DeviceTimeoutError("the device is still being started again")
+
+    def _create_in_background(self) -> None:
+        with contextlib.suppress(NNAdapterError):  # who waits asks again, and is told
+            self.locate()
+
+
+def forms_of(model: SegmentModel) -> tuple[Form, ...] | None:
+    """Return dimensions and data types of the outputs; None where they are not known, or one has no elements."""
+    forms = _of_ir(model) if isinstance(model, Model) else _of_onnx(model)
+    return forms if forms is not None and all(all(shape) for shape, _ in forms) else None
+
+
+def _of_ir(model: Model) -> tuple[Form, ...] | None:
+    if model.has_dynamic_shapes:
+        return None
+    types = [model.type_at(output) for output in model.outputs]
+    return tuple((type_.dimensions, type_.dtype.array_type) for type_ in types)
+
+
+def _of_onnx(model: Any) -> tuple[Form, ...] | None:
+    forms = []
+    for output in model.graph.output:
+        tensor = output.type.tensor_type
+        name = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
+        if name is None or not tensor.HasField("shape"):
+            return None
+        try:
+            dtype = type_named(name)
+        except ValueError:  # of texts
+            return None
+        forms.append((tuple(dimension.dim_value for dimension in tensor.shape.dim), dtype))
+    return tuple(forms)
+
+
+class IsolatedExecution(Execution):
+    """See `nnadapter.drivers.isolation.isolated_device`; as many threads compute at once as the device allows.
+
+    Args:
+        program: where its program is.
+        forms: of what it makes, where that is known.
+        limit: seconds that something may take.
+    """
+
+    def __init__(self, program: RemoteObject, forms: Sequence[Form] | None, limit: Callable[[str], float]) -> None:
+        self._program, self._forms, self._limit = program, forms, limit
+        self._limit_s = limit("compute")
+        self.made = RemoteObject(self._create)
+        """Where it is."""
+        self.made.locate()
+
+    @property
+    def number(self) -> int:
+        """By which its process knows it."""
+        return self.made.locate().number
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        return self.computed(inputs)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`: a driver that does not stop in time is stopped with its process.
+
+        Raises:
+            DeviceTimeoutError: it was.
+        """
+        return self.computed(inputs, control=control)
+
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`: straight into memory that is shared, by a copy into any other."""
+        return self.computed(inputs, outputs)
+
+    def specialize(self, sizes: Sequence[Any]) -> Execution:
+        return _AtSizes(self, sizes)
+
+    def close(self) -> None:
+        self.made.close(self._limit("close"))
+
+    def computed(
+        self,
+        inputs: Sequence[Array],
+        into: Sequence[Array] = (),
+        control: Control = UNLIMITED,
+        sizes: Sequence[Any] | None = None,
+    ) -> Sequence[Array]:
+        """What a run computes; see `Computation`."""
+        seconds = control.deadline_seconds
+        location = self.made.locate(time.monotonic() + seconds if seconds else None)
+        computation = Computation(location.number, inputs, self._forms, into, sizes, control)
+        results: Sequence[Array] = location.child.run(computation, self._limit_s)
+        return results
+
+    def _create(self) -> RemoteHandle:
+        location = self._program.locate()
+        number = location.child.ask("create_execution", self._limit("create_execution"), program=location.number)
+        return RemoteHandle(location.child, number)
+
+
+class _AtSizes(Execution):
+    """An execution at some sizes; it belongs to that one."""
+
+    def __init__(self, whole: IsolatedExecution, sizes: Sequence[Any]) -> None:
+        self._whole, self._sizes = whole, sizes
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        return self._whole.computed(inputs, sizes=self._sizes)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        return self._whole.computed(inputs, control=control, sizes=self._sizes)
+
+
+_SLOW_S = 0.5
+"""What took as long to compile is kept as bytes, where its driver gives them: it comes back sooner."""
+
+
+class Compiling(Protocol):
+    """The context."""
+
+    made: RemoteObject
+
+    def limit(self, command: str) -> float:
+        """Seconds that something may take."""
+
+    def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
+        """Where a program of a model is, compiled anew."""
+
+
+@dataclass(slots=True)
+class Recipe:
+    """How a program is made."""
+
+    request: str
+    """`compile`, `compile_whole_graph`, `deserialize` or `deserialize_view`: its bytes were held against a checksum."""
+    model: SegmentModel | None = None
+    blob: Any = None
+    """Bytes that its driver gave, if there are any."""
+
+
+class IsolatedProgram(Program):
+    """See `nnadapter.drivers.isolation.isolated_device`.
+
+    Args:
+        context: of the program.
+        recipe: how it is made.
+        there: where it was made already.
+        seconds: that making it took.
+    """
+
+    def __init__(
+        self, context: Compiling, recipe: Recipe, location: RemoteHandle | None = None, seconds: float = 0.0
+    ) -> None:
+        self.context = context
+        self.forms = None if recipe.model is None else forms_of(recipe.model)
+        """Of what it makes, where that is known."""
+        self._recipe = recipe
+        self._memory: tuple[int, int, Mapping[Hashable, int]] | None = None
+        self.made = RemoteObject(self._recreate, location)
+        """Where it is."""
+        if seconds >= _SLOW_S:
+            self.serialize()
+
+    def create_execution(self) -> Execution:
+        return IsolatedExecution(self.made, self.forms, self.context.limit)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._memory_facts[0]
+
+    @property
+    def execution_bytes(self) -> int:
+        return self._memory_facts[1]
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        return {(id(self.context), key): nbytes for key, nbytes in self._memory_facts[2].items()}
+
+    @property
+    def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
+        """What the program said first: a device that computes is not asked again."""
+        if self._memory is None:
+            location = self.made.locate()
+            answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
+            if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
+                raise DriverError(f"device {location.child.device!r} did not tell what a program holds")
+            self._memory = answer
+        return self._memory
+
+    def serialize(self) -> bytes | None:
+        recipe = self._recipe
+        if recipe.blob is not None:
+            return bytes(recipe.blob)
+        location = self.made.locate()
+        blob: bytes | None = location.child.ask("serialize", self.context.limit("serialize"), program=location.number)
+        recipe.blob = blob
+        return blob
+
+    def close(self) -> None:
+        self.made.close(self.context.limit("close"))
+
+    def _recreate(self) -> RemoteHandle:
+        recipe, context = self._recipe, self.context
+        if recipe.blob is not None:
+            location = context.made.locate()
+            try:
+                limit, blob = context.limit("deserialize"), PickleBuffer(recipe.blob)
+                how = recipe.request if recipe.model is None else "deserialize"
+                number = location.child.ask(how, limit, context=location.number, blob=blob)
+                return RemoteHandle(location.child, number)
+            except DeviceLostError:
+                raise
+            except NNAdapterError:
+                if recipe.model is None:
+                    raise
+                recipe.blob = None
+        if recipe.model is None:
+            raise IncompatibleProgramError("there is neither a model nor bytes of the program")
+        return context.compiled(recipe.request, recipe.model)
+
+
+class DeviceProcess(Protocol):
+    """The device."""
+
+    name: str
+
+    def child_for(self, context: RemoteObject, limit_s: float) -> Child:
+        """The process, which stays as long as the context is open there; started anew it has so long to open."""
+
+
+class IsolatedContext(Context):
+    """See `nnadapter.drivers.isolation.isolated_device`; `close` frees it there.
+
+    Args:
+        device: the device.
+        options: of the context.
+        limits: seconds that questions may take, by phase.
+    """
+
+    def __init__(self, device: DeviceProcess, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
+        self.device, self.limits = device, limits
+        self._options = options
+        self.made = RemoteObject(self._create)
+        """Where it is."""
+        self.made.locate()
+
+    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
+        verdicts: list[Verdict] = self._ask("supported", model)[1]
+        return verdicts
+
+    def admit(self, model: SegmentModel) -> Admission:
+        admission: Admission = self._ask("admit", model)[1]
+        return admission
+
+    def profile(self) -> Profile | None:
+        location = self.made.locate()
+        profile: Profile | None = location.child.ask("profile", self.limit("profile"), context=location.number)
+        return profile
+
+    def compile(self, model: SegmentModel) -> Program:
+        return self._compiled("compile", model)
+
+    def compile_whole_graph(self, model: SegmentModel) -> Program:
+        return self._compiled("compile_whole_graph", model)
+
+    def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.clone_with_constants`; None if the process of the program is lost."""
+        assert isinstance(program, IsolatedProgram), "programs of a context are its own"
+        program_location, location = program.made.locate(), self.made.locate()
+        if program_location.child is not location.child:
+            return None
+        location, number = self._ask("clone_with_constants", model, program=program_location.number)
+        if number is None:
+            return None
+        return IsolatedProgram(self, Recipe("compile", model), RemoteHandle(location.child, number))
+
+    def deserialize(self, blob: bytes) -> Program:
+        return self._deserialized("deserialize", blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: the process gets the bytes in memory that is shared."""
+        return self._deserialized("deserialize_view", blob)
+
+    def _deserialized(self, command: str, blob: bytes | memoryview) -> Program:
+        program = IsolatedProgram(self, Recipe(command, blob=blob))
+        program.made.locate()
+        return program
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`.
+
+        Raises:
+            DriverError: the driver raised, or gave something else.
+        """
+        location, limit = self.made.locate(), self.limit("check_blob")
+        compatibility: Compatibility | None = location.child.ask(
+            "check_blob", limit, context=location.number, blob=PickleBuffer(blob)
+        )
+        return compatibility
+
+    def compute_at(self, model: SegmentModel, jobs: Sequence[tuple[int, Sequence[int], Sequence[Array]]]) -> Any:
+        """Compute with executions of a program of the model that was asked about last, whose sizes are left open.
+
+        Args:
+            model: it.
+            jobs: numbers of executions, sizes, and inputs.
+
+        Returns:
+            Results of the jobs at whose sizes the program holds, which inputs each has written to, and the positions
+            of those jobs.
+        """
+        (results, changed), positions = self._ask("compute_at", model, jobs=jobs)[1]
+        return results, changed, positions
+
+    def close(self) -> None:
+        location = self.made.known
+        if location is not None:
+            location.child.users.discard(self.made)
+        self.made.close(self.limit("close"))
+
+    def limit(self, command: str) -> float:
+        """Seconds that something may take."""
+        return self.limits[PHASE_OF[command]]
+
+    def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
+        """Where a program of a model is, compiled anew."""
+        location, number = self._ask(command, model)
+        return RemoteHandle(location.child, number)
+
+    def _compiled(self, command: str, model: SegmentModel) -> Program:
+        started = time.perf_counter()
+        location = self.compiled(command, model)
+        return IsolatedProgram(self, Recipe(command, model), location, time.perf_counter() - started)
+
+    def _create(self) -> RemoteHandle:
+        child = self.device.child_for(self.made, self.limits["open"])
+        return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
+
+    def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
+        """Ask about a model, which is sent unless it was the last one."""
+        location = self.made.locate()
+        child = location.child
+        with child.model_lock:
+            number, last = child.model
+            if last is not model:
+                number += 1
+                child.ask("take_model", self.limit("take_model"), number=number, model=model)
+                child.model = number, model
+            return location, child.ask(command, self.limit(command), context=location.number, model=number, **arguments)
+
 
 TIME_LIMIT_S = 30.0
 """Seconds that one request of the conformance kit may take."""

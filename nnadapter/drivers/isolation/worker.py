@@ -51,12 +51,14 @@ from nnadapter.drivers.isolation.channels import (
     LANE_BLOCK,
     Channel,
     Spec,
+    StreamResults,
+    compute_on_device,
+    compute_on_streams,
     from_descriptor,
     read,
     type_named,
     written,
 )
-from nnadapter.drivers.isolation.stream_computations import StreamResults, compute_on_device, compute_on_streams
 from nnadapter.drivers.registry import device_info, open_device
 from nnadapter.drivers.selection import check_options
 from nnadapter.drivers.shared_memory import mapped

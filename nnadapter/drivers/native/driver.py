@@ -50,13 +50,13 @@ from nnadapter.drivers.native.models import (
     read_texts,
     untold,
 )
-from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.requests import (
     CallSignature,
     DeviceMemory,
     DynamicSignatures,
     ExecutionSlot,
     NativeEvent,
+    NativeProgram,
     NativeSignature,
     NativeStream,
     build_control,

@@ -29,12 +29,12 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Program
 from nnadapter.drivers.onnxruntime.failures import brief, wrong_optimizers
-from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.drivers.onnxruntime.program import CpuProgram, pool_permit
 from nnadapter.drivers.onnxruntime.sessions import (
     loadable_of,
     new_session_options,
     open_session,
+    profile_of,
     shrink_arena,
     without_files,
 )

@@ -34,8 +34,7 @@ from nnadapter.errors import (
     ModelFileError,
     NNAdapterError,
 )
-from nnadapter.onnx.wire_format import Contents, mapped, search
-from nnadapter.onnx.wire_nodes import (
+from nnadapter.onnx.wire_format import (
     DOUBLE,
     FLOAT16,
     INT8,
@@ -44,10 +43,13 @@ from nnadapter.onnx.wire_nodes import (
     INT64,
     UINT8,
     UINT16,
+    Contents,
     WireConstant,
     WireGraph,
     WireNode,
+    mapped,
     read_inlined_graphs,
+    search,
 )
 from nnadapter.process.resources import memoize
 

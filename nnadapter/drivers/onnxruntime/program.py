@@ -33,7 +33,7 @@ from nnadapter.process.resources import register_after_fork
 if TYPE_CHECKING:
     import onnxruntime
 
-    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+    from nnadapter.drivers.onnxruntime.sessions import SessionProfile
 
 
 _MOST_THREADS = 256

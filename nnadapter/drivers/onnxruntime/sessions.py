@@ -1,28 +1,16 @@
-"""Sessions of ONNX Runtime: options, threads, weights by address, the shared arena and executions.
-
-One arena for all sessions of ONNX Runtime in this process that stand beside other devices.
-
-By itself every session has an arena of its own, which keeps what a run needed between its nodes. The segments of a plan
-run one after the other, so that a hundred of them would keep a hundred times what is needed at once, and each would
-write into memory that is in no cache. ONNX Runtime has one allocator in an environment that sessions may use in place
-of theirs; it is registered here once, with sizes that double, so that values that grow by one need few new pieces. Who
-registered one for sessions of their own has this one in its place for those that they make later.
-
-Sessions of ONNX Runtime: how they get their threads, and how one runs as an execution.
-
-Sessions that stand beside other devices do not spin: a spinning thread takes the processor from the device that runs
-next. ONNX Runtime cannot turn spinning off in its shared pool, and once that pool is made it refuses every session of
-the process that wants its own; so a session that gains from threads (`driver.py`) gets a pool of its own that sleeps,
-and past a bound on threads (`program.py`) it gets none and runs in the caller's thread.
-"""
+"""Sessions of ONNX Runtime: options, threads, the shared arena, executions, and their profiles as events of a trace."""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -41,12 +29,95 @@ from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.process.resources import memoize, new_lock
+from nnadapter.traces.recorder import Recorder
+from nnadapter.traces.trace import ENGINE, Event, Trace
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+
+_CLOCKS = (time.time_ns, time.monotonic_ns)
+"""One of them is ONNX Runtime's, depending on the platform; they are decades apart."""
+_READINGS = 20
+"""Pairs of readings of two clocks, to tell how far they are apart."""
+_LEFT_OUT = frozenset(("thread_scheduling_stats",))
+"""What is long and says little."""
+_AROUND_NODES = 2
+"""Events of a run beside those of its nodes."""
+_numbers = count()
+
+
+class SessionProfile:
+    """What one session of ONNX Runtime notes of itself, from `begin` to `end`.
+
+    Args:
+        recorder: where its events go.
+        lane: of the device that the session is a program of.
+        nodes: of its model; who learns it later says so then.
+    """
+
+    def __init__(self, recorder: Recorder, lane: str, nodes: int = 0) -> None:
+        self.prefix = str(Path(recorder.folder()) / str(next(_numbers)))
+        """Of its file."""
+        self._recorder, self._lane, self.nodes = recorder, lane, nodes
+        self._sessions: list[onnxruntime.InferenceSession] = []
+        self._files: list[str] = []
+        self._start = 0
+
+    def begin(self, session: onnxruntime.InferenceSession) -> None:
+        """Take the session that was made with `prefix`."""
+        self._start = _by_our_clock(int(session.get_profiling_start_time_ns()))
+        self._sessions.append(session)
+        self._recorder.add_source(self._read)
+
+    def ran(self) -> None:
+        """Say that the session ran once; where it notes nothing any more, its events are lost, and count as such."""
+        if not self._recorder.reserve_events(self.nodes + _AROUND_NODES):
+            self.end()
+
+    def end(self) -> None:
+        """Have the session write what it noted. May be called again."""
+        with suppress(IndexError):
+            self._files.append(self._sessions.pop().end_profiling())
+
+    def _read(self) -> Iterator[Event]:
+        self.end()
+        for file in self._files:
+            for entry in _entries(Path(file)):
+                if entry.get("ph") == "X":
+                    yield self._event(entry)
+
+    def _event(self, entry: Mapping[str, Any]) -> Event:
+        start = self._start + int(entry["ts"]) * 1_000
+        facts = {name: fact for name, fact in entry.get("args", {}).items() if name not in _LEFT_OUT}
+        end = start + int(entry["dur"]) * 1_000
+        return Event(self._lane, int(entry["tid"]), ENGINE, str(entry["name"]), start, end, facts)
+
+
+def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None:
+    """Return what takes a session's own events, None where nobody keeps them, or there are enough."""
+    if isinstance(trace, Recorder) and trace.reserve_events(_AROUND_NODES):
+        return SessionProfile(trace, lane, nodes)
+    return None
+
+
+def _by_our_clock(started: int) -> int:
+    """What the trace's clock showed when ONNX Runtime's showed `started`, or would have shown."""
+    clock = min(_CLOCKS, key=lambda read_clock: abs(read_clock() - started))
+    readings = []
+    for _ in range(_READINGS):
+        start_ns, theirs, end_ns = time.perf_counter_ns(), clock(), time.perf_counter_ns()
+        readings.append((end_ns - start_ns, (start_ns + end_ns) // 2 - theirs))
+    return started + min(readings)[1]  # the pair between whose readings nothing came
+
+
+def _entries(file: Path) -> list[Mapping[str, Any]]:
+    try:
+        entries: list[Mapping[str, Any]] = json.loads(file.read_bytes())
+    except (OSError, ValueError):  # the disk is full, say: the rest of the trace is as good without
+        return []
+    return entries
 
 
 _NUMBERS = "fiub"

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import pi, sqrt
 
-from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, Operand
-from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules, editing
+from nnadapter.ir.rewrite import (
+    Match,
+    OperationPattern,
+    Pattern,
+    Replacement,
+    RewriteRule,
+    apply_rules,
+    constant,
+    editing,
+    either,
+    operand,
+    operation,
+)
 from nnadapter.ir.schema import AttributeValue
 
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.deferred_arrays import transposed
 from nnadapter.ir.derived import derived
-from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS, TABULATED
-from nnadapter.ir.pattern import Match, constant, operand, operation
-from nnadapter.ir.rewrite import RewriteRule, apply_rules, editing
+from nnadapter.ir.rewrite import Match, RewriteRule, apply_rules, constant, editing, operand, operation
 
 
 @editing

@@ -8,13 +8,22 @@ from typing import Any
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import derived
-from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, DataType, Layout, OperandType
 from nnadapter.ir.operations import windows
-from nnadapter.ir.pattern import Match, OperationPattern, constant, operand, operation
-from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules, editing
+from nnadapter.ir.rewrite import (
+    Match,
+    OperationPattern,
+    Replacement,
+    RewriteRule,
+    apply_rules,
+    constant,
+    editing,
+    operand,
+    operation,
+)
 
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
 """Operations that have a `fuse_code`."""

@@ -8,10 +8,10 @@ from math import prod
 from typing import Any, Protocol
 
 from nnadapter.errors import InvalidOptionError
-from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Layout
-from nnadapter.ir.passes.views import ELEMENTWISE, REDUCING, Axes
+from nnadapter.ir.passes.layout import ELEMENTWISE, REDUCING, Axes
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.symbolic_numbers import identity_key
 

@@ -1,14 +1,21 @@
-"""Passes by name, and how a list of them is applied."""
+"""Passes by name, their application, numerical checks before and after each, and dumps of every step."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+import numpy as np
+
 from nnadapter.errors import InvalidModelError, InvalidOptionError, PassError, close_names
-from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array, DataType, OperandType
 from nnadapter.ir.passes.composite_fusion import (
     fuse_attention,
     fuse_gelu,
@@ -16,13 +23,21 @@ from nnadapter.ir.passes.composite_fusion import (
     fuse_layer_normalization,
     fuse_swish,
 )
-from nnadapter.ir.passes.fold_constants import fold_constants
 from nnadapter.ir.passes.layout import cancel_transposes, channels_last
 from nnadapter.ir.passes.legalization import matmul_to_fully_connected, quantized_to_real, symmetric_to_asymmetric
 from nnadapter.ir.passes.producer_fusion import fuse_activation, fuse_batch_normalization, fuse_pad, fuse_scale_and_bias
 from nnadapter.ir.passes.reduce_rank import reduce_rank
-from nnadapter.ir.passes.simplification import common_subexpressions, remove_dead, remove_identities, simplify
+from nnadapter.ir.passes.simplification import (
+    Evaluator,
+    common_subexpressions,
+    fold_constants,
+    remove_dead,
+    remove_identities,
+    simplify,
+)
 from nnadapter.ir.rewrite import edit_of
+from nnadapter.ir.text import to_named_text
+from nnadapter.ir.verification import verify
 
 _Input = TypeVar("_Input")
 _Output = TypeVar("_Output")
@@ -140,3 +155,195 @@ def _named(pass_or_name: str | Pass, driver_passes: Mapping[str, Pass]) -> tuple
             f"there is no pass {pass_or_name!r}; {close_names(pass_or_name, {**PASSES, **driver_passes})}"
         )
     return pass_or_name, function
+
+
+_LARGEST_INDEX = 4
+
+
+def sample_inputs(model: Model, seed: int = 0) -> list[Array]:
+    """Return one array per model input, the same for the same seed.
+
+    Floating-point numbers are standard normal; integers of 8 bits and less, and bools, any value; other integers may
+    be indices, so they are from 0 to what every axis along which an operation reads with them has, at most 4 numbers.
+
+    Args:
+        model: its inputs have plain dimensions.
+        seed: of numpy's generator.
+    """
+    generator = np.random.default_rng(seed)
+    return [_sample(generator, model.operands[index].type, _limit(model, index)) for index in model.inputs]
+
+
+def _sample(generator: np.random.Generator, type_: OperandType, limit: int) -> Array:
+    dtype, dimensions = np.dtype(type_.dtype.value), type_.dimensions
+    if type_.dtype.is_floating:
+        return np.asarray(generator.standard_normal(dimensions)).astype(dtype)
+    if type_.dtype.itemsize > 1:
+        return np.asarray(generator.integers(0, limit, dimensions)).astype(dtype)
+    bits = round(8 * type_.dtype.itemsize)
+    lowest = 0 if dtype.name.startswith(("u", "b")) else -(2 ** (bits - 1))
+    count = 2 if dtype == np.bool_ else 2**bits
+    return np.asarray(generator.integers(lowest, lowest + count, dimensions)).astype(dtype)
+
+
+def _limit(model: Model, index: int) -> int:
+    """The smallest axis along which the operand's elements may be positions."""
+    limit = _LARGEST_INDEX
+    for reader in model.consumers.get(index, ()):
+        operation = model.operations[reader]
+        if "axis" in operation.attributes and index in operation.inputs[1:]:
+            dimensions = model.operands[operation.inputs[0]].type.dimensions
+            limit = min(limit, dimensions[int(operation.attributes["axis"])])  # type: ignore[arg-type]
+    return max(limit, 1)
+
+
+TOLERANCES: Mapping[DataType, float] = {
+    DataType.FLOAT64: 1e-9,
+    DataType.FLOAT32: 1e-4,
+    DataType.FLOAT16: 2e-2,
+    DataType.BFLOAT16: 1e-1,
+    DataType.FLOAT8E4M3FN: 3e-1,
+    DataType.FLOAT8E5M2: 6e-1,
+}
+"""Allowed difference over the largest number of an output, by its data type; every other type must be equal."""
+
+_SMALLEST_SCALE = 1e-3
+"""Outputs whose numbers are all smaller are compared as if their largest were this: what is left may be rounding."""
+
+Feeds = Callable[[Model], Sequence[Array]]
+"""Arrays to run a model with, one per model input."""
+
+
+def check_numbers(
+    evaluate: Evaluator, *, feeds: Feeds = sample_inputs, tolerances: Mapping[DataType, float] = TOLERANCES
+) -> Observer:
+    """Return an observer for `run_passes` that runs the models before and after each pass and compares.
+
+    1. After each pass the new model is verified, and has the inputs and outputs of the old one: names, data types and
+       dimensions.
+    2. Both are run with the same inputs. NaN agrees with NaN, and an infinity with itself; else numbers may differ by
+       the tolerance times the largest finite number of the output. A pass that changed nothing is not run.
+    3. What was run is each model by itself, so a mistake that the evaluator makes in both is not seen. Where an index
+       depends on which of two nearly equal numbers is larger, give `feeds` with which it does not.
+
+    Args:
+        evaluate: runs a model, without the passes under test.
+        feeds: what to run with; seeded random numbers by default.
+        tolerances: by data type; those that are left out must be equal.
+
+    Raises:
+        PassError: from the observer, with the pass, the output, the largest difference and where it is.
+    """
+    last_run: dict[str, tuple[Model, Sequence[Array], Sequence[Array]]] = {}
+
+    def observe(name: str, original: Model, result: Model) -> None:
+        if result is original:
+            return
+        _check_form(name, original, result)
+        model, inputs, expected = last_run.get("latest", (None, (), ()))
+        if model is not original:
+            inputs = feeds(original)
+            expected = _run(name, "before", evaluate, original, inputs)
+        got = _run(name, "after", evaluate, result, inputs)
+        for output, actual, other in zip(result.outputs, got, expected, strict=True):
+            operand = result.operands[output]
+            _compare(name, operand.name, actual, other, tolerances.get(operand.type.dtype, 0.0))
+        last_run["latest"] = result, inputs, got
+
+    return observe
+
+
+def _check_form(name: str, original: Model, result: Model) -> None:
+    try:
+        verify(result)
+    except InvalidModelError as error:
+        raise PassError(f"pass {name!r} made a model that is not sound: {error}", name=name) from error
+    for side, original_indices, result_indices in (
+        ("inputs", original.inputs, result.inputs),
+        ("outputs", original.outputs, result.outputs),
+    ):
+        border, new_border = (
+            [_signature_text(model, index) for index in indices]
+            for model, indices in ((original, original_indices), (result, result_indices))
+        )
+        if border != new_border:
+            raise PassError(
+                f"pass {name!r} made a model with the {side} {'; '.join(new_border)}, expected {'; '.join(border)}",
+                name=name,
+            )
+
+
+def _signature_text(model: Model, index: int) -> str:
+    operand = model.operands[index]
+    return f"{operand.name!r} {operand.type}"
+
+
+def _run(name: str, when: str, evaluate: Evaluator, model: Model, inputs: Sequence[Array]) -> Sequence[Array]:
+    results = evaluate(model, inputs)
+    if results is None:
+        raise PassError(f"pass {name!r} cannot be checked: the evaluator does not take the model {when} it", name=name)
+    return results
+
+
+def _compare(name: str, output: str, got: Array, expected: Array, tolerance: float) -> None:
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise PassError(
+            f"pass {name!r} changed output {output!r} to {got.dtype}{list(got.shape)}, "
+            f"expected {expected.dtype}{list(expected.shape)}",
+            name=name,
+            output=output,
+        )
+    difference = _difference(got, expected)
+    scale = np.abs(_wide(expected)[np.isfinite(_wide(expected))]).max(initial=_SMALLEST_SCALE)
+    if difference.max(initial=0.0) <= tolerance * scale:
+        return
+    where = tuple(int(axis) for axis in np.unravel_index(int(difference.argmax()), difference.shape))
+    raise PassError(
+        f"pass {name!r} changed output {output!r}: the largest difference is {difference[where]:.3g} at "
+        f"{list(where)}, got {got[where]}, expected {expected[where]} within {tolerance * scale:.3g}",
+        name=name,
+        output=output,
+    )
+
+
+def _difference(got: Array, expected: Array) -> Array:
+    """The distance of each element, infinite where one is NaN or infinite and the other is not the same."""
+    actual, other = _wide(got), _wide(expected)
+    same = (got == expected) | (np.isnan(actual) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(same, 0.0, np.abs(actual - other))
+    # integers that float64 cannot tell apart differ all the same
+    distance = np.where(~same & (distance == 0), 1.0, distance)
+    return np.where(np.isnan(distance), np.inf, distance)
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64)
+
+
+def dump_to(folder: str | os.PathLike[str]) -> Observer:
+    """Return an observer for one call of `run_passes` that writes every model it sees into `folder`.
+
+    `00-given.txt` is the model before the first pass, `NN-name.txt` what came out of each. Operands are called by
+    name, so `diff` shows what a pass did. A model with traced numbers is written as it is for its own sizes, on which
+    its trace then depends: lower without tracing where this is used.
+
+    Args:
+        folder: made if it is not there; files of the same name are overwritten.
+    """
+    place = Path(folder)
+    numbers = count()
+    initial_models: list[Model] = []
+
+    def write(name: str, model: Model) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        safe = re.sub(r"[^\w.-]", "_", name)
+        (place / f"{next(numbers):02}-{safe}.txt").write_text(to_named_text(model), encoding="utf-8")
+
+    def observe(name: str, original: Model, result: Model) -> None:
+        if not initial_models:
+            initial_models.append(original)
+            write("given", original)
+        write(name, result)
+
+    return observe

@@ -14,7 +14,7 @@ from math import sqrt
 import numpy as np
 
 from nnadapter.onnx.body import BodyBuilder, function_op, length_of, parts_along, sliced, steps_along
-from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason
 
 ATTENTION_SINCE = 23

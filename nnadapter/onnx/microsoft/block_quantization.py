@@ -10,7 +10,7 @@ import numpy as np
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.body import BodyBuilder, function_op, sliced
-from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason
 
 _IN_BYTES = {"int4": "int8", "uint4": "uint8"}

@@ -18,8 +18,7 @@ from nnadapter.onnx.inlining import Bodies, expand_functions, typed_body
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.folding import Folding
 from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
-from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.schemas import is_further
+from nnadapter.onnx.schemas import Refusal, is_further
 from nnadapter.onnx.standard_bodies import (
     OLDEST_INTEGER_OPSET,
     OLDEST_STABLE_OPSET,

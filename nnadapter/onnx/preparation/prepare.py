@@ -1,47 +1,212 @@
-"""Preparation: shapes propagated and constants folded to a fixed point, every node keeping its origins.
-
-The way through, for one model:
-
-1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`onnx/inlining.py`), names,
-   attributes read, the constant part of the graph evaluated in one ONNX Runtime run, and what hangs on sizes that the
-   model fixes (`folding.py`).
-2. `specialize` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`
-   of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known: over the whole
-   graph twice, which is enough for most models, then node by node in order (`shape_facts.py`).
-
-No node is fused or rewritten, but for a Concat of parts that never have elements: a node is kept, or folded because its
-outputs are known, or unused because nobody reads them. Nodes that draw random numbers or run another graph are never
-folded; those that dequantize weights are where devices need it (`device_forms.py`). Folding is bounded, by bytes of the
-arrays that one call makes.
-"""
+"""Preparation: shapes propagated and constants folded to a fixed point, every node with its origin and hash."""
 
 from __future__ import annotations
 
+import struct
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import onnx
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import Array, freeze
-from nnadapter.onnx.equations import check_equations
+from nnadapter.ir.operand import Array, digest_of, freeze
 from nnadapter.onnx.graphs import read_nodes, values_of
 from nnadapter.onnx.inference import Inference, InitialFacts, Types
 from nnadapter.onnx.inlining import expand_functions, inline_branches
-from nnadapter.onnx.model import OnnxModel, OnnxNode, Operators, read_model
+from nnadapter.onnx.model import OnnxModel, OnnxNode, Operators, read_model, read_node
 from nnadapter.onnx.normal_form import check_versions, in_order, with_dense, with_imports
+from nnadapter.onnx.parts import check_equations
 from nnadapter.onnx.preparation.branch_decisions import Choice
 from nnadapter.onnx.preparation.folding import Folding, is_known
-from nnadapter.onnx.preparation.node_hashes import NodeHashes, structure_of
 from nnadapter.onnx.preparation.shape_facts import Forward, empty_parts, infer_ranks, marked, without_parts
 from nnadapter.onnx.references import array_of, read_ahead, with_references
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.resources import paused_collection
 from partition.graph import Graph, Node, Value
+
+
+def attribute_bytes(attributes: Mapping[str, object]) -> bytes:
+    """Return the bytes that stand for `attributes`, as `OnnxNode` has them.
+
+    1. Attributes come by name; every value carries its kind, and its length where it has one.
+    2. Numbers are little-endian float64 or decimal digits, so that -0.0 is not 0.0, and a NaN is itself.
+    3. Tensors are their data type, their dimensions and a digest of their contents.
+    4. In sub-graphs values are numbered in the order in which they come; names of values and nodes do not count.
+    5. Other messages (types, sparse tensors) are their protobuf serialization.
+    """
+    return _joined(_joined((name.encode(), _encoded(attributes[name]))) for name in sorted(attributes))
+
+
+def tensor_bytes(array: Array) -> bytes:
+    """Return bytes that stand for data type, dimensions and contents of an array; strings included."""
+    dimensions = ",".join(map(str, array.shape)).encode()
+    if array.dtype.kind == "O":  # strings, each with its length: there is no array form of them
+        contents = _joined(item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1))
+        return _joined((b"strings", dimensions, contents))
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return _joined((array.dtype.name.encode(), dimensions, digest_of(little).encode()))
+
+
+def _joined(parts: Iterable[bytes]) -> bytes:
+    """Parts with their lengths, so that no two lists of parts give the same bytes."""
+    return b"".join(b"%d:%b" % (len(part), part) for part in parts)
+
+
+def _encoded(value: Any) -> bytes:
+    encode = _ENCODERS.get(type(value))
+    if encode is not None:
+        return encode(value)
+    if isinstance(value, np.ndarray):
+        return b"t" + tensor_bytes(value)
+    if hasattr(value, "node"):
+        return b"g" + _graph_bytes(value)
+    if hasattr(value, "SerializeToString"):
+        return b"m" + bytes(value.SerializeToString(deterministic=True))
+    return b"l" + _joined(map(_encoded, value))
+
+
+_ENCODERS: Mapping[type, Callable[[Any], bytes]] = {
+    int: lambda value: b"i%d" % value,
+    float: lambda value: b"f" + struct.pack("<d", value),
+    str: lambda value: b"s" + value.encode("utf-8", "surrogatepass"),
+}
+
+
+def _graph_bytes(graph: Any, outer: dict[str, bytes] | None = None) -> bytes:
+    """A sub-graph; `outer` holds the numbers of the values of the graphs around it."""
+    numbers = dict(outer or {})
+
+    def number(name: str) -> bytes:
+        return numbers.setdefault(name, b"%d" % len(numbers)) if name else b""
+
+    inputs = [_joined((number(info.name), _message_bytes(info.type))) for info in graph.input]
+    tensors = [_joined((number(tensor.name), _unnamed_bytes(tensor))) for tensor in graph.initializer]
+    sparse = [
+        _joined((number(initializer.values.name), _message_bytes(initializer)))
+        for initializer in graph.sparse_initializer
+    ]
+    nodes = [_node_bytes(proto, number, numbers) for proto in graph.node]
+    outputs = [number(info.name) for info in graph.output]
+    return _joined(map(_joined, (inputs, tensors, sparse, nodes, outputs)))
+
+
+def _node_bytes(proto: Any, number: Callable[[str], bytes], numbers: dict[str, bytes]) -> bytes:
+    node = read_node(proto, "", 0)
+    read = _joined(map(number, node.inputs))
+    bodies = {name: value for name, value in node.attributes.items() if hasattr(value, "node")}
+    plain = {name: value for name, value in node.attributes.items() if name not in bodies}
+    inside = _joined(_joined((name.encode(), _graph_bytes(bodies[name], numbers))) for name in sorted(bodies))
+    outputs = _joined(map(number, node.outputs))
+    return _joined((node.domain.encode(), node.op_type.encode(), read, attribute_bytes(plain), inside, outputs))
+
+
+def _unnamed_bytes(tensor: Any) -> bytes:
+    copy = type(tensor)()
+    copy.CopyFrom(tensor)
+    copy.name = ""
+    return _message_bytes(copy)
+
+
+def _message_bytes(message: Any) -> bytes:
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+DEPTH = 4
+"""How many producers back a node's hash looks."""
+_SMALL = 64
+"""Integer constants of up to so many elements count with their contents: they are axes, shapes and sizes."""
+_SIZE = 16
+_NONE: Mapping[str, Array] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHashes:
+    """Two hashes for every node of a graph, 32 hexadecimal digits each."""
+
+    content_hashes: tuple[str, ...]
+    """Of the node without what stands around it."""
+    ancestry_hashes: tuple[str, ...]
+    """Of the node and the nodes before it, up to `DEPTH` of them in a row."""
+
+
+def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str, Array] = _NONE) -> NodeHashes:
+    """Return the hashes of every node. Linear in nodes and inputs.
+
+    1. Alone, a node is its op type, domain, schema version and attributes, and for each input whether it is absent,
+       computed, or a constant. A constant counts with data type and shape, and with contents where it is a small
+       one of integers. Weights do not count.
+    2. Wired, a node is that and, for each computed input, which output of which node, that node being hashed in the
+       same way; model inputs count with their data type.
+    3. Names of nodes and values never count, nor do shapes of computed values.
+
+    Args:
+        graph: the model's own graph.
+        nodes: the same nodes with their attributes read.
+        constants: contents of constants, as far as they are at hand.
+    """
+    node_digests = [_content_bytes(graph, node, constants) for node in nodes]
+    return NodeHashes(tuple(map(bytes.hex, node_digests)), tuple(map(bytes.hex, _wired(graph, node_digests))))
+
+
+def _content_bytes(graph: Graph, node: OnnxNode, constants: Mapping[str, Array]) -> bytes:
+    output_mask = bytes(map(bool, node.outputs))
+    parts = (
+        f"{node.op_type}\0{node.domain}\0{node.since_version}\0".encode(),
+        b"%d\0" % len(output_mask) + output_mask,
+        *(_input_bytes(graph, name, constants) for name in node.inputs),
+        attribute_bytes(node.attributes),
+    )
+    return _digest(b"".join(parts))
+
+
+def _input_bytes(graph: Graph, name: str, constants: Mapping[str, Array]) -> bytes:
+    if not name:
+        return b"-"
+    if name not in graph.constants or name in graph.producer:
+        return b"v"
+    array = constants.get(name)
+    if array is not None and array.size <= _SMALL and array.dtype.kind in "iub":
+        return b"c" + tensor_bytes(array)
+    value = graph.value(name)
+    return f"c{value.dtype}{value.shape}\0".encode()
+
+
+def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
+    """Each round lets every node see one producer further."""
+    sources = [tuple(_sources(graph, node)) for node in range(len(graph.nodes))]
+    hashes = list(node_digests)
+    for _ in range(DEPTH):
+        previous_hashes = hashes
+        hashes = [
+            _digest(digest + b"".join(tag if at is None else previous_hashes[at] + tag for at, tag in read))
+            if read
+            else digest
+            for digest, read in zip(node_digests, sources, strict=True)
+        ]
+    return hashes
+
+
+def _sources(graph: Graph, node: int) -> Iterator[tuple[int | None, bytes]]:
+    """For every computed value that a node reads, who makes it and which of its outputs it is."""
+    for name in graph.nodes[node].reads:
+        maker = graph.producer.get(name)
+        if maker is not None:
+            yield maker, b"%d;" % graph.nodes[maker].outputs.index(name)
+        elif name not in graph.constants:
+            yield None, f"input {graph.value(name).dtype};".encode()
+
+
+def _digest(contents: bytes) -> bytes:
+    return blake2b(contents, digest_size=_SIZE).digest()
+
 
 _WHOLE_ROUNDS = 2
 """Rounds over the whole graph at once, before what is left is gone through node by node."""

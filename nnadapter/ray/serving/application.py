@@ -1,16 +1,47 @@
-"""`deployment`: a model as an application of Ray Serve."""
+"""`deployment`: a model as an application of Ray Serve; and a server on this machine alone."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import logging
+import os
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import Future
+from contextlib import closing, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.errors import InvalidInputError, InvalidOptionError
+from nnadapter.errors import (
+    DeviceUnavailableError,
+    DriverError,
+    DriverWarning,
+    InvalidInputError,
+    InvalidOptionError,
+    describe,
+)
 from nnadapter.onnx.signature import Signature, read_shapes
-from nnadapter.ray.cluster import check_declared, declared, needed, require_ray
-from nnadapter.ray.request import read_source, request_of
+from nnadapter.process.processors import usable
+from nnadapter.process.terminal import block_signals, collected_signals
+from nnadapter.ray.cluster import (
+    check_declared,
+    declared,
+    missing_devices,
+    needed,
+    read_devices,
+    read_source,
+    request_of,
+    require_ray,
+    start_if_needed,
+)
 from nnadapter.ray.serving import protocol
 from nnadapter.ray.serving.protocol import NAMES
 
@@ -21,6 +52,7 @@ if TYPE_CHECKING:
 
     from nnadapter.drivers.selection import DeviceRequest
     from nnadapter.options import Options
+
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -151,3 +183,245 @@ def _seconds(name: str, value: object, *, least: float) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value < float("inf"):
         raise InvalidOptionError(f"{name} is a number of seconds, got {value!r}")
     return float(value)
+
+
+DRAIN_S = 20.0
+"""Seconds that requests under way have after the signal to stop. Kubernetes kills after 30 s, Docker after 10."""
+_TICK_S = 0.01
+_SAME_S = 0.1
+_KILL_S = 5.0
+_SET_CHILD_SUBREAPER = 36
+"""Of Linux's `prctl`."""
+_PROXY = "SERVE_PROXY_ACTOR"
+_STORE_BYTES = 512 << 20
+_APPLICATION = "nnadapter"
+_OURS = re.compile(r"^nnadapter\.errors\.\w+: (.+)$", re.MULTILINE)
+
+
+def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[[str], None], **settings: Any) -> int:
+    """Serve a model until a signal stops it; return the number of the signal that cut it short, or 0.
+
+    The first signal closes the port and waits for the requests under way, at most `DRAIN_S` or `deadline_s`, whichever
+    is longer. A second one, and one that comes before the server answers, cuts it short. The processes of Ray are
+    killed at the end, so that this process has lost Ray and can only exit.
+
+    Args:
+        model: as `deployment` takes it.
+        host: address of this machine that is bound to.
+        port: 0 for one that is free.
+        on_ready: takes the address of the model when the server answers.
+        **settings: what else `deployment` takes.
+
+    Raises:
+        InvalidOptionError: the port cannot be had.
+        DeviceUnavailableError: a device is not here.
+        DriverError: no replica started.
+    """
+    _prepare()
+    require_ray("nnadapter serve", "ray.serve")
+    import ray  # noqa: F401  it has psutil
+    from psutil import Process
+
+    chosen = free_port(host, port)
+    application = deployment(model, **settings)
+    _check_devices(settings.get("devices"))
+    name = settings.get("name") or application._bound_deployment.name
+    process = Process()
+    initial_children = set(process.children(recursive=True))
+    _adopt_orphans()
+    with collected_signals() as next_signal:
+        folder = tempfile.mkdtemp(prefix="nna-")  # sockets lie in it, whose paths must be short
+        started, stop, drained = Future[str](), Event(), Future[None]()
+
+        def live() -> None:
+            """Start, drain and stay: the system kills the processes of Ray when the thread that started them ends.
+
+            Signals for a whole group of processes are blocked in all of them, so that only this process acts on them.
+            """
+            block_signals()
+            try:
+                _start(folder, settings.get("replicas", 1))
+                started.set_result(_running(application, name, host, chosen))
+            except BaseException as error:  # noqa: BLE001  the main thread raises it
+                _stop()
+                started.set_exception(error)
+                return
+            stop.wait()
+            _drain(max(DRAIN_S, settings.get("deadline_s") or 0.0))
+            drained.set_result(None)
+            Event().wait()
+
+        def until(future: Future[Any]) -> int:
+            """Wait for a result, or for a signal, whose number is returned."""
+            while not (number := next_signal()) and not future.done():
+                time.sleep(_TICK_S)
+            return number
+
+        try:
+            Thread(target=live, name="nnadapter server", daemon=True).start()
+            cut = until(started)
+            if not cut:
+                on_ready(started.result())
+                until(Future())
+                stop.set()
+                begun = time.monotonic()
+                while (cut := until(drained)) and time.monotonic() < begun + _SAME_S:
+                    pass  # one signal, for the process and for its group
+            return cut
+        finally:
+            _kill_children(process, initial_children)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _adopt_orphans() -> None:
+    """Have processes whose parent ends become children of this one, where the system can (Linux)."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _kill_children(process: Any, excluded_processes: Set[Any]) -> None:
+    """Kill the processes that this one has, directly or not, except `excluded_processes`."""
+    from psutil import NoSuchProcess, wait_procs
+
+    until = time.monotonic() + _KILL_S
+    while (children := set(process.children(recursive=True)) - excluded_processes) and time.monotonic() < until:
+        for child in children:
+            with suppress(NoSuchProcess):
+                child.kill()
+        wait_procs(list(children), _TICK_S)
+
+
+def _drain(seconds: float) -> None:
+    """Close the port and wait until requests under way are answered; warn of those without an answer in `seconds`."""
+    import ray
+
+    until = time.monotonic() + seconds
+    try:
+        proxies = _proxies()
+        ray.get([proxy.__ray_call__.remote(close_port) for proxy in proxies], timeout=seconds)
+        while connection_count := sum(
+            ray.get([http_proxy.__ray_call__.remote(count_connections) for http_proxy in proxies], timeout=seconds)
+        ):
+            if time.monotonic() > until:
+                cut = f"no answer within {seconds:g} s: {connection_count} connections were closed"
+                warnings.warn(DriverWarning(cut), stacklevel=2)
+                break
+            time.sleep(_TICK_S)
+    except Exception as error:  # noqa: BLE001  the server ends in any case
+        warnings.warn(DriverWarning(f"requests under way were not awaited: {describe(error)}"), stacklevel=2)
+
+
+def _proxies() -> list[Any]:
+    """Return the actors of Ray Serve that listen for requests."""
+    import ray
+
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return [ray.get_actor(**actor) for actor in actors if _PROXY in actor["name"]]
+
+
+def close_port(proxy: Any) -> None:
+    """Have the HTTP server of a proxy close its port and its idle connections; called in the proxy's process."""
+    for server in _http_servers():
+        server.should_exit = True
+
+
+def count_connections(proxy: Any) -> int:
+    """Count the open connections of a proxy's HTTP server; called in the proxy's process."""
+    return sum(len(server.server_state.connections) for server in _http_servers())
+
+
+def _http_servers() -> list[Any]:
+    """Find the servers of this process: Ray Serve has no name for the one that a proxy runs."""
+    global _servers
+    if not _servers:
+        from uvicorn import Server
+
+        _servers = [instance for instance in gc.get_objects() if isinstance(instance, Server)]
+    return _servers
+
+
+_servers: list[Any] = []
+
+
+def _prepare() -> None:
+    """Before Ray is imported: it looks at the environment then.
+
+    Replicas listen on all addresses and run what they are sent, so who asks them has to know a token; it lives as long
+    as the server, and in its memory alone.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # addresses of this machine alone
+    if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _check_devices(devices: Any) -> None:
+    """Refuse here, where it takes no time, what a replica would."""
+    for name, reason in missing_devices(read_devices(devices, is_compiled=devices is None)).items():
+        raise DeviceUnavailableError(f"device {name!r} is not on this machine: {reason}")
+
+
+def _start(folder: str, replicas: int) -> None:
+    start_if_needed(
+        address="local",  # no other, whoever started one
+        num_cpus=max(usable(), replicas) + 1,
+        object_store_memory=_STORE_BYTES,
+        _temp_dir=folder,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    for name in ("ray", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _running(application: Any, name: str, host: str, port: int) -> str:
+    """Run the application, and return the address of its model."""
+    import ray
+    from ray import serve
+
+    serve.start(http_options={"host": host, "port": port})
+    try:
+        serve.run(application, name=_APPLICATION, route_prefix="/")
+    except RuntimeError as error:
+        raise DriverError(f"the server did not start: {reason_in(_status_messages(serve.status()))}") from error
+    shown = f"[{host}]" if ":" in host else host
+    ray.get([proxy.__ray_call__.remote(count_connections) for proxy in _proxies()])  # it imports this module there
+    return f"http://{shown}:{port}/v2/models/{name}"
+
+
+def _status_messages(status: Any) -> str:
+    """What Ray Serve says of an application that did not start."""
+    applications = [status.applications[_APPLICATION]] if _APPLICATION in status.applications else []
+    deployments = [
+        deployment_status for application in applications for deployment_status in application.deployments.values()
+    ]
+    return "\n".join(component.message for component in (*applications, *deployments))
+
+
+def reason_in(trace: str) -> str:
+    """The last sentence of ours in a trace of Ray's, which has what a replica raised as text alone."""
+    lines = [line for line in trace.splitlines() if line.strip()] or ["Ray's logs say more"]
+    return (_OURS.findall(trace) or lines)[-1].strip()
+
+
+def _stop() -> None:
+    import ray
+    from ray import serve
+
+    if ray.is_initialized():
+        serve.shutdown()
+        ray.shutdown()
+
+
+def free_port(host: str, port: int) -> int:
+    """The port, if nobody has it; a free one for 0."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise InvalidOptionError(
+            f"{host}:{port} cannot be bound to: {error.strerror or error}; choose another port, or 0 for a free one"
+        ) from error

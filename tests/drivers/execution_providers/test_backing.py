@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import onnxruntime
 import pytest
 
-from nnadapter.drivers.execution_providers import libraries
+from nnadapter.drivers.execution_providers import backing
 from nnadapter.drivers.execution_providers.backing import (
     OPTIONS,
     Backing,
@@ -55,10 +55,10 @@ def found(path, **options):
 
 @pytest.fixture(autouse=True)
 def forget_libraries():
-    before = dict(libraries._registered)
+    before = dict(backing._registered)
     yield
-    libraries._registered.clear()
-    libraries._registered.update(before)
+    backing._registered.clear()
+    backing._registered.update(before)
 
 
 @pytest.mark.parametrize(

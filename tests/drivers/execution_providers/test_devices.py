@@ -9,10 +9,10 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import ort
-from nnadapter.drivers import DynamicShapes, provider_names
-from nnadapter.drivers.execution_providers import libraries
+from nnadapter.drivers import DynamicShapes, providers
+from nnadapter.drivers.execution_providers import backing
 from nnadapter.drivers.execution_providers.driver import EpDriver
-from nnadapter.drivers.provider_names import has_hardware
+from nnadapter.drivers.providers import has_hardware
 from nnadapter.drivers.registry import HardwareNeeds
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FallbackWarning
 from tests.models import CHAIN, parse
@@ -29,10 +29,10 @@ def test_every_provider_that_onnx_runtime_knows_is_a_row_but_its_cpu():
 
 
 def test_rows_say_what_is_here_and_how_to_get_the_rest():
-    here = {*onnxruntime.get_available_providers(), *libraries.installed()}
+    here = {*onnxruntime.get_available_providers(), *backing.installed()}
     for row in rows().values():
         assert row.available <= (row.sub_type in here)
-        assert row.sub_type in libraries.installed() or row.available == (
+        assert row.sub_type in backing.installed() or row.available == (
             row.sub_type in here and has_hardware(row.sub_type)
         )
         assert row.available or "get it by" in row.reason or "none of the hardware" in row.reason
@@ -88,7 +88,7 @@ def acme(tmp_path, monkeypatch):
         folder = tmp_path / "acme-1.0.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-        (folder / "entry_points.txt").write_text(f"[{libraries.GROUP}]\nAcmeExecutionProvider = acme_npu\n")
+        (folder / "entry_points.txt").write_text(f"[{backing.GROUP}]\nAcmeExecutionProvider = acme_npu\n")
         if says:
             (tmp_path / "acme_npu.py").write_text(f"def get_library_path():\n    {says}\n")
         monkeypatch.syspath_prepend(tmp_path)
@@ -99,10 +99,10 @@ def acme(tmp_path, monkeypatch):
 
 def test_no_library_is_registered_to_list_names(acme):
     acme("return '/there/is/no/such/library.so'")
-    before = dict(libraries._registered)
-    with watched(libraries.register, lambda given, _: given["provider"]) as registered:
+    before = dict(backing._registered)
+    with watched(backing.register, lambda given, _: given["provider"]) as registered:
         assert "ort:Acme" in {row.name for row in nna.devices()}
-    assert not registered and libraries._registered == before and "acme_npu" not in sys.modules
+    assert not registered and backing._registered == before and "acme_npu" not in sys.modules
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_a_package_whose_library_ends_the_process_is_listed_so(acme):
 
 def test_a_plug_in_that_works_without_known_hardware_is_available(monkeypatch):
     """As WebGPU does with a software adapter."""
-    if "QNNExecutionProvider" not in libraries.installed():
+    if "QNNExecutionProvider" not in backing.installed():
         pytest.skip("onnxruntime-qnn is not installed")
     nowhere = HardwareNeeds(("no system",))
-    monkeypatch.setattr(provider_names, "NEEDS", {**provider_names.NEEDS, "QNNExecutionProvider": nowhere})
+    monkeypatch.setattr(providers, "NEEDS", {**providers.NEEDS, "QNNExecutionProvider": nowhere})
     assert not has_hardware("QNNExecutionProvider") and rows()["ort:QNN"].available
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import onnx
 
-from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.backing import Backing, installed
 from nnadapter.drivers.execution_providers.driver import EpContext
-from nnadapter.drivers.execution_providers.libraries import installed
 from nnadapter.drivers.execution_providers.qnn import PROVIDER, QnnDevice, QnnDriver
 
 

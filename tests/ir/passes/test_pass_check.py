@@ -5,8 +5,7 @@ from nnadapter.errors import PassError
 from nnadapter.ir import DataType, Model, ModelBuilder, OperandType
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import all_of, check_numbers, dump_to, run_passes
-from nnadapter.ir.pattern import operand, operation
-from nnadapter.ir.rewrite import RewriteRule, rewrite
+from nnadapter.ir.rewrite import RewriteRule, operand, operation, rewrite
 from tests.ir.passes.program import Program, random
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from nnadapter.errors import DeadlineExceededError, ExecutionError, InvalidInputError
 from nnadapter.ray.serving import protocol
-from nnadapter.ray.serving.batching import Batcher, QueuedRequest
 from nnadapter.ray.serving.protocol import (
     HEADER_LENGTH,
     HttpError,
@@ -23,6 +22,7 @@ from nnadapter.ray.serving.protocol import (
     route_of,
     written,
 )
+from nnadapter.ray.serving.server import Batcher, QueuedRequest
 from tests.ray.test_rows import NO_AXIS, OPEN, SIZES, signature
 
 MANY = signature(

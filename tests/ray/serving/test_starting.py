@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnadapter.errors import DeviceUnavailableError
-from nnadapter.ray.serving import local_server
+from nnadapter.ray.serving import application
 from tests.optional import needs
 
 OTHERS = ("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
@@ -19,9 +19,9 @@ nnadapter.errors.InvalidOptionError: device 'null' has no option 'x'
 
 
 def test_of_a_trace_our_last_sentence_is_said():
-    assert local_server.reason_in(TRACE) == "device 'null' has no option 'x'"
-    assert local_server.reason_in("Traceback:\n  here\nMemoryError: all is full\n\n") == "MemoryError: all is full"
-    assert local_server.reason_in("") == "Ray's logs say more"
+    assert application.reason_in(TRACE) == "device 'null' has no option 'x'"
+    assert application.reason_in("Traceback:\n  here\nMemoryError: all is full\n\n") == "MemoryError: all is full"
+    assert application.reason_in("") == "Ray's logs say more"
 
 
 @needs("ray")
@@ -32,12 +32,12 @@ def test_ray_is_told_a_token_that_nobody_else_knows(monkeypatch, said, token):
         monkeypatch.delenv(name)
     for name, value in said.items():
         monkeypatch.setenv(name, value)
-    local_server._prepare()
-    assert ("RAY_AUTH_TOKEN" in local_server.os.environ) is token
+    application._prepare()
+    assert ("RAY_AUTH_TOKEN" in application.os.environ) is token
 
 
 def test_a_device_that_is_not_here_is_said_before_anything_starts():
     with pytest.raises(DeviceUnavailableError, match="device 'fake_npv' is not on this machine: .*fake_npu"):
-        local_server._check_devices("fake_npv")
-    local_server._check_devices(None)
-    local_server._check_devices(("fake_npu", "cpu"))
+        application._check_devices("fake_npv")
+    application._check_devices(None)
+    application._check_devices(("fake_npu", "cpu"))
