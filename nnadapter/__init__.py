@@ -11,8 +11,7 @@ from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
     from nnadapter import backend, errors, ort, paddle, ray, torch
-    from nnadapter.drivers.capability import DeviceInfo
-    from nnadapter.drivers.kernel import Kernel, KernelType
+    from nnadapter.drivers import DeviceInfo, Kernel, KernelType
     from nnadapter.eager.execution import Place, set_eager_fallback
     from nnadapter.eager.tensor import Tensor, tensor
     from nnadapter.engine.device_value import DeviceValue

@@ -25,7 +25,7 @@ from nnadapter.accuracy.tolerances import (
     precision_of,
     quantized_values,
 )
-from nnadapter.drivers.interface import SegmentModel
+from nnadapter.drivers import Reason, SegmentModel, Unsupported
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.drivers.tensor_copies import on_host
 from nnadapter.engine.bound_steps import BoundStep, Substitute
@@ -40,7 +40,6 @@ from nnadapter.planning.planner import ALL
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.resources import Cache, new_lock
-from partition.graph import Reason, Unsupported
 
 if TYPE_CHECKING:
     import onnx

@@ -39,8 +39,7 @@ from nnadapter.planning.setting import Constraints, SessionDevice, Setting
 from nnadapter.process.resources import close_all
 from nnadapter.rules.values import Ban, Rules
 from nnadapter.traces.trace import SILENT
-from partition.graph import Graph, GraphError, Node, Value
-from partition.plan import Step
+from partition import Graph, GraphError, Node, Step, Value
 
 if TYPE_CHECKING:
     import onnx

@@ -22,8 +22,7 @@ from nnadapter.converters.convert import Conversion, contradiction, convert_grap
 from nnadapter.converters.custom import KernelCalls
 from nnadapter.converters.registry import has_converter
 from nnadapter.errors import InvalidInputError
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array, Model
 from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.model import NO_RULES, Operators, Rules
@@ -32,8 +31,7 @@ from nnadapter.onnx.preparation.default_sizes import check_known_rank, default_s
 from nnadapter.onnx.preparation.prepare import Prepared, Specialized, specialize
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.resources import counts_of, new_lock
-from partition.graph import Value
-from partition.plan import Step
+from partition import Step, Value
 
 if TYPE_CHECKING:
     import onnx

@@ -12,12 +12,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.drivers.capability import Capability, ModelForm
-from nnadapter.drivers.interface import SegmentModel
+from nnadapter.drivers import Capability, ModelForm, SegmentModel, Unsupported
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import OperandType
+from nnadapter.ir import Attributes, OperandType, SymbolicNumber, verify
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.ir.schema import Attributes
 from nnadapter.ir.structure import (
     ShapeDerivedValues,
     SpecializableModel,
@@ -25,8 +23,7 @@ from nnadapter.ir.structure import (
     SpecializedModel,
     numbers,
 )
-from nnadapter.ir.symbolic_numbers import SymbolicNumber, slot_reader
-from nnadapter.ir.verification import verify
+from nnadapter.ir.symbolic_numbers import slot_reader
 from nnadapter.kernels.registry import Choice, KernelTable, Request
 from nnadapter.onnx.construction import OnnxIndex, extract, info_of, tensor_of
 from nnadapter.onnx.domains import plain_domain
@@ -34,7 +31,7 @@ from nnadapter.onnx.graphs import BROADCASTING_OPSET, operand_type, opsets_of
 from nnadapter.onnx.preparation.prepare import NodeHashes, Prepared, Specialized
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.signature import Shapes
-from partition.graph import Graph, Node, Unsupported, Value
+from partition.graph import Graph, Node, Value
 from partition.plan import Step
 
 if TYPE_CHECKING:

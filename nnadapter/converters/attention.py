@@ -10,9 +10,7 @@ import numpy as np
 
 from nnadapter.converters.movement import parts_with_elements
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import DataType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import ABSENT, AttributeValue, DataType
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

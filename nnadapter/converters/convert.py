@@ -25,9 +25,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.custom import KernelCalls, convert_call
 from nnadapter.converters.quantized_groups import Group, convert_quantized_group
 from nnadapter.converters.registry import ANOTHER_GRAPH, NO_CONVERTER, UNCONVERTED, Converter, converted, lookup
-from nnadapter.ir.model import Model, submodel
-from nnadapter.ir.operand import Array, OperandType
-from nnadapter.ir.operations import schema_of
+from nnadapter.ir import Array, Model, OperandType, schema_of, submodel
 from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.symbolic_numbers import size_hint
 from nnadapter.onnx.model import OnnxNode

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter
-from nnadapter.ir.operations import schema_of
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import AttributeValue, schema_of
 from nnadapter.ir.symbolic_numbers import symbolic_max
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")

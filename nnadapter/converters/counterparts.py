@@ -19,10 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nnadapter.converters.context import normalize_axis
 from nnadapter.converters.registry import ConversionContext, OnnxNode, converter, exporter
-from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import DataType
-from nnadapter.ir.operations import SCHEMAS
-from nnadapter.ir.schema import Attribute, AttributeKind, AttributeValue
+from nnadapter.ir import ABSENT, SCHEMAS, Attribute, AttributeKind, AttributeValue, DataType
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -9,8 +9,7 @@ import numpy as np
 
 from nnadapter.converters.context import constant_integers, normalize_axes, normalize_axis, required_integers
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir.operand import Array, DataType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import Array, AttributeValue, DataType
 from nnadapter.ir.symbolic_numbers import symbolic_max, symbolic_min
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import numpy as np
 
 from nnadapter.converters.context import constant_integers
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import DataType
+from nnadapter.ir import ABSENT, DataType
 from nnadapter.onnx.schemas import MICROSOFT
 
 if TYPE_CHECKING:

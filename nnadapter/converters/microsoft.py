@@ -17,8 +17,7 @@ from math import prod
 from nnadapter.converters.quantization import reshaped
 from nnadapter.converters.quantized_groups import Group, convert_quantized_group, find_groups
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, is_builtin, lookup
-from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import Array
+from nnadapter.ir import ABSENT, Array
 from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.onnx.body import Body, body_of, function_ops
 from nnadapter.onnx.schemas import MICROSOFT

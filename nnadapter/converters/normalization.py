@@ -10,8 +10,7 @@ import numpy as np
 
 from nnadapter.converters.context import normalize_axes, normalize_axis
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir.operand import DataType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import AttributeValue, DataType
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -9,8 +9,7 @@ from math import inf, isclose
 from nnadapter.converters.context import QuantizedNode
 from nnadapter.converters.quantization import add_storage_cast, as_quantized, bias_quantization, quantized_type
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, lookup
-from nnadapter.ir.operand import DataType, QuantizedType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import AttributeValue, DataType, QuantizedType
 from nnadapter.onnx.schemas import MICROSOFT
 
 

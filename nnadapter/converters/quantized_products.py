@@ -23,8 +23,7 @@ from nnadapter.converters.quantization import (
     reshaped,
 )
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter
-from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import Array, AttributeValue, DataType, Quantization, QuantizedType
 
 _ONE: Array = np.array(1, np.float32)
 

@@ -7,10 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import DataType
+from nnadapter.ir import ABSENT, AttributeValue, DataType
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, PARAMETERS
-from nnadapter.ir.schema import AttributeValue
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

@@ -11,8 +11,7 @@ import numpy as np
 
 from nnadapter.converters.context import constant_integers, normalize_axes, normalize_axis, required_integers
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir.operand import DataType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import AttributeValue, DataType
 
 if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter

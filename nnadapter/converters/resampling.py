@@ -12,9 +12,7 @@ import numpy as np
 from nnadapter.converters.context import constant_integers, normalize_axes, required_integers
 from nnadapter.converters.convolution import read_windows
 from nnadapter.converters.registry import ConversionContext, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import Array, DataType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import ABSENT, Array, AttributeValue, DataType
 from nnadapter.ir.symbolic_numbers import apply_function, quotient_of_sizes, scaled_size
 
 if TYPE_CHECKING:

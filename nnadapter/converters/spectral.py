@@ -16,8 +16,7 @@ from nnadapter import limits
 from nnadapter.converters.context import constant_integers, normalize_axis, required_integers
 from nnadapter.converters.movement import add_result
 from nnadapter.converters.registry import ConversionContext, Converter, OnnxNode, Reason, Refusal, converter, exporter
-from nnadapter.ir.operand import Array, DataType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import Array, AttributeValue, DataType
 from nnadapter.onnx.schemas import data_type_name
 
 if TYPE_CHECKING:

@@ -39,8 +39,7 @@ from nnadapter.drivers.onnxruntime.program import most_pools, not_counting, pool
 from nnadapter.drivers.registry import device_lock
 from nnadapter.drivers.selection import HOSTS, Selected, select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError, describe
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array, Model
 from nnadapter.process.processors import (
     Load,
     is_crowded,

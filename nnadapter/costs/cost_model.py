@@ -22,15 +22,14 @@ from nnadapter.costs.work import (
     UnitWork,
     roofline,
 )
+from nnadapter.drivers import NO_OPERATION, Capability, Context, OptionValues, Profile, Unsupported, Verdict, all_of
 from nnadapter.drivers.boundary import ask_admission, ask_profile
-from nnadapter.drivers.capability import Capability, OptionValues, Profile
 from nnadapter.drivers.failures import named_call
-from nnadapter.drivers.interface import NO_OPERATION, Context
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.ir.model import ABSENT
 from nnadapter.process.processors import usable
 from partition.by_cost.pricing import Prices
-from partition.graph import ITEMSIZE_OF_DTYPE, Graph, Unsupported, Verdict, all_of
+from partition.graph import ITEMSIZE_OF_DTYPE, Graph
 from partition.plan import Segment
 
 

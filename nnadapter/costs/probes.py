@@ -20,11 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.costs.work import Kind, OperationClass, Reading, channels_of, class_of, layout_changes, producers_of
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.operand import Array, DataType, OperandType
-from nnadapter.ir.operations import schema_of
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import ABSENT, Array, AttributeValue, DataType, Model, ModelBuilder, OperandType, schema_of
 from nnadapter.onnx.construction import build
 from partition.graph import Value
 

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import Profile
-from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operations import SCHEMAS
-from partition.graph import Graph, Value
-from partition.plan import Plan
+from nnadapter.ir import SCHEMAS, Model, Operation
+from partition import Graph, Plan, Value
 
 
 class OperationClass(StrEnum):

@@ -11,8 +11,7 @@ from functools import reduce
 
 import numpy as np
 
-from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import Array, Layout, OperandType
+from nnadapter.ir import Array, Layout, NamedOperation, OperandType
 
 Coordinates = Callable[[Array, np.float32, np.float32, np.float32], Array]
 """Indices of a result, sizes of input and result, the scale -> places in the input; all float32."""

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nnadapter.errors import NNAdapterError
-from nnadapter.ir.model import Model
-from nnadapter.ir.verification import verify
+from nnadapter.ir import Model, verify
 
 
 @contextmanager

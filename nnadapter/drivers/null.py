@@ -22,11 +22,8 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.errors import DeviceNotFoundError
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import ANY, Array
-from nnadapter.ir.operations import SCHEMAS
-from nnadapter.ir.symbolic_numbers import substitute_sizes
-from nnadapter.ir.verification import verify
+from nnadapter.ir import SCHEMAS, Array, Model, substitute_sizes, verify
+from nnadapter.ir.operand import ANY
 from partition.graph import SUPPORTED, Verdict
 
 _CAPABILITY = Capability(

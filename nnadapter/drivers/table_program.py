@@ -16,12 +16,9 @@ from nnadapter import errors
 from nnadapter.drivers.capability import OperationSupport
 from nnadapter.drivers.interface import Control, Execution, Program
 from nnadapter.drivers.table_lowering import Computes, Lowering
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import INTEGER, Array, DataType, Operand
-from nnadapter.ir.operations import schema_of
+from nnadapter.ir import ABSENT, Array, DataType, Model, NamedOperation, Operand, Operation, Role, schema_of
+from nnadapter.ir.operand import INTEGER
 from nnadapter.ir.operations.windows import FUSE_CODES
-from nnadapter.ir.schema import Role
 from nnadapter.ir.structure import SymbolicModel
 from partition.graph import Reason, Unsupported
 

@@ -28,11 +28,9 @@ from nnadapter.drivers.kernel import Kernel, registered_kernels
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, canonical
 from nnadapter.drivers.tensor_copies import OwnerBoundMemory
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import PACKED, Array, DataType, OperandType, freeze
+from nnadapter.ir import Array, AttributeValue, DataType, Model, ModelBuilder, OperandType
+from nnadapter.ir.operand import PACKED, freeze
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.ir.schema import AttributeValue
 from nnadapter.kernels.context import KernelContext
 from nnadapter.kernels.registry import Choice, Request, warn_of_infer
 from nnadapter.options import FALLBACKS, default_devices

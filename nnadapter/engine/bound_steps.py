@@ -34,8 +34,7 @@ from nnadapter.errors import ExecutionError, InputValueError, OutOfMemoryError
 from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array
 from nnadapter.planning.overlap import saving_steps
-from partition.graph import Graph
-from partition.plan import Plan, Step
+from partition import Graph, Plan, Step
 
 Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
 

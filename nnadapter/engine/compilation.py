@@ -27,10 +27,10 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from nnadapter.candidates.segments import Part
+from nnadapter.drivers import Admission, Program, Reason, SegmentModel, Unsupported
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.boundary import ask_admission, blamed_nodes, checked_program, clone_with_constants
 from nnadapter.drivers.failures import NamedCalls, named_call
-from nnadapter.drivers.interface import Admission, Program, SegmentModel
 from nnadapter.drivers.tensor_copies import TENSORS
 from nnadapter.engine.binder import Bindable, Binder
 from nnadapter.engine.bound_steps import BoundStep, OtherShapeError, Substitute
@@ -79,7 +79,6 @@ from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.resources import close_all
-from partition.graph import Reason, Unsupported
 from partition.plan import Plan, Step
 
 _TRIES = 4

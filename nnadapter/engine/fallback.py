@@ -14,8 +14,7 @@ from nnadapter.errors import FallbackWarning, NotDelegatedError
 from nnadapter.options import Fallback, fallback_at
 from nnadapter.process.resources import new_lock
 from nnadapter.traces.trace import SILENT, Trace
-from partition.graph import Reason, Unsupported
-from partition.plan import Plan, Step
+from partition import Plan, Reason, Step, Unsupported
 
 if TYPE_CHECKING:
     from nnadapter.planning.settling import Partitioning

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nnadapter.drivers import Capability, Compatibility, Context, Program, Threading, Trace, Unsupported
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.boundary import ask_compatibility, checked_program, clone_with_constants, has_of, open_context
-from nnadapter.drivers.capability import Capability, Threading
 from nnadapter.drivers.failures import NamedCalls, named_call
-from nnadapter.drivers.interface import Compatibility, Context, Program, is_streaming
+from nnadapter.drivers.interface import is_streaming
 from nnadapter.drivers.registry import device_info
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, Isolate, named_requests, select_one
 from nnadapter.engine.binder import Bindable, Binder
@@ -51,8 +51,7 @@ from nnadapter.planning.absent import Absents
 from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.process.resources import close_all
 from nnadapter.store.container import Container
-from nnadapter.traces.trace import Trace
-from partition.graph import Graph, Node, Unsupported
+from partition.graph import Graph, Node
 from partition.plan import Plan, Segment, Step, make_plan
 
 if TYPE_CHECKING:

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.drivers.capability import Threading
+from nnadapter.drivers import Program, Threading, Trace
 from nnadapter.drivers.failures import NamedCalls
-from nnadapter.drivers.interface import Program
 from nnadapter.engine.execution_pool import ExecutionPool
 from nnadapter.errors import DeviceLostError, describe
 from nnadapter.process.resources import new_lock
-from nnadapter.traces.trace import COMPILE, FALLBACK, Trace
+from nnadapter.traces.trace import COMPILE, FALLBACK
 from partition.plan import Step
 
 if TYPE_CHECKING:

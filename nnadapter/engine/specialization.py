@@ -17,9 +17,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
 from nnadapter.candidates.segments import Part, SpecializablePart, group_specializations
+from nnadapter.drivers import Admission, Context, Program, Unsupported
 from nnadapter.drivers.boundary import OutputCheck, ask_admission, ask_supported
 from nnadapter.drivers.failures import NamedCalls
-from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.engine.binder import Binder
 from nnadapter.engine.bound_steps import BoundStep
 from nnadapter.engine.execution_pool import SameProgram
@@ -29,7 +29,6 @@ from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describ
 from nnadapter.ir.structure import GuardedShapes, InputOutputTypes, SpecializedModel
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.resources import close_all, new_lock
-from partition.graph import Unsupported
 from partition.plan import Step
 
 

@@ -13,12 +13,9 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec
 import numpy as np
 
 from nnadapter.errors import InvalidModelError, close_names
+from nnadapter.ir import ABSENT, Array, AttributeValue, DataType, Model, Operand, Operation, OperationSchema, schema_of
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import decided
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Operand
-from nnadapter.ir.operations import schema_of
-from nnadapter.ir.schema import AttributeValue, OperationSchema
 from nnadapter.process.resources import memoize
 
 COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])

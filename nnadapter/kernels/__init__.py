@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.drivers.capability import Capability
-from nnadapter.drivers.interface import Context
+from nnadapter.drivers import Capability, Context
 from nnadapter.drivers.kernel import registered_kernels
 
 

@@ -47,8 +47,7 @@ from nnadapter.errors import (
     IncompatibleProgramError,
     describe,
 )
-from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import Array, Layout, Operand, OperandType
+from nnadapter.ir import Array, Layout, Model, Operand, OperandType, Operation
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.kernels.registry import Choice, KernelTable, Request, complete, kernel_table, turns
 from nnadapter.kernels.segments import (

@@ -27,15 +27,12 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
+from nnadapter.drivers import Context, Kernel, KernelType, Reason, Target, Unsupported
 from nnadapter.drivers.failures import named_call
-from nnadapter.drivers.interface import Context
 from nnadapter.drivers.kernel import (
     InferRule,
-    Kernel,
     KernelFunction,
     KernelOrigin,
-    KernelType,
-    Target,
     add_kernel,
     registered_kernels,
     remove_kernel,
@@ -45,7 +42,6 @@ from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
 from nnadapter.ir.operand import Layout, OperandType
 from nnadapter.ir.operations.custom import CustomCall
-from partition.graph import Reason, Unsupported
 
 _IMAGE_RANK = 4
 _INFER = "its infer"

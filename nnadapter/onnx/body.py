@@ -22,9 +22,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array, SymbolicNumber
 from nnadapter.ir.structure import SymbolicArray
-from nnadapter.ir.symbolic_numbers import SymbolicNumber
 from nnadapter.onnx.construction import array_info, info_of, initializer_of
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.propagation import infer

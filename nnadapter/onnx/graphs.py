@@ -33,15 +33,8 @@ from nnadapter import limits
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, DataType, OperandType, dtype_name
 from nnadapter.onnx.domains import plain_domain
-from partition.graph import (
-    DTYPE_OF_ELEMENT_TYPE,
-    ELEMENT_TYPE_OF_DTYPE,
-    ITEMSIZE_OF_DTYPE,
-    Graph,
-    GraphError,
-    Node,
-    Value,
-)
+from partition import Graph, GraphError, Node, Value
+from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""

@@ -22,8 +22,7 @@ import numpy as np
 from nnadapter.costs.cost_model import DeviceCosts, Source, cast_seconds, is_foreign, reorder_seconds, transfer_seconds
 from nnadapter.costs.work import Numbers
 from nnadapter.planning.overlap import Boundaries, BoundaryOperation, DeviceResidentValue, ValuePlace, saving_steps
-from partition.graph import Value
-from partition.plan import Plan, Step
+from partition import Plan, Step, Value
 
 _IMAGE_RANK = 4
 Price = Callable[[Numbers], Numbers]

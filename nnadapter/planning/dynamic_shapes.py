@@ -38,8 +38,8 @@ from nnadapter.candidates.conversion_tracing import DynamicConversion, shape_der
 from nnadapter.candidates.conversions import convert_dynamic, dynamic_ir_part
 from nnadapter.candidates.segments import DynamicParts, Part, SpecializablePart, calls_among, with_weights
 from nnadapter.converters.convert import Conversion
+from nnadapter.drivers import SUPPORTED, DynamicShapes, Reason, Unsupported, Verdict, all_of
 from nnadapter.drivers.boundary import ask_admission, ask_supported
-from nnadapter.drivers.capability import DynamicShapes
 from nnadapter.drivers.failures import named_call
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT, Model
@@ -55,7 +55,6 @@ from nnadapter.planning.judgment import Judgment, completed
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.rules.values import Limits
-from partition.graph import SUPPORTED, Reason, Unsupported, Verdict, all_of
 from partition.plan import Plan, Segment, Step, make_plan
 
 

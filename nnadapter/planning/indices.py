@@ -22,8 +22,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 from nnadapter.onnx.preparation.prepare import Specialized
-from partition.graph import Graph, Reason, Unsupported
-from partition.plan import Plan, Step
+from partition import Graph, Plan, Reason, Step, Unsupported
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,7 @@ from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.schemas import provider_text
 from nnadapter.planning.setting import Demands, SessionBans, SessionDevice, Setting
-from partition.graph import SUPPORTED, Graph, Reason, Unsupported, Verdict, all_of
-from partition.plan import Step
+from partition import SUPPORTED, Graph, Reason, Step, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
     from nnadapter.store.context import Ban

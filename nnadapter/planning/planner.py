@@ -54,8 +54,7 @@ from nnadapter.planning.setting import Demands, SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Drafts, Partitioning, settle
 from nnadapter.process.resources import Cache, new_lock, paused_collection
 from nnadapter.traces.trace import PLAN, SESSION
-from partition.graph import Unsupported
-from partition.plan import Step
+from partition import Step, Unsupported
 
 if TYPE_CHECKING:
     from threading import Lock

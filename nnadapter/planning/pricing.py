@@ -22,21 +22,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnadapter.converters.convert import Conversion
+from nnadapter.costs import CostTable, DeviceCosts, FusedGraph, Fusion, Source, cost_table, fuse_atoms
 from nnadapter.costs.calibration import spread
-from nnadapter.costs.cost_model import (
-    CostTable,
-    DeviceCosts,
-    FusedGraph,
-    Fusion,
-    Source,
-    cost_table,
-    fuse_atoms,
-    fusion_of,
-)
+from nnadapter.costs.cost_model import fusion_of
 from nnadapter.drivers.interface import NO_OPERATION
+from partition import Graph, Plan, Segment, Verdict
 from partition.by_cost.pricing import SegmentPrice, all_on, price, price_segments
-from partition.graph import Graph, Verdict
-from partition.plan import Plan, Segment
 
 if TYPE_CHECKING:
     from partition.by_cost.latency import Candidate, CheapestPlacement

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnadapter.candidates.segments import DynamicParts, Part, ShapedModel, part_of
+from nnadapter.drivers import Admission, DynamicShapes, ModelForm, Reason, Unsupported
 from nnadapter.drivers.boundary import ask_admission
-from nnadapter.drivers.capability import DynamicShapes, ModelForm
 from nnadapter.drivers.failures import named_call
-from nnadapter.drivers.interface import Admission
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model
 from nnadapter.planning.indices import refusals_of_indices
 from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as, unplaceable_message
 from nnadapter.planning.setting import Kept, SessionDevice, Setting
 from nnadapter.process.resources import paused_collection
-from nnadapter.rules.application import RuleEffect, SegmentCandidate, SegmentsDroppedByLimits, segments_to_drop
-from nnadapter.rules.values import Limits
+from nnadapter.rules import Limits, RuleEffect, SegmentCandidate, SegmentsDroppedByLimits, segments_to_drop
 from nnadapter.traces.trace import PLAN
-from partition.graph import Graph, Reason, Unsupported
+from partition.graph import Graph
 from partition.plan import Plan, Segment, Step, cut, halve, make_plan, place_by_priority
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from math import isfinite
 from operator import eq
 from typing import TYPE_CHECKING
 
+from nnadapter.costs import Source, weight_bytes
 from nnadapter.costs.calibration import driver_version
-from nnadapter.costs.cost_model import Source
-from nnadapter.costs.work import weight_bytes
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
@@ -51,10 +50,9 @@ from nnadapter.report.facts import (
     transfer_facts,
 )
 from nnadapter.report.report import PartitionReport
+from partition import Graph, Plan, Step, Unsupported, cut
 from partition.by_cost.latency import BoundKind, CheapestPlacement
 from partition.by_cost.pricing import Origin, Prices, all_on, price_segments
-from partition.graph import Graph, Unsupported
-from partition.plan import Plan, Step, cut
 
 if TYPE_CHECKING:
     from nnadapter.engine.compiled import TimedPlacement

@@ -29,10 +29,9 @@ from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.planning.judgment import Judgment, refusals
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning, fusions_of
+from partition import SUPPORTED, Graph, Reason, Unsupported, Value, Verdict, cut, place_by_priority
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, aligned, price
-from partition.graph import SUPPORTED, Graph, Reason, Unsupported, Value, Verdict
-from partition.plan import cut, place_by_priority
 
 
 class MissingSide(StrEnum):

@@ -21,8 +21,7 @@ from functools import cached_property
 
 from nnadapter.errors import RulesError, close_names
 from nnadapter.rules.values import Ban, Limits, Pin, Rule, Rules
-from partition.graph import Graph, Reason, Unsupported, Verdict
-from partition.plan import Segment
+from partition import Graph, Reason, Segment, Unsupported, Verdict
 
 _PATTERN = re.compile(r"[*?\[]")
 

@@ -45,8 +45,7 @@ from nnadapter.optional_parts import optional_part
 from nnadapter.options import Options, options_from
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.report.report import PartitionReport
-from nnadapter.rules.reading import read_rules
-from nnadapter.rules.values import Pin, Rules
+from nnadapter.rules import Pin, Rules, read_rules
 from nnadapter.session.session import InferenceSession
 
 if TYPE_CHECKING:

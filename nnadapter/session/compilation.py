@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from nnadapter import errors
+from nnadapter.drivers import Admission, DeviceTensor, Program, Supported, Threading, Unsupported, Verdict
 from nnadapter.drivers.boundary import (
     ask_admission,
     ask_supported,
@@ -26,17 +27,12 @@ from nnadapter.drivers.boundary import (
     create_execution,
     read_only,
 )
-from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.failures import named_call
-from nnadapter.drivers.interface import Admission, DeviceTensor, Program
 from nnadapter.drivers.interface import Execution as DriverExecution
 from nnadapter.drivers.registry import device_lock
-from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import Array, Operand
-from nnadapter.ir.verification import verify
+from nnadapter.ir import Array, Model, Operand, Operation, verify
 from nnadapter.session.device import Context, Handle
-from partition.graph import Supported, Unsupported, Verdict
 
 _ENVELOPE = Envelope(magic=b"NNAPROG\0", version=2)
 

@@ -23,8 +23,7 @@ from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
 from nnadapter.errors import FAILURES, CompilationError, NNAdapterError, describe
 from nnadapter.files.atomic_files import replace_file
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array, Model
 from nnadapter.ir.text import Canonical, Contents, NotCanonicalError
 from nnadapter.kernels.context import KernelContext
 from nnadapter.options import Options

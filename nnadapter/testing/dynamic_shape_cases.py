@@ -22,11 +22,9 @@ import numpy as np
 from nnadapter.drivers.capability import DynamicShapes
 from nnadapter.drivers.isolation.isolated_device import IsolatedContext, number_of
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, Operand, OperandType
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir import ABSENT, Array, AttributeValue, Model, Operand, OperandType, Operation, SymbolicNumber
 from nnadapter.ir.structure import SymbolicModel
-from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace, size_hint
+from nnadapter.ir.symbolic_numbers import SymbolicTrace, size_hint
 from nnadapter.ir.verification import inferred
 from nnadapter.planning.bounds import beyond_bounds
 from nnadapter.testing.ir_cases import of_many, of_one_operation, operation_types

@@ -10,10 +10,8 @@ from types import MappingProxyType
 
 from nnadapter.drivers.capability import ModelForm, OperationSupport
 from nnadapter.errors import DeviceLostError, InvalidModelError, NNAdapterError
-from nnadapter.ir.model import ABSENT, Model, submodel
-from nnadapter.ir.operand import DataType, Lifetime
-from nnadapter.ir.operations import BROUGHT, SCHEMAS
-from nnadapter.ir.verification import verify
+from nnadapter.ir import ABSENT, SCHEMAS, DataType, Lifetime, Model, submodel, verify
+from nnadapter.ir.operations import BROUGHT
 from nnadapter.testing.mutations import MUTATIONS
 from nnadapter.testing.random_models.maker import Maker, RandomCase
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED

@@ -24,10 +24,8 @@ import nnadapter.testing.ir_cases as ir_cases
 import nnadapter.testing.onnx_cases as onnx_cases
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import NNAdapterError
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array, Model, to_text
 from nnadapter.ir.protobuf.serialization import save
-from nnadapter.ir.text import to_text
 from nnadapter.process.packages import installed_version, own_version
 from nnadapter.report.sections import code, table
 from nnadapter.testing.onnx_cases import operator_tests

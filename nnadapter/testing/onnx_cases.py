@@ -17,8 +17,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from nnadapter.candidates.conversions import converted, prepare
 from nnadapter.candidates.segments import OnnxParts
-from nnadapter.drivers.capability import ModelForm
-from nnadapter.drivers.interface import SegmentModel
+from nnadapter.drivers import ModelForm, SegmentModel, Unsupported
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.construction import OnnxIndex
@@ -27,7 +26,6 @@ from nnadapter.process.resources import memoize
 from nnadapter.session.session import InferenceSession
 from nnadapter.testing.ir_cases import refused
 from nnadapter.testing.subjects import Bench, Case, Outcome, Precision, SkippedOutcome, Subject, by_band
-from partition.graph import Unsupported
 
 OPSET, _IR_VERSION = 17, 8
 _DYNAMIC_DIMENSION = "size"

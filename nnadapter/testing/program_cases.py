@@ -9,13 +9,10 @@ from random import Random
 
 import numpy as np
 
-from nnadapter.drivers.capability import ModelForm, Threading
-from nnadapter.drivers.interface import Compatibility, Execution, SegmentModel
+from nnadapter.drivers import Compatibility, Execution, ModelForm, SegmentModel, Threading
 from nnadapter.drivers.isolation.channels import StreamResults
 from nnadapter.errors import DeviceLostError, IncompatibleProgramError, NNAdapterError
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import DataType, Model, ModelBuilder, OperandType
 from nnadapter.testing.ir_cases import of_many
 from nnadapter.testing.onnx_cases import of_many_nodes, of_one_node, one_input
 from nnadapter.testing.random_models.maker import RandomCase

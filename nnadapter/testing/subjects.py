@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from nnadapter.accuracy.tolerances import distances, tolerance_of
-from nnadapter.drivers.capability import Capability
-from nnadapter.drivers.interface import Admission, Context, Execution, Program, SegmentModel
+from nnadapter.drivers import Admission, Capability, Context, Execution, Program, SegmentModel, Supported, Unsupported
 from nnadapter.drivers.isolation.isolated_device import TIME_LIMIT_S, IsolatedDevice
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Operand, freeze
 from nnadapter.session.device import taking_ir
 from nnadapter.testing.random_models.maker import RandomCase, check, outputs_of
-from partition.graph import Supported, Unsupported
 
 
 class OutcomeKind(StrEnum):

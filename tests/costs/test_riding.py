@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.costs.cost_model import DeviceCosts, Source
+from nnadapter.costs import DeviceCosts, Source
 from nnadapter.costs.probes import work_of
 from nnadapter.costs.work import CLASSES, Kind, Line, OperationClass, Reading, UnitWork, layout_changes, producers_of
 from tests.costs.test_roofline import PROFILE

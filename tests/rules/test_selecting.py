@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.rules import Rules, apply_rules
+from nnadapter import Rules
+from nnadapter.rules import apply_rules
 from partition import SUPPORTED, Graph, Node
 from tests.partition.small_graphs import edges, graph_of
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers import SUPPORTED, Option, OptionValues, Reason, Unsupported, Verdict
 from nnadapter.drivers.onnxruntime.failures import brief
 from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, without_files
 from nnadapter.drivers.onnxruntime.values import FLOAT, HALF, model_of_one
@@ -37,7 +37,6 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import QUIET
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import memoize, new_lock
-from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 if TYPE_CHECKING:
     import onnx

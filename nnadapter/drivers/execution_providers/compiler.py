@@ -9,9 +9,9 @@ from hashlib import sha256
 
 import onnx
 
+from nnadapter.drivers import Admission, Program, Reason, Trace, Unsupported, Verdict
 from nnadapter.drivers.execution_providers.backing import Assignment, Backing, computes_half, marked, read_assignment
 from nnadapter.drivers.execution_providers.program import EpProgram
-from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from nnadapter.drivers.onnxruntime.failures import brief, wrong_optimizers
 from nnadapter.drivers.onnxruntime.sessions import Loadable, SessionProfile, loadable_of, profile_of
@@ -24,8 +24,7 @@ from nnadapter.onnx.references import is_reference
 from nnadapter.onnx.schemas import value_of_attribute
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import new_lock
-from nnadapter.traces.trace import Trace
-from partition.graph import DTYPE_OF_ELEMENT_TYPE, Reason, Unsupported, Verdict
+from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _CRASHES = frozenset({"QNNExecutionProvider"})
 """Providers that crash on some nodes. Seen with version 2.7.0 of QNN's."""

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from nnadapter.drivers import SUPPORTED, Admission, Program, Reason, Trace, Unsupported, Verdict
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
@@ -24,15 +25,10 @@ from nnadapter.drivers.fake_npu.program import (
     weight_bytes,
 )
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType
+from nnadapter.ir import DataType, Model, verify
 from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dump_to
-from nnadapter.ir.verification import verify
 from nnadapter.process.resources import new_lock
-from nnadapter.traces.trace import Trace
-from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 _HALF = {**TOLERANCES, DataType.FLOAT32: TOLERANCES[DataType.FLOAT16]}
 """With half precision, folded constants are rounded to it."""

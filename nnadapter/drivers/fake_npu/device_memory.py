@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.capability import MemoryStatistics
-from nnadapter.drivers.interface import DeviceTensor, Memory
+from nnadapter.drivers import DeviceTensor, Memory, MemoryStatistics
 from nnadapter.errors import DriverError, InvalidInputError, OutOfMemoryError
 from nnadapter.ir.operand import Array
 from nnadapter.process.resources import new_lock

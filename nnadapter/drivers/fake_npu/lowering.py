@@ -18,8 +18,7 @@ from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.operations import OPERATIONS, judge
 from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.drivers.interface import NO_OPERATION
-from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array, Model, Operation
 from nnadapter.ir.passes import Evaluator, Observer, Pass, fold_constants, run_passes
 from nnadapter.process.resources import memoize
 

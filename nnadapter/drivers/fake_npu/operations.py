@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from nnadapter.drivers.capability import OperationSupport
+from nnadapter.drivers import SUPPORTED, OperationSupport, Reason, Unsupported, Verdict
 from nnadapter.drivers.fake_npu.limits import (
     ALL_FLOATS,
     ALL_NUMBERS,
@@ -27,10 +27,8 @@ from nnadapter.drivers.fake_npu.limits import (
 from nnadapter.drivers.fake_npu.lowerings import composite, images, quantized
 from nnadapter.drivers.fake_npu.lowerings import direct as d
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower, direct, unary
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import DataType, Operand
+from nnadapter.ir import ABSENT, DataType, Model, Operand, Operation
 from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
-from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 _SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
 """Held between QUANTIZE and DEQUANTIZE alone, and moved there; computation is done with reals."""

@@ -19,12 +19,10 @@ from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.program import SymbolicGraph, weight_bytes
+from nnadapter.ir import Array, Model, verify
 from nnadapter.ir.derived import ArrayTrace, TracedArray
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
-from nnadapter.ir.verification import verify
 from nnadapter.process.resources import Cache, new_lock
 
 _CONSTANTS = 64

@@ -9,15 +9,31 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from nnadapter.drivers.capability import (
+from nnadapter.drivers import (
+    Admission,
     Capability,
+    Compatibility,
+    Context,
+    Control,
+    Device,
     DeviceInfo,
-    DeviceRole,
+    DeviceTensor,
+    Driver,
+    Event,
+    Execution,
+    Kernel,
+    Memory,
     MemoryStatistics,
     Option,
     OptionValues,
     Profile,
+    Program,
+    SegmentModel,
+    Stream,
+    Trace,
+    Verdict,
 )
+from nnadapter.drivers.capability import DeviceRole
 from nnadapter.drivers.faulty.faults import (
     CallPoint,
     Faults,
@@ -39,28 +55,10 @@ from nnadapter.drivers.faulty.faults import (
     written_to_on_device,
 )
 from nnadapter.drivers.faulty.script import CHECKING, VARIABLE, WRITING, Kind, Phase, Script, read_script, script_in
-from nnadapter.drivers.interface import (
-    UNLIMITED,
-    Admission,
-    Compatibility,
-    Context,
-    Control,
-    Device,
-    DeviceTensor,
-    Driver,
-    Event,
-    Execution,
-    Memory,
-    Program,
-    SegmentModel,
-    Stream,
-)
-from nnadapter.drivers.kernel import Kernel
+from nnadapter.drivers.interface import UNLIMITED
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FaultScriptError
 from nnadapter.ir.operand import Array
-from nnadapter.traces.trace import Trace
-from partition.graph import Verdict
 
 
 class FaultyExecution(Execution):

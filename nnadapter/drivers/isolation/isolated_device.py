@@ -35,8 +35,7 @@ from nnadapter.errors import (
     IncompatibleProgramError,
     NNAdapterError,
 )
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array, Model
 from nnadapter.process.resources import register_after_fork
 from partition.graph import DTYPE_OF_ELEMENT_TYPE, Verdict
 

@@ -41,11 +41,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from nnadapter.drivers import Capability, Compatibility, Context, Control, DeviceInfo, Program, Unsupported
 from nnadapter.drivers.arenas import ALIGNMENT
 from nnadapter.drivers.boundary import ask_compatibility, checked_bytes, create_execution, read_only
-from nnadapter.drivers.capability import Capability, DeviceInfo
 from nnadapter.drivers.failures import NamedCalls
-from nnadapter.drivers.interface import Compatibility, Context, Control, Program
 from nnadapter.drivers.isolation.channels import (
     HEADER_BYTES,
     LANE_BLOCK,
@@ -67,7 +66,6 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.structure import numbers
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
-from partition.graph import Unsupported
 
 SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
 """An execution, the sizes that are left open, in the order in which the trace has them, and what to compute with."""

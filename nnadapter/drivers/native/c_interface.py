@@ -17,8 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nnadapter.drivers.capability import DeviceType, DynamicShapes, Threading
-from nnadapter.drivers.interface import Compatibility
+from nnadapter.drivers import Compatibility, DeviceType, DynamicShapes, Reason, Threading
 from nnadapter.errors import (
     CancelledError,
     DeviceLostError,
@@ -30,7 +29,6 @@ from nnadapter.errors import (
     TransientError,
 )
 from nnadapter.ir.operand import DataType, Layout, Lifetime
-from partition.graph import Reason
 
 VERSION = (1, 0)
 """NNADAPTER_VERSION_MAJOR and NNADAPTER_VERSION_MINOR."""

@@ -72,10 +72,8 @@ from nnadapter.errors import (
     IncompatibleProgramError,
     InvalidOptionError,
 )
-from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import DataType
+from nnadapter.ir import DataType, Model, Operation, verify
 from nnadapter.ir.structure import SpecializedModel
-from nnadapter.ir.verification import verify
 from nnadapter.process.resources import ObjectPool, close_all, new_lock
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 

@@ -13,18 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers import Compatibility, Control, DeviceTensor, Event, Execution, Memory, Program, Stream
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
-from nnadapter.drivers.interface import (
-    UNLIMITED,
-    Compatibility,
-    Control,
-    DeviceTensor,
-    Event,
-    Execution,
-    Memory,
-    Program,
-    Stream,
-)
+from nnadapter.drivers.interface import UNLIMITED
 from nnadapter.drivers.xla.compilation import Compiled, Donating, carried, carrier, compiled_again
 from nnadapter.drivers.xla.engine import module, own_settings, translated
 from nnadapter.errors import (

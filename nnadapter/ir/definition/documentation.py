@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir import Array, DataType, Example, OperationDoc, OperationSchema
 from nnadapter.ir.definition import (
     attention,
     convolution,
@@ -37,9 +38,7 @@ from nnadapter.ir.definition import (
     reduction,
     resampling,
 )
-from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.operations import FAMILIES
-from nnadapter.ir.schema import Example, OperationDoc, OperationSchema
 
 _CUSTOM = """\
 # CUSTOM: One node of any ONNX op, computed by a custom kernel that a person registered.

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, OperandType, Quantization, QuantizedType
+from nnadapter.ir import ABSENT, Array, DataType, Model, OperandType, Operation, Quantization, QuantizedType
 from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 

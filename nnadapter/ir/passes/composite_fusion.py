@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import pi, sqrt
 
+from nnadapter.ir import ABSENT, Array, AttributeValue, Operand
 from nnadapter.ir.builder import ModelEditor
-from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import Array, Operand
 from nnadapter.ir.rewrite import (
     Match,
     OperationPattern,
@@ -21,7 +20,6 @@ from nnadapter.ir.rewrite import (
     operand,
     operation,
 )
-from nnadapter.ir.schema import AttributeValue
 
 
 @editing

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.ir import ABSENT, Array, Attributes, Layout, Model, OperandType, Operation
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import derived
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, Layout, OperandType
 from nnadapter.ir.operations import elementwise, quantization, reduction
 from nnadapter.ir.operations.windows import IMAGES
-from nnadapter.ir.schema import Attributes
 
 Axes = tuple[int, ...]
 

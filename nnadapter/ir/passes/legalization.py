@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.ir import ABSENT, Array, DataType, Model, Operation, Quantization, QuantizedType
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.deferred_arrays import transposed
 from nnadapter.ir.derived import derived
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS, TABULATED
 from nnadapter.ir.rewrite import Match, RewriteRule, apply_rules, constant, editing, operand, operation
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir import ABSENT, Array, DataType, Layout, OperandType, Operation
 from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import derived
-from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operand import Array, DataType, Layout, OperandType
 from nnadapter.ir.operations import windows
 from nnadapter.ir.rewrite import (
     Match,

@@ -8,11 +8,9 @@ from math import prod
 from typing import Any, Protocol
 
 from nnadapter.errors import InvalidOptionError
+from nnadapter.ir import ABSENT, AttributeValue, Layout, Model, Operation
 from nnadapter.ir.builder import ModelEditor
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Layout
 from nnadapter.ir.passes.layout import ELEMENTWISE, REDUCING, Axes
-from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.symbolic_numbers import identity_key
 
 Groups = list[list[int]]

@@ -13,9 +13,8 @@ from typing import TypeVar
 import numpy as np
 
 from nnadapter.errors import InvalidModelError, InvalidOptionError, PassError, close_names
+from nnadapter.ir import Array, DataType, Model, OperandType, verify
 from nnadapter.ir.builder import ModelEditor
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array, DataType, OperandType
 from nnadapter.ir.passes.composite_fusion import (
     fuse_attention,
     fuse_gelu,
@@ -37,7 +36,6 @@ from nnadapter.ir.passes.simplification import (
 )
 from nnadapter.ir.rewrite import edit_of
 from nnadapter.ir.text import to_named_text
-from nnadapter.ir.verification import verify
 
 _Input = TypeVar("_Input")
 _Output = TypeVar("_Output")

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.ir.builder import ModelBuilder, ModelEditor
+from nnadapter.ir import ABSENT, Array, Attributes, Layout, Model, ModelBuilder, Operation
+from nnadapter.ir.builder import ModelEditor
 from nnadapter.ir.derived import applied, decided, derived, group_key
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, Layout, digest_of
+from nnadapter.ir.operand import digest_of
 from nnadapter.ir.rewrite import COMMUTATIVE, editing
-from nnadapter.ir.schema import Attributes
 from nnadapter.ir.symbolic_numbers import guard_value, identity_key
 
 Evaluator = Callable[[Model, Sequence[Array]], Sequence[Array] | None]

@@ -16,11 +16,9 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir import ABSENT, Attribute, AttributeKind, AttributeValue, DataType, OperandType, OperationSchema, Role
 from nnadapter.ir.operations.linear_algebra import PACKED_BITS
 from nnadapter.ir.operations.windows import FUSE_CODES
-from nnadapter.ir.schema import Attribute, AttributeKind, AttributeValue, OperationSchema, Role
 from nnadapter.testing.random_models.maker import Maker, indices
 
 Types = Sequence[OperandType | None]

@@ -7,7 +7,8 @@ from hashlib import sha256
 import numpy as np
 
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
-from nnadapter.ir.protobuf.serialization import new, to_bytes
+from nnadapter.ir.protobuf import to_bytes
+from nnadapter.ir.protobuf.serialization import new
 
 FLOAT = DataType.FLOAT32
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.ir import ABSENT, Array, Layout, Operation
 from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.derived import applied, derived
-from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operand import Array, Layout
 from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
 
 

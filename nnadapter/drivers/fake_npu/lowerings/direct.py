@@ -10,8 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Activation
-from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operations import schema_of
+from nnadapter.ir import ABSENT, Operation, schema_of
 from nnadapter.ir.operations.recurrent import PARAMETERS, function_names
 from nnadapter.ir.operations.row import floats
 

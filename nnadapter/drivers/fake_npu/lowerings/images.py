@@ -18,9 +18,8 @@ from nnadapter.drivers.fake_npu.kernels.convolution import (
 )
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.direct import Lower, activation_of
+from nnadapter.ir import ABSENT, Array, Layout, Operation
 from nnadapter.ir.derived import derived
-from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operand import Array, Layout
 
 _TO_CHANNELS_LAST = (0, 2, 3, 1)
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)

@@ -31,10 +31,8 @@ from nnadapter.drivers.fake_npu.lowerings.images import (
     set_image,
     window_parameters,
 )
-from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir import ABSENT, Array, DataType, ModelBuilder, OperandType, Operation, Quantization
 from nnadapter.ir.derived import applied, decided, derived
-from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operand import Array, DataType, OperandType, Quantization
 from nnadapter.ir.operand_checks import integer_range
 
 _EXACT_IN_FLOAT32 = 1 << 24

@@ -26,8 +26,7 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     moves,
 )
 from nnadapter.drivers.xla.lowerings.windows import with_bias
-from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import Array
+from nnadapter.ir import Array, NamedOperation
 
 
 def _taken(x: Any, places: Array, axis: int) -> Any:

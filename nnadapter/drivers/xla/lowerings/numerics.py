@@ -19,9 +19,8 @@ import numpy as np
 
 from nnadapter.drivers.table_lowering import Computes, Lowers, lowers
 from nnadapter.drivers.xla.compilation import Pack, Packing
+from nnadapter.ir import Array, DataType, Layout, NamedOperation, Operand, OperandType
 from nnadapter.ir.definition.models import functions_over
-from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
 from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.quantization import PRODUCTS
 

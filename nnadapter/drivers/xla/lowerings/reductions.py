@@ -21,9 +21,8 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     direct,
     shared,
 )
+from nnadapter.ir import DataType, Layout, NamedOperation
 from nnadapter.ir.definition.normalization import per_channel
-from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import DataType, Layout
 from nnadapter.ir.operand_checks import integer_range
 from nnadapter.ir.operations.windows import IMAGES
 

@@ -25,9 +25,8 @@ from nnadapter.drivers.xla.lowerings.numerics import (
     widened,
 )
 from nnadapter.drivers.xla.lowerings.reductions import smallest
+from nnadapter.ir import Array, Layout, NamedOperation
 from nnadapter.ir.definition.normalization import per_channel
-from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import Array, Layout
 
 _AXES = {2: "HW", 3: "DHW"}
 _MOST_TAPS = 49
