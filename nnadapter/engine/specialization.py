@@ -2,7 +2,7 @@
 
 Plans of one class of shapes whose devices compile for fixed sizes: at each sizes, segments are filled and compiled.
 
-Judging, converting and cutting are done once for the class (`planning.opening`). What is left for new sizes is to
+Judging, converting and cutting are done once for the class (`planning.dynamic_shapes`). What is left for new sizes is to
 replay the trace, to fill in numbers, to make tables constants, and what the driver does: it is asked about the segment,
 and compiles it. A program is shared by all sizes at which its segment is the same: of a language model whose cache
 grows, only what reads the cache is compiled again. Segments without constants that are the same but for names, as those

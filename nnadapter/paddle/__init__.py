@@ -3,7 +3,7 @@
     from nnadapter import paddle as paddle_infer   # was: import paddle.inference as paddle_infer
 
 Inside this room `paddle` is never Paddle, which is imported by the process alone that converts models
-(`nnadapter/paddle_models`). Names are imported on first use.
+(`nnadapter.paddle.worker`). Names are imported on first use.
 """
 
 from __future__ import annotations
