@@ -35,50 +35,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Ban": "nnadapter.rules",
-    "BenchReport": "nnadapter.session.bench",
-    "CompareReport": "nnadapter.session.comparison",
-    "Compilation": "nnadapter.session.compilation",
-    "Context": "nnadapter.session.device",
-    "Device": "nnadapter.session.device",
-    "DeviceInfo": "nnadapter.drivers.capability",
-    "DeviceValue": "nnadapter.engine.device_value",
-    "Execution": "nnadapter.session.compilation",
-    "InferenceSession": "nnadapter.session.session",
-    "Kernel": "nnadapter.drivers.kernel",
-    "KernelType": "nnadapter.drivers.kernel",
-    "Limits": "nnadapter.rules",
-    "ModelBuilder": "nnadapter.ir.builder",
-    "Options": "nnadapter.options",
-    "PartitionReport": "nnadapter.report.report",
-    "Pin": "nnadapter.rules",
-    "Place": "nnadapter.eager.execution",
-    "Rules": "nnadapter.rules",
-    "Tensor": "nnadapter.eager.tensor",
-    "WhatIf": "nnadapter.report.what_if_facts",
-    "backend": "",
-    "bench": "nnadapter.session.bench",
-    "compare": "nnadapter.session.comparison",
-    "compile": "nnadapter.session.ahead_of_time",
-    "devices": "nnadapter.session.device",
-    "errors": "",
-    "get_device": "nnadapter.session.device",
-    "get_include": "nnadapter.include",
-    "kernel": "nnadapter.kernels.registry",
-    "ort": "",
-    "paddle": "",
-    "partition_report": "nnadapter.session.ahead_of_time",
-    "ray": "",
-    "register_kernel": "nnadapter.kernels.registry",
-    "set_device": "nnadapter.session.device",
-    "set_eager_fallback": "nnadapter.eager.execution",
-    "tensor": "nnadapter.eager.tensor",
-    "torch": "",
-    "unregister_kernel": "nnadapter.kernels.registry",
-    "what_if": "nnadapter.report.what_if",
-}
-"""Where each public name lives; empty for modules."""
 
 __all__ = [
     "Ban",
@@ -125,7 +81,31 @@ __all__ = [
 ]
 
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        "": "backend errors ort paddle ray torch",
+        ".drivers.capability": "DeviceInfo",
+        ".drivers.kernel": "Kernel KernelType",
+        ".eager.execution": "Place set_eager_fallback",
+        ".eager.tensor": "Tensor tensor",
+        ".engine.device_value": "DeviceValue",
+        ".include": "get_include",
+        ".ir.builder": "ModelBuilder",
+        ".kernels.registry": "kernel register_kernel unregister_kernel",
+        ".options": "Options",
+        ".report.report": "PartitionReport",
+        ".report.what_if": "what_if",
+        ".report.what_if_facts": "WhatIf",
+        ".rules": "Ban Limits Pin Rules",
+        ".session.ahead_of_time": "compile partition_report",
+        ".session.bench": "BenchReport bench",
+        ".session.comparison": "CompareReport compare",
+        ".session.compilation": "Compilation Execution",
+        ".session.device": "Context Device devices get_device set_device",
+        ".session.session": "InferenceSession",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -12,4 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "partition_report"]
 
-__getattr__ = lazily(__name__, {"main": "nnadapter.cli.command", "partition_report": "nnadapter.cli.report:report"})
+__getattr__ = lazily(
+    __name__,
+    {
+        ".command": "main",
+        ".report": "partition_report:report",
+    },
+)

@@ -46,50 +46,6 @@ if TYPE_CHECKING:
     from nnadapter.traces.trace import Trace
     from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
-_HOMES = {
-    "Admission": "nnadapter.drivers.interface",
-    "Capability": "nnadapter.drivers.capability",
-    "Compatibility": "nnadapter.drivers.interface",
-    "Context": "nnadapter.drivers.interface",
-    "Control": "nnadapter.drivers.interface",
-    "Device": "nnadapter.drivers.interface",
-    "DeviceInfo": "nnadapter.drivers.capability",
-    "DeviceTensor": "nnadapter.drivers.interface",
-    "DeviceType": "nnadapter.drivers.capability",
-    "Driver": "nnadapter.drivers.interface",
-    "Event": "nnadapter.drivers.interface",
-    "Execution": "nnadapter.drivers.interface",
-    "INTERFACE_VERSION": "nnadapter.drivers.interface",
-    "Kernel": "nnadapter.drivers.kernel",
-    "KernelType": "nnadapter.drivers.kernel",
-    "Memory": "nnadapter.drivers.interface",
-    "MemoryStatistics": "nnadapter.drivers.capability",
-    "ModelForm": "nnadapter.drivers.capability",
-    "NO_OPERATION": "nnadapter.drivers.interface",
-    "DynamicShapes": "nnadapter.drivers.capability",
-    "OperationRows": "nnadapter.drivers.capability",
-    "OperationSupport": "nnadapter.drivers.capability",
-    "Option": "nnadapter.drivers.capability",
-    "OptionValues": "nnadapter.drivers.capability",
-    "Profile": "nnadapter.drivers.capability",
-    "Program": "nnadapter.drivers.interface",
-    "Reason": "partition.graph",
-    "SUPPORTED": "partition.graph",
-    "SegmentModel": "nnadapter.drivers.interface",
-    "DimensionBounds": "nnadapter.drivers.capability",
-    "Stream": "nnadapter.drivers.interface",
-    "Supported": "partition.graph",
-    "TableDriver": "nnadapter.drivers.table_driver",
-    "Target": "nnadapter.drivers.kernel",
-    "Threading": "nnadapter.drivers.capability",
-    "Trace": "nnadapter.traces.trace",
-    "Unsupported": "partition.graph",
-    "Verdict": "partition.graph",
-    "all_of": "partition.graph",
-    "geometry": "",
-    "lowers": "nnadapter.drivers.table_lowering",
-}
-"""Where each public name lives."""
 
 __all__ = [
     "INTERFACE_VERSION",
@@ -135,4 +91,22 @@ __all__ = [
     "lowers",
 ]
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        "": "geometry",
+        ".capability": (
+            "Capability DeviceInfo DeviceType DimensionBounds DynamicShapes MemoryStatistics ModelForm "
+            "OperationRows OperationSupport Option OptionValues Profile Threading"
+        ),
+        ".interface": (
+            "Admission Compatibility Context Control Device DeviceTensor Driver Event Execution INTERFACE_VERSION "
+            "Memory NO_OPERATION Program SegmentModel Stream"
+        ),
+        ".kernel": "Kernel KernelType Target",
+        ".table_driver": "TableDriver",
+        ".table_lowering": "lowers",
+        "nnadapter.traces.trace": "Trace",
+        "partition.graph": "Reason SUPPORTED Supported Unsupported Verdict all_of",
+    },
+)

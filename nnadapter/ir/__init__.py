@@ -63,40 +63,6 @@ if TYPE_CHECKING:
     from nnadapter.ir.text import digest, to_text
     from nnadapter.ir.verification import check_attributes, check_inputs, verify
 
-_HOMES = {
-    "ABSENT": "nnadapter.ir.model",
-    "Array": "nnadapter.ir.operand",
-    "Attribute": "nnadapter.ir.schema",
-    "AttributeKind": "nnadapter.ir.schema",
-    "AttributeValue": "nnadapter.ir.schema",
-    "Attributes": "nnadapter.ir.schema",
-    "DataType": "nnadapter.ir.operand",
-    "Example": "nnadapter.ir.schema",
-    "Layout": "nnadapter.ir.operand",
-    "Lifetime": "nnadapter.ir.operand",
-    "OperationDoc": "nnadapter.ir.schema",
-    "Model": "nnadapter.ir.model",
-    "ModelBuilder": "nnadapter.ir.builder",
-    "NamedOperation": "nnadapter.ir.named_operation",
-    "Operand": "nnadapter.ir.operand",
-    "OperandType": "nnadapter.ir.operand",
-    "Operation": "nnadapter.ir.model",
-    "OperationSchema": "nnadapter.ir.schema",
-    "Quantization": "nnadapter.ir.operand",
-    "QuantizedType": "nnadapter.ir.operand",
-    "Role": "nnadapter.ir.schema",
-    "SCHEMAS": "nnadapter.ir.operations",
-    "SymbolicNumber": "nnadapter.ir.symbolic_numbers",
-    "check_attributes": "nnadapter.ir.verification",
-    "check_inputs": "nnadapter.ir.verification",
-    "digest": "nnadapter.ir.text",
-    "schema_of": "nnadapter.ir.operations",
-    "substitute_sizes": "nnadapter.ir.symbolic_numbers",
-    "submodel": "nnadapter.ir.model",
-    "to_text": "nnadapter.ir.text",
-    "verify": "nnadapter.ir.verification",
-}
-"""Where each name lives: a program that runs needs operands alone, neither builder nor schemas."""
 
 __all__ = [
     "ABSENT",
@@ -132,4 +98,17 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        ".builder": "ModelBuilder",
+        ".model": "ABSENT Model Operation submodel",
+        ".named_operation": "NamedOperation",
+        ".operand": "Array DataType Layout Lifetime Operand OperandType Quantization QuantizedType",
+        ".operations": "SCHEMAS schema_of",
+        ".schema": "Attribute AttributeKind AttributeValue Attributes Example OperationDoc OperationSchema Role",
+        ".symbolic_numbers": "SymbolicNumber substitute_sizes",
+        ".text": "digest to_text",
+        ".verification": "check_attributes check_inputs verify",
+    },
+)

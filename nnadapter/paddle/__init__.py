@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     )
     from nnadapter.paddle.predictor import Predictor, PredictorPool, Tensor, create_predictor
 
-_HOMES = {
-    "Config": "nnadapter.paddle.config",
-    "DataType": "nnadapter.paddle.config",
-    "PlaceType": "nnadapter.paddle.config",
-    "PrecisionType": "nnadapter.paddle.config",
-    "Predictor": "nnadapter.paddle.predictor",
-    "PredictorPool": "nnadapter.paddle.predictor",
-    "Tensor": "nnadapter.paddle.predictor",
-    "create_predictor": "nnadapter.paddle.predictor",
-    "get_num_bytes_of_data_type": "nnadapter.paddle.config",
-    "get_version": "nnadapter.paddle.config",
-}
-"""Where each public name lives."""
 
 __all__ = [
     "Config",
@@ -50,4 +37,10 @@ __all__ = [
     "get_version",
 ]
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        ".config": "Config DataType PlaceType PrecisionType get_num_bytes_of_data_type get_version",
+        ".predictor": "Predictor PredictorPool Tensor create_predictor",
+    },
+)

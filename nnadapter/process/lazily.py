@@ -13,23 +13,29 @@ _importing = new_re_lock()
 """Two threads that enter modules from different ends would each wait for the other's."""
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package.
+def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package that imports its names on first use.
 
     Args:
-        package: its name.
-        homes: for each of its names, the module in which it lives, and where it is called otherwise there, a colon and
-            that name; empty for a module of the package itself. No other module of it may be called like one of them.
+        package: name of the package.
+        modules: module, relative to the package if it begins with a dot -> its names, separated by spaces; a name with
+            a colon is followed by its name in the module. The names of an empty key are modules of the package. No
+            other module of the package may have the name of an entry.
     """
+    homes = {}
+    for module, names in modules.items():
+        for entry in names.split():
+            name, _, attribute = entry.partition(":")
+            homes[name] = module, attribute or name
 
     def find(name: str) -> Any:
-        """Import a public name on its first use."""
-        home = homes.get(name)
-        if home is None:
+        """Import a name on its first use."""
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, attribute = home.partition(":")
+        module, attribute = homes[name]
         with _importing:
-            value = getattr(import_module(module), attribute or name) if home else import_module(f"{package}.{name}")
+            found = import_module(module or f".{name}", package)
+            value = getattr(found, attribute) if module else found
         setattr(sys.modules[package], name, value)
         return value
 

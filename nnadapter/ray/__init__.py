@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from nnadapter.ray.job_report import JobReport
     from nnadapter.ray.serving.application import deployment
 
-_HOMES = {
-    "JobReport": "nnadapter.ray.job_report",
-    "deployment": "nnadapter.ray.serving.application",
-    "map_batches": "nnadapter.ray.batch",
-    "report": "nnadapter.ray.batch",
-    "resources": "nnadapter.ray.cluster",
-}
-"""Where each public name lives. A module of this room is called like none of them."""
 
 __all__ = ["JobReport", "deployment", "map_batches", "report", "resources"]
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        ".batch": "map_batches report",
+        ".cluster": "resources",
+        ".job_report": "JobReport",
+        ".serving.application": "deployment",
+    },
+)

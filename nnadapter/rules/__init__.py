@@ -25,20 +25,6 @@ if TYPE_CHECKING:
     from nnadapter.rules.reading import read_rules
     from nnadapter.rules.values import Ban, Limits, Pin, Rules
 
-_HOMES = {
-    "AppliedRules": "nnadapter.rules.application",
-    "Ban": "nnadapter.rules.values",
-    "SegmentsDroppedByLimits": "nnadapter.rules.application",
-    "Limits": "nnadapter.rules.values",
-    "Pin": "nnadapter.rules.values",
-    "RuleEffect": "nnadapter.rules.application",
-    "Rules": "nnadapter.rules.values",
-    "SegmentCandidate": "nnadapter.rules.application",
-    "apply_rules": "nnadapter.rules.application",
-    "read_rules": "nnadapter.rules.reading",
-    "segments_to_drop": "nnadapter.rules.application",
-}
-"""Where each public name lives."""
 
 __all__ = [
     "AppliedRules",
@@ -54,4 +40,13 @@ __all__ = [
     "segments_to_drop",
 ]
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        ".application": (
+            "AppliedRules RuleEffect SegmentCandidate SegmentsDroppedByLimits apply_rules segments_to_drop"
+        ),
+        ".reading": "read_rules",
+        ".values": "Ban Limits Pin Rules",
+    },
+)

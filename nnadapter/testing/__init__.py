@@ -12,16 +12,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundCase", "Precision", "ScoreCard", "Settings", "conformance_cases", "run_conformance"]
 
-_HOMES = {
-    "BoundCase": "nnadapter.testing.kit",
-    "Precision": "nnadapter.testing.subjects",
-    "ScoreCard": "nnadapter.testing.kit",
-    "Settings": "nnadapter.testing.subjects",
-    "conformance_cases": "nnadapter.testing.kit",
-    "run_conformance": "nnadapter.testing.kit",
-}
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        ".kit": "BoundCase ScoreCard conformance_cases run_conformance",
+        ".subjects": "Precision Settings",
+    },
+)
 
 
 def __dir__() -> list[str]:

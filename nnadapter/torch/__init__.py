@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from nnadapter.torch.compiled_report import FallbackOperatorFacts, GraphFacts, TorchReport
     from nnadapter.torch.entry import nnadapter, report, to_device
 
-_HOMES = {
-    "GraphFacts": "nnadapter.torch.compiled_report",
-    "FallbackOperatorFacts": "nnadapter.torch.compiled_report",
-    "TorchReport": "nnadapter.torch.compiled_report",
-    "nnadapter": "nnadapter.torch.entry",
-    "report": "nnadapter.torch.entry",
-    "to_device": "nnadapter.torch.entry",
-}
-"""Where each public name lives."""
 
 __all__ = ["FallbackOperatorFacts", "GraphFacts", "TorchReport", "nnadapter", "report", "to_device"]
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        ".compiled_report": "FallbackOperatorFacts GraphFacts TorchReport",
+        ".entry": "nnadapter report to_device",
+    },
+)
