@@ -11,7 +11,6 @@ import numpy as np
 
 from nnadapter.ir.operand import Array
 from nnadapter.ir.text import Canonical, Contents, NotCanonicalError, counted, digest_of_plain
-from nnadapter.onnx.references import array_of, bytes_of, identity_of, is_reference
 from nnadapter.onnx.wire_format import BYTES, GRAPH, INITIALIZER, NUMBER, RAW_DATA, fields, rewritten, varint_bytes
 from partition.graph import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE
 
@@ -237,6 +236,8 @@ def _in_order(rows: Sequence[Any], scope: _Scope) -> Iterator[Any]:
 
 
 def _contents(tensor: onnx.TensorProto) -> Contents:
+    from nnadapter.onnx.references import bytes_of, identity_of, is_reference  # loads onnx, which files do not need
+
     return Contents(partial(_read, tensor), bytes_of(tensor), identity_of(tensor) if is_reference(tensor) else None)
 
 
@@ -244,6 +245,8 @@ def _read(tensor: onnx.TensorProto) -> Any:
     if tensor.data_type == _STRING:
         joined = b"".join(b"%d:%b" % (len(text), text) for text in tensor.string_data)
         return np.frombuffer(joined, np.uint8)
+    from nnadapter.onnx.references import array_of
+
     return np.ascontiguousarray(array_of(tensor)).reshape(-1).view(np.uint8)
 
 
