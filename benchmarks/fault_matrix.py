@@ -27,8 +27,7 @@ import onnx.parser
 import nnadapter as nna
 from benchmarks.harness import ROOT, Results, command_in_process
 from nnadapter.drivers import registry
-from nnadapter.drivers.faulty import Fault, Kind, Phase, Script
-from nnadapter.drivers.faulty.script import KINDS, WRITING
+from nnadapter.drivers.faulty import KINDS, WRITING, Fault, Kind, Phase, Script
 from nnadapter.errors import PHASES, CacheWarning, DriverWarning, FallbackWarning, NNAdapterError
 from tests.c_compiler import acme_among_devices
 

@@ -35,8 +35,7 @@ import nnadapter as nna
 from benchmarks.fault_matrix import forget_process
 from benchmarks.harness import ROOT, Results, seconds_of
 from nnadapter.drivers import registry
-from nnadapter.drivers.isolation import isolated_device
-from nnadapter.drivers.isolation.child_process import Child
+from nnadapter.drivers.isolation import Child, isolated_device
 from nnadapter.engine import plan_devices
 from tests.c_compiler import acme_among_devices
 

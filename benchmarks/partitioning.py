@@ -26,7 +26,7 @@ import onnx
 import onnx.backend.test
 
 from benchmarks.harness import Results, UsageError, seconds_of
-from nnadapter.onnx.graphs import read_graph
+from nnadapter.onnx import read_graph
 from partition import SUPPORTED, Graph, Reason, Unsupported, cut, make_plan, place_by_priority
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, aligned, price_many

@@ -41,8 +41,7 @@ import nnadapter as nna
 from benchmarks.harness import Results, random_feed, select
 from benchmarks.models.generated_networks import generated_networks
 from benchmarks.models.networks import networks, other_networks
-from nnadapter.costs.calibration import keep_calibration
-from nnadapter.costs.calibrator import Stopwatch, calibrate
+from nnadapter.costs import Stopwatch, calibrate, keep_calibration
 
 _DEVICE = "openvino:CPU"
 _PEERS = {"cpu": "ONNX Runtime", "openvino": "OpenVINO"}

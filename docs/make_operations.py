@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from nnadapter.ir.definition.reference import Entry, entry_of, example_text, facts, formula_text, signature_text
-from nnadapter.ir.operations import FAMILIES
-from nnadapter.ir.operations.windows import FUSE_CODES
+from nnadapter.ir.definition import Entry, entry_of, example_text, facts, formula_text, signature_text
+from nnadapter.ir.operations import FAMILIES, FUSE_CODES
 
 FOLDER = Path(__file__).with_name("operations")
 _MADE = "This page is made by `python docs/make_operations.py`. A test fails when it is not what the code does."

@@ -22,17 +22,15 @@ from onnx import numpy_helper, parser
 
 import nnadapter.converters
 import nnadapter.ir.definition.onnx_ops
-from nnadapter.candidates.conversions import prepare
-from nnadapter.converters.convert import Conversion, convert_graph
-from nnadapter.converters.registry import NO_CONVERTER, UNCONVERTED, converted
-from nnadapter.drivers.fake_npu.limits import LIMITS
-from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.candidates import prepare
+from nnadapter.converters import Conversion, convert_graph, converted
+from nnadapter.converters.registry import NO_CONVERTER, UNCONVERTED
+from nnadapter.drivers.fake_npu import LIMITS, OPERATIONS
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import DataType
+from nnadapter.ir import DataType
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.onnx.body import has_body
-from nnadapter.onnx.preparation.prepare import specialize
-from nnadapter.onnx.schemas import MICROSOFT, is_further
+from nnadapter.onnx import MICROSOFT, has_body, is_further
+from nnadapter.onnx.preparation import specialize
 
 PAGE = Path(__file__).with_name("operators.md")
 TABLE = Path(nnadapter.ir.definition.onnx_ops.__file__)

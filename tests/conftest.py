@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from nnadapter.costs.calibration import contents_of, read_calibration, write_stored
-from nnadapter.costs.calibrator import Stopwatch, calibrate
+from nnadapter.costs import Stopwatch, calibrate, contents_of, read_calibration, write_stored
 from nnadapter.drivers import registry
-from nnadapter.drivers.onnxruntime.driver import CpuContext
+from nnadapter.drivers.onnxruntime import CpuContext
 from tests import optional
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children

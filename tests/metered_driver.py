@@ -6,7 +6,7 @@ from math import hypot
 
 import numpy as np
 
-from nnadapter.costs.calibrator import Stopwatch
+from nnadapter.costs import Stopwatch
 from nnadapter.drivers import (
     SUPPORTED,
     Capability,

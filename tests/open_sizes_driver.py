@@ -19,7 +19,7 @@ from nnadapter.drivers import (
     Reason,
     Unsupported,
 )
-from nnadapter.onnx.graphs import has_open_inputs
+from nnadapter.onnx import has_open_inputs
 
 COMPILED: list[list[str]] = []
 """Op types of every model that was compiled, with `open` before them where sizes were."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from nnadapter.drivers import SUPPORTED, Admission, Context, Driver, Execution, Program, Reason, Unsupported
-from nnadapter.drivers.fake_npu.driver import FakeNpuDevice
+from nnadapter.drivers.fake_npu import FakeNpuDevice
 
 BREAKS: set[str] = set()
 """Operations whose programs fail when they run."""

@@ -20,12 +20,12 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from onnx import parser
 
 import nnadapter as nna
-from nnadapter.cli.command import main
+from nnadapter.cli import main
 from nnadapter.drivers import registry
 from nnadapter.ir import DataType
 from nnadapter.ir.passes import PASSES
-from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
-from nnadapter.planning.plan_files import read_plan
+from nnadapter.ir.protobuf import DESCRIPTOR
+from nnadapter.planning import read_plan
 from nnadapter.rules import read_rules
 from tests import test_layers
 from tests.every import for_every

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from nnadapter.drivers.fake_npu.options import OPTIONS
+from nnadapter.drivers.fake_npu import OPTIONS
 from nnadapter.errors import PassError
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes

@@ -5,10 +5,10 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import limits
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.converters import OnnxNode, convert_graph
 from nnadapter.drivers import Reason
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation import specialize
 from partition import Value
 from tests.models import HEAD, numbers, parse, run_whole
 

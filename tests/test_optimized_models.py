@@ -16,8 +16,8 @@ from benchmarks.models.language_models import Sizes, cache_names, group_query_mo
 from benchmarks.models.optimized_models import optimized
 from benchmarks.models.writer import Writer
 from benchmarks.written_models import optimized_row
-from nnadapter.engine.compiled_file import CompiledFile
-from nnadapter.planning.dynamic_shapes import is_full
+from nnadapter.engine import CompiledFile
+from nnadapter.planning import is_full
 from tests.models import numbers
 from tests.watching import watched
 

@@ -16,8 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 import nnadapter as nna
 from nnadapter import ort
-from nnadapter.drivers.onnxruntime import driver
-from nnadapter.drivers.onnxruntime.sessions import copied_run_options
+from nnadapter.drivers.onnxruntime import copied_run_options, driver
 from tests.models import CHAIN, HEAD, numbers, parse
 
 WHOLE = parse(CHAIN).SerializeToString()

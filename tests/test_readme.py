@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import nnadapter as nna
-from nnadapter.cli.command import main
+from nnadapter.cli import main
 
 ROOT = Path(__file__).parent.parent
 ENGLISH = (ROOT / "README.md").read_text(encoding="utf-8")

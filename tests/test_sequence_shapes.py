@@ -6,9 +6,9 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import Conversions, converted, prepare
+from nnadapter.candidates import Conversions, converted, prepare
 from nnadapter.ir import to_text
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation import specialize
 
 LSTM = """
 <ir_version: 8, opset_import: ["": 22]>

@@ -28,7 +28,7 @@ from benchmarks.models.hostile_models import graph, info, model, node, weight
 from nnadapter.drivers.faulty import read_script
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir import protobuf
-from nnadapter.planning.plan_files import read_plan
+from nnadapter.planning import read_plan
 from nnadapter.rules import read_rules
 from tests.compiled_models.forging import forge
 from tests.ir.protobuf.saved_models import network

@@ -18,9 +18,9 @@ from benchmarks.models.hostile_models import HUGE, Made, X, graph, model, node, 
 from nnadapter.cli import main
 from nnadapter.files.source_kind import MAGIC
 from nnadapter.ir import protobuf
-from nnadapter.onnx.wire_format import varint_bytes
-from nnadapter.planning.plan_files import read_plan
-from nnadapter.report.report import read_report
+from nnadapter.onnx import varint_bytes
+from nnadapter.planning import read_plan
+from nnadapter.report import read_report
 from nnadapter.rules import read_rules
 
 

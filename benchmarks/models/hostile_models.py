@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from nnadapter.onnx.wire_format import BYTES, varint_bytes
+from nnadapter.onnx import BYTES, varint_bytes
 
 Feed = Mapping[str, Any]
 Made = tuple[onnx.ModelProto | bytes | Path, Feed]

@@ -1,5 +1,7 @@
 """What things cost, in seconds, and where the numbers come from; see docs/partitioning.md."""
 
+from __future__ import annotations
+
 from nnadapter.costs.cost_model import (
     CostTable,
     DeviceCosts,
@@ -12,6 +14,7 @@ from nnadapter.costs.cost_model import (
     fused_groups,
 )
 from nnadapter.costs.work import WeightBytes, weight_bytes
+from nnadapter.process.lazily import lazily
 
 __all__ = [
     "CostTable",
@@ -26,3 +29,21 @@ __all__ = [
     "fused_groups",
     "weight_bytes",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".calibration": (
+            "MeasuredCandidate MeasuredChoice MeasuredDevice MeasuredNetwork choice_key contents_of "
+            "driver_version find_calibration is_calibrated keep_calibration read_calibration recall remember "
+            "speed_options write_stored"
+        ),
+        ".calibrator": "Launches ProgramTiming ROUNDS Stopwatch calibrate fit scale_to_networks seconds_by_kind",
+        ".cost_model": "AROUND_A_DEVICE AROUND_THE_HOST CONVERSION_BANDWIDTH calibrated fusion_of",
+        ".probes": "networks onnx_form work_of",
+        ".work": (
+            "CLASSES CLASS_OF_TYPE Kind Line MeasuredWork OperationClass Reading UNKNOWN_DIMENSION UnitWork "
+            "channels_of class_of layout_changes producers_of roofline"
+        ),
+    },
+)

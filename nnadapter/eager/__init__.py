@@ -1,1 +1,13 @@
 """Eager tensors: they live on a device and compute there, one operation at a time, through numpy's protocols."""
+
+from __future__ import annotations
+
+from nnadapter.process.lazily import lazily
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".execution": "OperationCall ProgramCache RESIDENTS",
+        ".functions": "Promotion UFUNCS",
+    },
+)

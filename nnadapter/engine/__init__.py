@@ -9,3 +9,33 @@ executor        run of a compiled plan
 saving          plans -> compiled file or cache entry
 fallback        incidents, and warnings or errors by the policy of the session
 """
+
+from __future__ import annotations
+
+from nnadapter.process.lazily import lazily
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".bound_steps": "Substitute",
+        ".branch_conditions": "Fork",
+        ".cached_plans": "CachedPlanSource cached_session",
+        ".compilation": "Budget Compiler Culprits NOT_FOUND culprits_of",
+        ".compiled": "BLOCK BLOCKS Compiled Promise TimedPlacement Watch typical",
+        ".compiled_file": "CompiledFile",
+        ".concurrent_steps": "Lane",
+        ".control": "Deadlines RunControl Turns",
+        ".dynamic_plans": "FixedSizesError",
+        ".engine": "Repeat",
+        ".execution_pool": "ExecutionPool",
+        ".executor": "after_failure run_step share_regions",
+        ".fallback": "Incident Incidents",
+        ".measuring": "MARGIN MOST_AGAIN Measurer PastChoices contest decided is_slower still_in_question twice",
+        ".messages": "IR MESSAGES MODEL VERSION",
+        ".model_source": "ModelPlanSource",
+        ".plan_devices": "FIRST_PAUSE Health IN_A_ROW LONGEST_PAUSE pools_of",
+        ".plan_store": "Holding PlanCache PlanCounts PlanMemory",
+        ".provenance": "StepRun",
+        ".tracing": "Watchers",
+    },
+)

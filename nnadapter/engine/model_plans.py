@@ -1,9 +1,9 @@
 """The plans of one model, made when shapes of inputs are first seen.
 
-The first shapes get a plan of their own, which knows every size. Most models are never run at others. Where one is, a
-plan is made that leaves sizes open, if its devices can (`planning.dynamic_shapes`), and serves further shapes. It serves the
-first too, if they were run only once: two plans hold weights twice. A model with a cache that grows gets such a plan at
-once. Where devices cannot, every set of shapes has a plan of its own.
+The first shapes get a plan with fixed shapes. Most models never run at others. For others, a plan with dynamic shapes
+is made if the devices can have one (`planning.dynamic_shapes`), and serves further shapes. It serves the first shapes
+too if they were run only once: two plans hold weights twice. A model with a cache that grows gets such a plan at once.
+If devices cannot have one, each set of shapes has a plan of its own.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Specializations of a plan for concrete sizes, for devices that compile fixed shapes.
 
-Plans of one class of shapes whose devices compile for fixed sizes: at each sizes, segments are filled and compiled.
-
-Judging, converting and cutting are done once for the class (`planning.dynamic_shapes`). What is left for new sizes is to
-replay the trace, to fill in numbers, to make tables constants, and what the driver does: it is asked about the segment,
-and compiles it. A program is shared by all sizes at which its segment is the same: of a language model whose cache
-grows, only what reads the cache is compiled again. Segments without constants that are the same but for names, as those
-of equal layers, have one program. Programs of the host and of devices that leave sizes open serve all.
+Judging, converting and cutting are done once, for symbolic sizes (`planning.dynamic_shapes`). For new sizes the trace
+is replayed, numbers are filled in, and tables become constants. Then the device is asked about each segment and
+compiles it. All sizes at which a segment is the same share its program: of a language model whose cache grows, only
+what reads the cache is compiled again. Segments without constants that differ in names alone, as those of equal
+layers, share one program. Programs of the host and of devices with dynamic shapes serve all sizes.
 """
 
 from __future__ import annotations

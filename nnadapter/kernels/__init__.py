@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nnadapter.drivers import Capability, Context
 from nnadapter.drivers.kernel import registered_kernels
+from nnadapter.process.lazily import lazily
 
 
 def calling_kernels(device: str, capability: Capability, context: Context) -> Context:
@@ -13,3 +14,12 @@ def calling_kernels(device: str, capability: Capability, context: Context) -> Co
     from nnadapter.kernels.context import with_kernels  # it splits models, and knows operations
 
     return with_kernels(device, capability, context)[0]
+
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".registry": "KernelTable Request kernel_table",
+        ".segments": "ir_segment split without_calls",
+    },
+)

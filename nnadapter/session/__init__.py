@@ -12,3 +12,15 @@ Each is made from the one before it, is a context manager, and closes what was m
 
 Source: NNAdapterDevice, NNAdapterContext, NNAdapterModel, NNAdapterCompilation, NNAdapterExecution.
 """
+
+from __future__ import annotations
+
+from nnadapter.process.lazily import lazily
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".bench": "EngineTiming PEERS Spread peer_of verdict",
+        ".device": "taking_ir",
+    },
+)

@@ -13,3 +13,16 @@ Memory is bounded: the first events are kept, as ONNX Runtime does it, and what 
 
 Source: Google's Trace Event Format, which chrome://tracing and ui.perfetto.dev read.
 """
+
+from __future__ import annotations
+
+from nnadapter.process.lazily import lazily
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".recorder": "Recorder rows_of",
+        ".selection": "LogTrace VARIABLE is_enabled trace_for",
+        ".trace": "COMPILE Event FALLBACK RUN SESSION SILENT STEP",
+    },
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.accuracy.checks import BETWEEN_FALSE_ALARMS, RIGHT, WRONG, Drift
+from nnadapter.accuracy import BETWEEN_FALSE_ALARMS, RIGHT, WRONG, Drift
 
 
 def alarms(share, checks, seed):

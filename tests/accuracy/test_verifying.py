@@ -11,12 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import nnadapter as nna
-from nnadapter.accuracy import checks
-from nnadapter.accuracy.checks import check_step
+from nnadapter.accuracy import check_step, checks
 from nnadapter.cli import main
-from nnadapter.engine.cached_plans import CachedPlanSource
+from nnadapter.engine import CachedPlanSource
 from nnadapter.errors import AccuracyError, ExecutionError, FallbackWarning, InvalidOptionError
-from nnadapter.store.context import stored_bans
+from nnadapter.store import stored_bans
 from tests import planted_driver
 from tests.inference.layers.random_graphs import COLUMNS, ROWS, GraphMaker
 from tests.models import HEAD, numbers, parse, run_whole

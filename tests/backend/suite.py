@@ -19,7 +19,7 @@ import nnadapter as nna
 from nnadapter.backend import Backend
 from nnadapter.drivers.registry import device_info
 from nnadapter.errors import DriverError, InvalidModelError, NNAdapterError, NotDelegatedError
-from nnadapter.onnx.graphs import value_of
+from nnadapter.onnx import value_of
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _CLASSES = {

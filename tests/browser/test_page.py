@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from nnadapter.report.report import compare_reports, report_from
+from nnadapter.report import compare_reports, report_from
 from tests.reports.made import HOSTILE, made_report, measured, priced
 
 ROWS = "#nodes .body .row"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nnadapter.ir import DataType, Model, ModelBuilder, OperandType
-from nnadapter.store.context import FOLDER, DeviceBans, clear_bans, stored_bans
+from nnadapter.store import FOLDER, DeviceBans, clear_bans, stored_bans
 
 DAY = 24 * 3600.0
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from nnadapter.errors import CacheWarning
-from nnadapter.store.folder import PARTS, Entry, Folder, Key, Miss, nearest, read_entry, text_part
+from nnadapter.store import PARTS, Entry, Folder, Key, Miss, nearest, read_entry, text_part
 from tests.caching.nets import network, outcome
 
 FORKED = multiprocessing.get_context("fork")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.store.folder import Folder
+from nnadapter.store import Folder
 from tests.caching.nets import X, network
 from tests.models import CHAIN, parse
 

@@ -15,7 +15,7 @@ import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from nnadapter.errors import CacheWarning
 from nnadapter.files.atomic_files import replace_file
-from nnadapter.store.folder import MADE, Folder, Key, read_entry, write_entry
+from nnadapter.store import MADE, Folder, Key, read_entry, write_entry
 from tests.caching.nets import X, network, outcome
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 from tests.optional import needs

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.store.folder import PARTS, Folder, Key, text_part
+from nnadapter.store import PARTS, Folder, Key, text_part
 from tests.models import CHAIN, SANDWICH, parse
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nnadapter.costs.calibration import keep_calibration, read_calibration
+from nnadapter.costs import keep_calibration, read_calibration
 
 calibrate_module = importlib.import_module("nnadapter.cli.devices")  # its command has the same name
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from nnadapter.cli.command import main
+from nnadapter.cli import main
 from nnadapter.files.source_kind import SourceKind, kind_of
 from tests.models import CHAIN, HEAD, parse
 

@@ -11,8 +11,7 @@ import onnxruntime
 import nnadapter as nna
 from nnadapter.ir import DataType, OperandType
 from nnadapter.ir.protobuf import save
-from nnadapter.onnx.construction import parse
-from nnadapter.onnx.files import save_model
+from nnadapter.onnx import parse, save_model
 from tests.models import run_whole
 
 CHAIN = (

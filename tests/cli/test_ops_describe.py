@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nnadapter.ir.definition.reference import entry_of, to_text
+from nnadapter.ir.definition import entry_of, to_text
 
 
 @pytest.mark.parametrize("type_", ["CONV_2D", "SLICE", "ATTENTION", "QUANTIZE", "CUSTOM"])

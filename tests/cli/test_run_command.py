@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import random_feed
+from nnadapter.candidates import random_feed
 from nnadapter.cli.run import describe_output, save_outputs
 from tests.models import SANDWICH, numbers, parse, run_whole
 from tests.optional import needs

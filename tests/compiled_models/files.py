@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.engine.messages import MESSAGES, MODEL
-from nnadapter.store.container import Container, ContainerWriter
+from nnadapter.engine import MESSAGES, MODEL
+from nnadapter.store import Container, ContainerWriter
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
 
 NETWORK = f"""{HEAD} network (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] z)

@@ -12,7 +12,7 @@ import nnadapter as nna
 from benchmarks.models.language_models import CHOOSES, Sizes, first_feed, merged_decoder
 from nnadapter.drivers import Reason, Unsupported
 from nnadapter.errors import CompiledModelError, InvalidInputError, NNAdapterError
-from nnadapter.onnx.preparation.branch_decisions import MOST_FORKS
+from nnadapter.onnx.preparation import MOST_FORKS
 from tests import keeping_driver
 from tests.compiled_models.files import changed
 from tests.compiled_models.test_open_files import ALONE

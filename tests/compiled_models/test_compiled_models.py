@@ -14,7 +14,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers import Compatibility, registry
 from nnadapter.drivers.selection import check_options
-from nnadapter.engine.messages import VERSION
+from nnadapter.engine import VERSION
 from nnadapter.errors import (
     CompilationError,
     CompiledModelError,

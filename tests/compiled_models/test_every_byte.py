@@ -9,7 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import CompiledModelError, InvalidModelError
-from nnadapter.store.container import PREFIX, Container
+from nnadapter.store import PREFIX, Container
 from tests.compiled_models.files import KINDS, kind_of, parts_of, same
 
 FLIPS = (0xFF, 0x01)

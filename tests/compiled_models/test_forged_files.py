@@ -13,9 +13,9 @@ from random import Random
 import pytest
 
 import nnadapter as nna
-from nnadapter.engine.messages import IR, MESSAGES, MODEL
+from nnadapter.engine import IR, MESSAGES, MODEL
 from nnadapter.errors import CompiledModelError, NNAdapterError
-from nnadapter.ir.protobuf.serialization import new, parse
+from nnadapter.ir.protobuf import new, parse
 from tests.compiled_models.files import KINDS, chain, forged, joined, kind_of, parts_of
 from tests.compiled_models.forging import forge
 from tests.models import HEAD, numbers

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.store.container import Container
+from nnadapter.store import Container
 from tests.models import HEAD, numbers
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")

@@ -8,9 +8,9 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import registry
-from nnadapter.engine.messages import MESSAGES, VERSION
+from nnadapter.engine import MESSAGES, VERSION
 from nnadapter.errors import FallbackWarning
-from nnadapter.store.container import Container, write_container
+from nnadapter.store import Container, write_container
 from tests import latency_driver
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.residing_driver import BREAKS, MOST

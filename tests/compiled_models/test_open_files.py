@@ -18,8 +18,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, first_feed, language_model
 from nnadapter.cli import main
-from nnadapter.engine.compiled_file import CompiledFile
-from nnadapter.engine.messages import MESSAGES
+from nnadapter.engine import MESSAGES, CompiledFile
 from nnadapter.errors import CompiledModelError, InvalidInputError
 from tests import keeping_driver
 from tests.compiled_models.test_compiled_models import changed

@@ -10,8 +10,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.quantized_groups import convert_quantized_group, find_groups
 from nnadapter.ir import verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.onnx.model import read_node
-from nnadapter.onnx.schemas import since_version
+from nnadapter.onnx import read_node, since_version
 from partition import Value
 from tests.converters.quantized_nodes import integers
 from tests.drivers.fake_npu.harness import run_model

@@ -16,7 +16,7 @@ from nnadapter.drivers import Reason, Unsupported
 from nnadapter.exporting import export_model
 from nnadapter.ir import Array, Model, verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.onnx.references import inlined
+from nnadapter.onnx import inlined
 from partition import Value
 
 EXPORT_TOLERANCE = 1e-4

@@ -6,7 +6,7 @@ from nnadapter.converters import OnnxNode, convert_graph
 from nnadapter.drivers import SUPPORTED, Reason
 from nnadapter.ir import Lifetime, verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.onnx.schemas import Refusal
+from nnadapter.onnx import Refusal
 from partition import Value
 from tests.converters.single_node import convert
 

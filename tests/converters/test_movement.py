@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from nnadapter.converters.movement import resolve_shape
 from nnadapter.drivers import Reason
-from nnadapter.onnx.schemas import Refusal
+from nnadapter.onnx import Refusal
 from tests.converters.single_node import check, floats, opsets, reason
 
 

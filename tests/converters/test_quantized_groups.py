@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnadapter.onnx.schemas import Refusal
+from nnadapter.onnx import Refusal
 from tests.converters.quantized_group import RESULT, Group, bias, check, picture, weights
 
 

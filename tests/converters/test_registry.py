@@ -11,7 +11,7 @@ from onnx import helper
 from nnadapter.converters import OnnxNode, convert_graph, converted, read_node, since_version
 from nnadapter.converters.registry import NO_CONVERTER, UNCONVERTED, converter, lookup
 from nnadapter.drivers import Reason, Unsupported
-from nnadapter.onnx.schemas import further_schema, is_further
+from nnadapter.onnx import further_schema, is_further
 from partition import Value
 from tests.every import for_every
 

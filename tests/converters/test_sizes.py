@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.candidates.conversions import OPERATORS
+from nnadapter.candidates import OPERATORS
 from nnadapter.converters.shape_arithmetic import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.ir import Array, SymbolicNumber
 from nnadapter.ir.structure import SymbolicArray
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
-from nnadapter.onnx.construction import build
-from nnadapter.onnx.model import OnnxNode, read_model
-from nnadapter.onnx.preparation.folding import evaluate as by_onnxruntime
+from nnadapter.onnx import OnnxNode, build, read_model
+from nnadapter.onnx.preparation import evaluate as by_onnxruntime
 from partition import Value
 
 INT64, INT32, FLOAT, DOUBLE = (np.dtype(name) for name in ("int64", "int32", "float32", "float64"))

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nnadapter import Options
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.costs import CostTable, FusedGraph, Fusion, cost_table, device_costs, fuse_atoms, fused_groups
 from nnadapter.drivers import ModelForm
-from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.planner import Planner
-from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.planning import Judgment, Planner, Setting, open_setting
 
 
 @dataclass

@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from nnadapter.costs.calibrator import ROUNDS, Stopwatch, calibrate, fit
-from nnadapter.costs.cost_model import AROUND_A_DEVICE, AROUND_THE_HOST, calibrated
-from nnadapter.costs.probes import networks
-from nnadapter.costs.work import OperationClass
+from nnadapter.costs import (
+    AROUND_A_DEVICE,
+    AROUND_THE_HOST,
+    ROUNDS,
+    OperationClass,
+    Stopwatch,
+    calibrate,
+    calibrated,
+    fit,
+    networks,
+)
 from nnadapter.drivers import Profile
-from nnadapter.drivers.onnxruntime import driver, program
-from nnadapter.drivers.onnxruntime.program import most_pools, pool_permit
-from nnadapter.drivers.onnxruntime.sessions import open_session
+from nnadapter.drivers.onnxruntime import driver, most_pools, open_session, pool_permit, program
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
-from nnadapter.process import processors
-from nnadapter.process.processors import machine_description, usable
+from nnadapter.process import machine_description, processors, usable
 from tests import metered_driver
 from tests.every import few_of
 from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR

@@ -10,9 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 import nnadapter as nna
-from nnadapter.costs import device_costs
-from nnadapter.costs.calibration import find_calibration, is_calibrated, keep_calibration, read_calibration, recall
-from nnadapter.costs.calibrator import calibrate
+from nnadapter.costs import (
+    calibrate,
+    device_costs,
+    find_calibration,
+    is_calibrated,
+    keep_calibration,
+    read_calibration,
+    recall,
+)
 from nnadapter.drivers import Profile
 from nnadapter.drivers.boundary import open_context
 from nnadapter.drivers.selection import select_one

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.costs.work import CLASS_OF_TYPE, OperationClass, channels_of, class_of
+from nnadapter.costs import CLASS_OF_TYPE, OperationClass, channels_of, class_of
 from nnadapter.ir import SCHEMAS
 from tests.ir.passes.program import Program, random
 

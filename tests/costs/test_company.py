@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.costs.calibrator import Launches, ProgramTiming, scale_to_networks, seconds_by_kind
-from nnadapter.costs.probes import networks, probes
-from nnadapter.costs.work import Line
+from nnadapter.costs import Launches, Line, ProgramTiming, networks, scale_to_networks, seconds_by_kind
+from nnadapter.costs.probes import probes
 
 LINES = {
     probe.kind: Line(seconds=2e-6, seconds_per_flop=1e-11, seconds_per_byte=1e-11, error=0.0) for probe in probes()

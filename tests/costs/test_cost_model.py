@@ -8,11 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nnadapter.costs import DeviceCosts, Source, weight_bytes
-from nnadapter.costs.cost_model import CONVERSION_BANDWIDTH
-from nnadapter.costs.work import UNKNOWN_DIMENSION
+from nnadapter.costs import CONVERSION_BANDWIDTH, UNKNOWN_DIMENSION, DeviceCosts, Source, weight_bytes
 from nnadapter.drivers import Profile
-from nnadapter.planning.settling import settle
+from nnadapter.planning import settle
 from tests.costs.judging import priced
 from tests.models import HEAD, parse
 from tests.offering.test_atoms import GELU

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.costs import Fusion, cost_table, fuse_atoms
-from nnadapter.costs.cost_model import fusion_of
+from nnadapter.costs import Fusion, cost_table, fuse_atoms, fusion_of
 from nnadapter.drivers import NO_OPERATION, SUPPORTED, Reason, Unsupported
 from partition import Graph, Node
 from tests.costs.judging import priced

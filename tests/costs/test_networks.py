@@ -8,8 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from nnadapter.costs.calibrator import calibrate
-from nnadapter.costs.probes import networks, onnx_form
+from nnadapter.costs import calibrate, networks, onnx_form
 from tests import metered_driver
 
 pytestmark = pytest.mark.slow  # programs are timed

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nnadapter.costs.calibration import MeasuredCandidate, MeasuredChoice, MeasuredDevice, choice_key, recall, remember
+from nnadapter.costs import MeasuredCandidate, MeasuredChoice, MeasuredDevice, choice_key, recall, remember
 from partition.by_cost.pricing import Origin, OriginKind, all_on
 
 SUPPORTED = Origin(OriginKind.EVERYTHING_SUPPORTED)

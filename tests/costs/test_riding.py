@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.costs import DeviceCosts, Source
-from nnadapter.costs.probes import work_of
-from nnadapter.costs.work import CLASSES, Kind, Line, OperationClass, Reading, UnitWork, layout_changes, producers_of
+from nnadapter.costs import (
+    CLASSES,
+    DeviceCosts,
+    Kind,
+    Line,
+    OperationClass,
+    Reading,
+    Source,
+    UnitWork,
+    layout_changes,
+    producers_of,
+    work_of,
+)
 from tests.costs.test_roofline import PROFILE
 from tests.ir.passes.program import Program, random
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.costs import DeviceCosts, Source
-from nnadapter.costs.work import CLASSES, Line, MeasuredWork, OperationClass, UnitWork, roofline
+from nnadapter.costs import CLASSES, DeviceCosts, Line, MeasuredWork, OperationClass, Source, UnitWork, roofline
 from nnadapter.drivers import Profile
 
 PROFILE = Profile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.costs.calibrator import Stopwatch
+from nnadapter.costs import Stopwatch
 
 
 class Clock:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.fake_npu.device_memory import FakeNpuMemory
-from nnadapter.drivers.fake_npu.driver import FakeNpuDevice
+from nnadapter.drivers.fake_npu import FakeNpuDevice, FakeNpuMemory
 from nnadapter.drivers.tensor_copies import Copies
 from nnadapter.errors import DeviceLostError, ExecutionError
 from tests.models import HEAD, parse

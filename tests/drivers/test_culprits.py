@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.drivers import Reason, Unsupported
-from nnadapter.drivers.onnxruntime.driver import refused_nodes
+from nnadapter.drivers.onnxruntime import refused_nodes
 from nnadapter.drivers.refused_nodes import find_culprits
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'

@@ -10,7 +10,7 @@ import sys
 import onnx
 import pytest
 
-from nnadapter.costs.calibration import keep_calibration
+from nnadapter.costs import keep_calibration
 from tests.models import HEAD as MODEL_HEAD
 from tests.models import parse
 

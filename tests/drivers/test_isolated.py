@@ -13,9 +13,7 @@ from threading import Event
 import numpy as np
 import pytest
 
-from nnadapter.drivers.isolation import child_process
-from nnadapter.drivers.isolation.child_process import start
-from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
+from nnadapter.drivers.isolation import IsolatedDevice, child_process, start
 from nnadapter.errors import (
     DeviceLostError,
     DeviceNotFoundError,
@@ -24,7 +22,7 @@ from nnadapter.errors import (
     InvalidOptionError,
 )
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.session.device import taking_ir
+from nnadapter.session import taking_ir
 
 X = np.asarray([[-1.0, 0.5]], np.float32)
 

@@ -7,7 +7,7 @@ from threading import Timer
 
 import pytest
 
-from nnadapter.drivers.isolation.channels import Channel, from_descriptor, pair
+from nnadapter.drivers.isolation import Channel, from_descriptor, pair
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nnadapter.drivers import Reason, Unsupported, shared_memory
-from nnadapter.drivers.isolation.channels import _result, read_answer, type_named, written
+from nnadapter.drivers.isolation import read_answer, type_named, written
+from nnadapter.drivers.isolation.channels import _result
 from nnadapter.drivers.shared_memory import Block, place_of, shared_bytes
 from nnadapter.errors import DriverError, OutOfMemoryError
 from nnadapter.ir.operand import array_type_of

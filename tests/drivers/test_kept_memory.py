@@ -7,7 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Memory
-from nnadapter.drivers.fake_npu.device_memory import FakeNpuMemory
+from nnadapter.drivers.fake_npu import FakeNpuMemory
 from nnadapter.drivers.tensor_copies import TENSORS, OwnerBoundMemory
 from nnadapter.errors import DriverWarning
 from tests.models import HEAD, parse

@@ -14,8 +14,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import compare
-from nnadapter.drivers.onnxruntime import failures
-from nnadapter.drivers.onnxruntime.failures import disabled_optimizers
+from nnadapter.drivers.onnxruntime import disabled_optimizers, failures
 from nnadapter.errors import DriverWarning
 
 LAYER_NORM = """g (float[4,4] x) => (float[4,4] y)

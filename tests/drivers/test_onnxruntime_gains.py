@@ -8,9 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime import program
-from nnadapter.drivers.onnxruntime.driver import threads_gain
-from nnadapter.drivers.onnxruntime.sessions import open_session
+from nnadapter.drivers.onnxruntime import open_session, program, threads_gain
 from tests.models import numbers
 from tests.watching import watched
 

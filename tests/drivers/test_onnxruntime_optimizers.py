@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime.driver import CpuContext
-from nnadapter.drivers.onnxruntime.failures import wrong_fusions, wrong_optimizers
+from nnadapter.drivers.onnxruntime import CpuContext, wrong_fusions, wrong_optimizers
 from tests.models import HEAD, numbers, parse, run_whole
 
 EMPTY = f"""{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[a, b] y, float[m, 4] z) {{

@@ -6,8 +6,7 @@ import gc
 
 import pytest
 
-from nnadapter.drivers.onnxruntime import program
-from nnadapter.drivers.onnxruntime.program import most_pools, not_counting, pool_permit, pools_held
+from nnadapter.drivers.onnxruntime import most_pools, not_counting, pool_permit, pools_held, program
 
 
 def test_there_are_so_many_permits_and_those_that_are_dropped_come_back():

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-from nnadapter.drivers.onnxruntime.sessions import Loadable, open_session, without_files
+from nnadapter.drivers.onnxruntime import Loadable, open_session, without_files
 
 TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {{ {} y = Add(x, w) }}'
 OUTSIDE = onnx.TensorProto(

@@ -9,8 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import SUPPORTED, Reason, Supported
-from nnadapter.drivers.onnxruntime import builtin_operators
-from nnadapter.drivers.onnxruntime.driver import CpuContext
+from nnadapter.drivers.onnxruntime import CpuContext, builtin_operators
 
 QUIET = nna.Options(fallback="allow")
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 3, "acme" : 1, "own" : 1]>'

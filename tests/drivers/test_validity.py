@@ -7,7 +7,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers import Reason
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.construction import parse
+from nnadapter.onnx import parse
 
 RECURRENT = "(float[5, 1, 4] x, float[1, 12, 4] w, float[1, 12, 3] r) => (y)"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import nnadapter as nna
-from nnadapter.eager.functions import UFUNCS, Promotion
+from nnadapter.eager import UFUNCS, Promotion
 
 TYPES = st.sampled_from(["float32", "int32", "float16", "bool", "int8", "uint8"])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=4)

@@ -10,7 +10,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import registry
-from nnadapter.eager.execution import RESIDENTS
+from nnadapter.eager import RESIDENTS
 from nnadapter.errors import NNAdapterError
 from tests.c_compiler import needs_compiler
 
@@ -38,7 +38,7 @@ def test_contents_are_on_the_device_as_long_as_the_tensor_is():
 
 def test_what_computes_is_what_lies_on_the_device(monkeypatch):
     """No array goes in a second time."""
-    from nnadapter.drivers.native.requests import DeviceMemory
+    from nnadapter.drivers.native import DeviceMemory
 
     copied = []
     inner = DeviceMemory.copy_in

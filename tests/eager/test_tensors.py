@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.eager import execution
-from nnadapter.eager.execution import OperationCall, ProgramCache
+from nnadapter.eager import OperationCall, ProgramCache, execution
 from nnadapter.errors import FallbackWarning, InvalidInputError, InvalidOptionError, NotDelegatedError
 from nnadapter.options import set_default_devices
 

@@ -6,8 +6,8 @@ Two pictures are read always, one with operations switched off; all of them with
 import onnx
 import pytest
 
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.candidates import prepare
+from nnadapter.onnx.preparation import specialize
 from tests.examples.fewest_segments import fewest_segments
 from tests.examples.reading import PICTURES, in_place_of_onnxruntime, texts_of
 

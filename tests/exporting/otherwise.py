@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnadapter.ir import Array
-from nnadapter.testing.random_models.maker import RandomCase, evaluate
+from nnadapter.testing.random_models import RandomCase, evaluate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,13 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
-from nnadapter.candidates.conversions import converted, prepare
+from nnadapter.candidates import converted, prepare
 from nnadapter.exporting import export_model
 from nnadapter.ir import Array, DataType
 from nnadapter.ir.definition import by_definition
-from nnadapter.onnx.preparation.prepare import specialize
-from nnadapter.onnx.references import inlined
-from nnadapter.testing.random_models.maker import Maker, RandomCase, check
-from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES
+from nnadapter.onnx import inlined
+from nnadapter.onnx.preparation import specialize
+from nnadapter.testing.random_models import FROM_SCHEMA, RECIPES, Maker, RandomCase, check
 
 MOVES = {"RESIZE_NEAREST"}
 """What moves values and computes none, in fewer data types by ONNX Runtime than it is in ONNX. Where positions come out

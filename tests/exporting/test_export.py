@@ -12,9 +12,9 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.exporting import export_model, exporters, to_onnx
 from nnadapter.ir import SCHEMAS, DataType, Layout, OperandType, Quantization, QuantizedType
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operations.custom import CustomCall
+from nnadapter.ir.operations import CustomCall
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
-from nnadapter.onnx.references import inlined, is_reference
+from nnadapter.onnx import inlined, is_reference
 from tests.models import run_whole
 
 FLOATS = OperandType(DataType.FLOAT32, (2, 3))

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import random_feed
-from nnadapter.costs.calibrator import Stopwatch
+from nnadapter.candidates import random_feed
+from nnadapter.costs import Stopwatch
 from nnadapter.errors import InvalidOptionError
-from nnadapter.session.bench import PEERS, EngineTiming, Spread, peer_of, verdict
+from nnadapter.session import PEERS, EngineTiming, Spread, peer_of, verdict
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
 from tests.optional import needs
 

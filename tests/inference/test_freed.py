@@ -9,9 +9,9 @@ import pytest
 import nnadapter as nna
 from benchmarks.models.language_models import CHOOSES, Sizes, first_feed, language_model, merged_decoder
 from nnadapter.drivers import Execution, Program
-from nnadapter.engine.compiled import Compiled
+from nnadapter.engine import Compiled
 from nnadapter.ir.structure import SpecializableModel
-from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.preparation import Prepared
 from tests.c_compiler import acme_among_devices, needs_compiler
 from tests.models import HEAD, numbers, parse
 

@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime.program import pool_permit
+from nnadapter.drivers.onnxruntime import pool_permit
 from nnadapter.errors import (
     CancelledError,
     ClosedError,

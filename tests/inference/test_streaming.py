@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.engine.control import RunControl
+from nnadapter.engine import RunControl
 from nnadapter.errors import ClosedError, InvalidInputError, InvalidOptionError
 from nnadapter.session.session import _run_all
 from nnadapter.session.streams import _Item, _work

@@ -7,7 +7,7 @@ import pytest
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS
 from nnadapter.ir.builder import ModelEditor
-from nnadapter.ir.passes.producer_fusion import FUSABLE
+from nnadapter.ir.passes import FUSABLE
 from nnadapter.ir.rewrite import RewriteRule, constant, either, match_at, operand, operation, rewrite
 from tests.ir.passes.program import Program, chain, check, types
 

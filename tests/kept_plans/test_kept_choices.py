@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.engine import plan_cache_writer
-from nnadapter.engine.cached_plans import CachedPlanSource
+from nnadapter.engine import CachedPlanSource, plan_cache_writer
 from tests.models import HEAD, parse
 from tests.running.test_choices import BEHIND, FEEDS, FLAG, RATE, SHARED, check, rows, truth
 

@@ -17,10 +17,10 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
-from nnadapter.engine.cached_plans import CachedPlanSource
+from nnadapter.engine import CachedPlanSource
 from nnadapter.errors import CacheWarning, CompiledModelError, FallbackWarning, InvalidInputError, ModelFileError
-from nnadapter.process.resources import memoize
-from nnadapter.store.folder import UnusableError, read_entry
+from nnadapter.process import memoize
+from nnadapter.store import UnusableError, read_entry
 from tests.caching.nets import X, network
 from tests.keeping_driver import FAULTS
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole

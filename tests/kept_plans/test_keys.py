@@ -14,10 +14,10 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from nnadapter.drivers.selection import check_options, named_requests
-from nnadapter.engine.cached_plans import CachedPlanSource, cached_session
+from nnadapter.engine import CachedPlanSource, cached_session
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.atomic_files import cache_folder
-from nnadapter.store.keys import UnkeyedError, source_of
+from nnadapter.store import UnkeyedError, source_of
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 
 MATMUL = f"{HEAD} g (float[2, 200] x) => (float[2, 200] y) {{ y = MatMul(x, w) }}"

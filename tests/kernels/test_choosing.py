@@ -12,7 +12,7 @@ from nnadapter.drivers import Kernel, KernelType, Target, Unsupported
 from nnadapter.drivers.kernel import KernelOrigin
 from nnadapter.errors import DriverWarning, InvalidOptionError
 from nnadapter.ir import DataType, OperandType
-from nnadapter.kernels.registry import KernelTable, Request
+from nnadapter.kernels import KernelTable, Request
 
 IMAGE = OperandType(DataType.FLOAT32, (1, 2, 3, 4))
 ROW = OperandType(DataType.INT8, (5,))

@@ -9,7 +9,7 @@ from onnx import parser
 import nnadapter as nna
 from nnadapter.drivers import DeviceInfo, Reason, TableDriver, Unsupported, lowers, registry
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operations.custom import CustomCall
+from nnadapter.ir.operations import CustomCall
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -6.0]], np.float32)
 

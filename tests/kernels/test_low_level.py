@@ -10,9 +10,9 @@ from nnadapter.drivers import Context, Kernel
 from nnadapter.drivers.kernel import KernelOrigin
 from nnadapter.errors import DriverWarning, IncompatibleProgramError, InvalidModelError, NotDelegatedError
 from nnadapter.ir import DataType, OperandType, to_text
-from nnadapter.ir.operations.custom import CUSTOM, CustomCall
+from nnadapter.ir.operations import CUSTOM, CustomCall
 from nnadapter.ir.protobuf import from_bytes, to_bytes
-from nnadapter.kernels.registry import kernel_table
+from nnadapter.kernels import kernel_table
 
 TYPE = OperandType(DataType.FLOAT32, (2,))
 TENSOR = np.array([[1, 2]], np.int16)

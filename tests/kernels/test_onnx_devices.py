@@ -13,7 +13,7 @@ from onnx import parser
 import nnadapter as nna
 from nnadapter.errors import ExecutionError, FallbackWarning, InvalidModelError
 from nnadapter.ir import DataType, OperandType
-from nnadapter.ir.operations.custom import CUSTOM, CustomCall
+from nnadapter.ir.operations import CUSTOM, CustomCall
 
 PRIVATE = parser.parse_model(
     """<ir_version: 8, opset_import: ["" : 17, "acme.ops" : 2]>

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nnadapter.ir import DataType, ModelBuilder, OperandType, verify
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.kernels.segments import ir_segment, split, without_calls
+from nnadapter.ir.operations import CUSTOM, CustomCall
+from nnadapter.kernels import ir_segment, split, without_calls
 
 TYPE = OperandType(DataType.FLOAT32, (2,))
 

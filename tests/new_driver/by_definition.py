@@ -11,15 +11,7 @@ import sys
 
 import numpy as np
 
-from nnadapter.drivers.native.c_interface import (
-    DATA_TYPES,
-    SIGNATURES,
-    AttributeCode,
-    Status,
-    make,
-    read,
-    read_pointers,
-)
+from nnadapter.drivers.native import DATA_TYPES, SIGNATURES, AttributeCode, Status, make, read, read_pointers
 from nnadapter.ir import Model, ModelBuilder, OperandType, schema_of
 from nnadapter.ir.definition import by_definition
 

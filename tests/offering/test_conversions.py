@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.candidates.atoms import with_atoms
-from nnadapter.candidates.conversions import Conversions, converted, prepare
+from nnadapter.candidates import Conversions, converted, prepare, with_atoms
 from nnadapter.ir import to_text
-from nnadapter.onnx.preparation.prepare import Prepared, specialize
+from nnadapter.onnx.preparation import Prepared, specialize
 from tests.models import OCR_SHAPES, ocr_model
 
 Shape = tuple[int, ...]

@@ -4,7 +4,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from nnadapter.candidates.conversions import Conversions, prepare
+from nnadapter.candidates import Conversions, prepare
 from tests.offering.test_conversions import Shape, same
 
 _VOLUMES = """

@@ -10,9 +10,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import Options
-from nnadapter.candidates.conversions import prepare
-from nnadapter.planning.planner import Planner
-from nnadapter.planning.setting import open_setting
+from nnadapter.candidates import prepare
+from nnadapter.planning import Planner, open_setting
 from tests.models import numbers, run_whole
 
 QUIET = nna.Options(fallback="allow")

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nnadapter.candidates.conversions import random_feed
+from nnadapter.candidates import random_feed
 from nnadapter.errors import InvalidInputError
 from tests.models import HEAD, parse
 

@@ -5,8 +5,8 @@ import pytest
 from onnx import helper, parser
 
 import nnadapter as nna
-from nnadapter.candidates.conversion_tracing import sizes_left
-from nnadapter.onnx.model import OnnxNode
+from nnadapter.candidates import sizes_left
+from nnadapter.onnx import OnnxNode
 from partition import Value
 
 RANDOM = np.random.default_rng(0)

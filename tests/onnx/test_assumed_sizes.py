@@ -8,8 +8,8 @@ import pytest
 from onnx import numpy_helper
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.preparation.default_sizes import default_shapes
+from nnadapter.candidates import prepare
+from nnadapter.onnx.preparation import default_shapes
 from tests.models import HEAD
 
 OPEN = {

@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.inlining import with_weights_outside
+from nnadapter.candidates import prepare
+from nnadapter.onnx import with_weights_outside
 from tests.models import numbers, parse, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import random_feed
+from nnadapter.candidates import random_feed
 
 CACHED = 127
 """Tokens in a cache, where nothing gives their number."""

@@ -8,9 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.preparation.branch_decisions import decision_values, decisions_text
-from nnadapter.onnx.preparation.deciding_conditions import decided, decision_of
+from nnadapter.candidates import prepare
+from nnadapter.onnx.preparation import decided, decision_of, decision_values, decisions_text
 from tests.models import HEAD, parse
 
 BRANCHES = """<

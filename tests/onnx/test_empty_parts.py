@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from tests.models import HEAD, numbers, parse, run_whole
 
 

@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.errors import InvalidModelError
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "my" : 1]>'

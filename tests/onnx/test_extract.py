@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from nnadapter.onnx.construction import OnnxIndex, extract, initializer_of
-from nnadapter.onnx.graphs import read_graph
+from nnadapter.onnx import OnnxIndex, extract, initializer_of, read_graph
 from partition import GraphError, Value, cut, make_plan
 from tests.partition.small_graphs import edges
 

@@ -9,7 +9,7 @@ from onnx import helper
 from benchmarks.models.hostile_models import graph, model
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.graphs import check_calls, check_calls_in
+from nnadapter.onnx import check_calls, check_calls_in
 
 
 def _calls(bodies, called="F0"):

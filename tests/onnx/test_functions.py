@@ -9,8 +9,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import OPERATORS
-from nnadapter.onnx.inlining import expand_functions
+from nnadapter.candidates import OPERATORS
+from nnadapter.onnx import expand_functions
 from tests.models import numbers, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "mine" : 1]>'

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from nnadapter.onnx.schemas import (
+from nnadapter.onnx import (
     MICROSOFT,
     bounds_of,
     further_schema,

@@ -4,8 +4,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
-from nnadapter.onnx.construction import initializer_of
-from nnadapter.onnx.graphs import node_names, read_graph, read_nodes
+from nnadapter.onnx import initializer_of, node_names, read_graph, read_nodes
 from partition import GraphError, Value
 
 

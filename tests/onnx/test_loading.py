@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.onnx.files import load_model
+from nnadapter.onnx import load_model
 from tests.models import CHAIN, parse
 
 WHOLE = parse(CHAIN).SerializeToString()

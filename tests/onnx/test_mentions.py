@@ -6,7 +6,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from nnadapter.onnx.wire_format import mentions
+from nnadapter.onnx import mentions
 
 HEAD = '<ir_version: 10, producer_name: "someone", opset_import: ["" : 17, "my" : 1]>'
 WORD = b"Einsum"

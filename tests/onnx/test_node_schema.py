@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import checker, defs, helper
 
-from nnadapter.onnx.model import contradiction_of
+from nnadapter.onnx import contradiction_of
 from tests.every import for_every
 
 SCHEMAS = [

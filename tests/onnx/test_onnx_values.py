@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, TypeProto, helper
 
-from nnadapter.onnx.graphs import value_of, values_of
+from nnadapter.onnx import value_of, values_of
 
 FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
 TYPES = [

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from nnadapter.onnx.graphs import read_nodes
-from nnadapter.onnx.normal_form import in_order
+from nnadapter.onnx import in_order, read_nodes
 from tests.models import HEAD
 from tests.partition.small_graphs import edges
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from nnadapter.onnx.parts import Parts
+from nnadapter.onnx import Parts
 
 
 def convolutions(*biases):

@@ -9,9 +9,9 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from nnadapter.candidates.conversions import OPERATORS
-from nnadapter.onnx.model import read_model
-from nnadapter.onnx.preparation.folding import plain_result
+from nnadapter.candidates import OPERATORS
+from nnadapter.onnx import read_model
+from nnadapter.onnx.preparation import plain_result
 
 A = np.arange(24).reshape(2, 3, 4)
 ROW = np.array([[5, -1, 0, 7]])

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation import specialize
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.partition.small_graphs import edges
 from tests.work import growth

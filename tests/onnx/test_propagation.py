@@ -8,11 +8,9 @@ import sys
 import pytest
 from onnx import TensorProto
 
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.construction import parse
-from nnadapter.onnx.graphs import values_of
-from nnadapter.onnx.preparation.prepare import specialize
-from nnadapter.onnx.propagation import infer
+from nnadapter.candidates import prepare
+from nnadapter.onnx import infer, parse, values_of
+from nnadapter.onnx.preparation import specialize
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]> g'
 HUGE = (1 << 30) - 1

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from tests.models import HEAD, numbers, parse, run_whole
 
 GRID = """<ir_version: 8, opset_import: ["" : 13]> g (float[n, 3, h, w] x) => (float[m, 2] y, float[a, b, c] filled) {

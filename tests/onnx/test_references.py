@@ -14,11 +14,19 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.errors import ModelFileError
-from nnadapter.onnx import references
-from nnadapter.onnx.files import BegunModel, load_model
-from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference, read_ahead, with_references
+from nnadapter.onnx import (
+    BegunModel,
+    array_of,
+    bytes_of,
+    inlined,
+    is_reference,
+    load_model,
+    read_ahead,
+    references,
+    with_references,
+)
 
 DEVICES = ["cpu", "fake_npu", "openvino", "null"]
 WEIGHTS = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from nnadapter.onnx.canonical import joined, joined_bytes, separated
+from nnadapter.onnx import joined, joined_bytes, separated
 
 DTYPES = ["float32", "float16", "float64", "int64", "uint8", "bool"]
 

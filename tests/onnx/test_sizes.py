@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx.parser
 
-from nnadapter.onnx.graphs import has_open_inputs, size_names
+from nnadapter.onnx import has_open_inputs, size_names
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]> g'
 

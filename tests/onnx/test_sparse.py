@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.onnx.normal_form import with_dense
+from nnadapter.onnx import with_dense
 from tests.models import run_whole
 
 LINEAR, ROWS = [0, 3, 5], [[0, 0], [1, 0], [1, 2]]

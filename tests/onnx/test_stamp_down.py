@@ -3,7 +3,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from nnadapter.onnx.normal_form import stamp_down
+from nnadapter.onnx import stamp_down
 from partition import Reason, Unsupported
 from tests.onnx.test_extract import run
 

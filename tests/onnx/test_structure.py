@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.preparation.prepare import attribute_bytes, structure_of, tensor_bytes
+from nnadapter.candidates import prepare
+from nnadapter.onnx.preparation import attribute_bytes, structure_of, tensor_bytes
 from tests.models import HEAD, parse
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.construction import build, parse
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.candidates import prepare
+from nnadapter.onnx import build, parse
+from nnadapter.onnx.preparation import specialize
 from partition import Value
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> g'

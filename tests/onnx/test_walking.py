@@ -10,8 +10,7 @@ from onnx import TensorProto, helper
 from benchmarks.models.hostile_models import graph, info, model, node, tagged, weight, with_fields
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx import wire_format
-from nnadapter.onnx.wire_format import check_size, varint_bytes
+from nnadapter.onnx import check_size, varint_bytes, wire_format
 
 
 def test_the_table_of_messages_is_onnx_s():

@@ -7,8 +7,8 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-from nnadapter.onnx.model import read_node
-from nnadapter.onnx.preparation.default_sizes import fits_windows, moves_windows
+from nnadapter.onnx import read_node
+from nnadapter.onnx.preparation import fits_windows, moves_windows
 from tests.every import for_every_pair
 
 OPS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.onnx.wire_format import fields, varint, varint_bytes
+from nnadapter.onnx import fields, varint, varint_bytes
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**32, 2**63 - 1, 2**64 - 1])

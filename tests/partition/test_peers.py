@@ -8,7 +8,7 @@ import onnx
 import onnx.backend.test
 import pytest
 
-from nnadapter.onnx.graphs import read_graph
+from nnadapter.onnx import read_graph
 from partition import cut
 from tests.partition.brute_force import fewest_segments
 from tests.partition.generated_graphs import FAMILIES, linked

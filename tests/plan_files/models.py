@@ -6,9 +6,9 @@ import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.preparation.prepare import specialize, structure_of
-from nnadapter.planning.plan_files import PlanFile, bind_plan, plan_entries
+from nnadapter.candidates import prepare
+from nnadapter.onnx.preparation import specialize, structure_of
+from nnadapter.planning import PlanFile, bind_plan, plan_entries
 from partition import SUPPORTED
 
 DEVICES = ("a", "b", "cpu")

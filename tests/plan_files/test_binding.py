@@ -5,10 +5,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
 
-from nnadapter.candidates.atoms import with_atoms
-from nnadapter.candidates.conversions import converted, prepare
-from nnadapter.onnx.preparation.prepare import specialize, structure_of
-from nnadapter.planning.plan_files import bind_plan, plan_entries
+from nnadapter.candidates import converted, prepare, with_atoms
+from nnadapter.onnx.preparation import specialize, structure_of
+from nnadapter.planning import bind_plan, plan_entries
 from partition import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse
 from tests.plan_files.models import DEVICES, Known, edited, model_of, models

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nnadapter.errors import InvalidOptionError, PlanFileError
-from nnadapter.planning.plan_files import PlanEntry, PlanFile, plan_text, read_plan, write_plan
+from nnadapter.planning import PlanEntry, PlanFile, plan_text, read_plan, write_plan
 
 ENTRY = PlanEntry(name="/a", op_type="Relu", output="v", content_hash="01", ancestry_hash="02", device="fake_npu")
 PLAN = PlanFile(

@@ -8,11 +8,9 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import Options
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.errors import RulesError
-from nnadapter.planning.plan_files import PlanFile, bind_plan, plan_entries, read_plan, write_plan
-from nnadapter.planning.planner import Planner
-from nnadapter.planning.setting import open_setting
+from nnadapter.planning import PlanFile, Planner, bind_plan, open_setting, plan_entries, read_plan, write_plan
 from nnadapter.rules import apply_rules, read_rules
 from tests.models import SANDWICH, parse
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.planning.overlap import HostWait, needs_of, waiting
+from nnadapter.planning import HostWait, needs_of, waiting
 from tests.planning.test_overlap import plan_of
 
 

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import nnadapter as nna
-from nnadapter.costs.calibration import MeasuredNetwork, keep_calibration
-from nnadapter.costs.calibrator import calibrate
+from nnadapter.costs import MeasuredNetwork, calibrate, keep_calibration
 from tests import metered_driver
 from tests.planning.test_placing import LARGE, model_of
 
@@ -47,13 +46,13 @@ def keep(device, speed, off_by):
 
 
 def version(device):
-    from nnadapter.costs.calibration import driver_version
+    from nnadapter.costs import driver_version
 
     return driver_version(device)
 
 
 def options(device):
-    from nnadapter.costs.calibration import speed_options
+    from nnadapter.costs import speed_options
     from nnadapter.drivers.boundary import open_context
     from nnadapter.drivers.selection import select_one
 

@@ -7,12 +7,9 @@ from dataclasses import replace
 import pytest
 
 from nnadapter import Options
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.drivers import SUPPORTED, Reason, Unsupported
-from nnadapter.planning.judgment import Support
-from nnadapter.planning.planner import Planner
-from nnadapter.planning.setting import open_setting
-from nnadapter.planning.settling import Drafts, draft, place
+from nnadapter.planning import Drafts, Planner, Support, draft, open_setting, place
 from tests.models import HEAD, parse
 
 ROW = f"{HEAD} g (float[N] x) => (float[N] y) {{ a = Relu(x) b = Neg(a) c = Exp(b) y = Abs(c) }}"

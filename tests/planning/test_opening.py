@@ -14,10 +14,9 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.errors import FallbackWarning
-from nnadapter.planning.bounds import Bounds, nearby
-from nnadapter.planning.dynamic_shapes import growing_inputs
+from nnadapter.planning import Bounds, growing_inputs, nearby
 from tests import open_sizes_driver
 from tests.models import numbers, parse, run_whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.planning.overlap import HostWait, enqueued_of, needs_of, waiting
+from nnadapter.planning import HostWait, enqueued_of, needs_of, waiting
 from partition import SUPPORTED, Segment, make_plan
 from tests.partition.small_graphs import edges, graph_of
 

@@ -11,12 +11,9 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
-from nnadapter.costs import DeviceCosts
-from nnadapter.costs.calibration import keep_calibration
-from nnadapter.costs.calibrator import Stopwatch, calibrate
+from nnadapter.costs import DeviceCosts, Stopwatch, calibrate, keep_calibration
 from nnadapter.errors import FallbackWarning, InvalidOptionError, PlanFileError, RulesError
-from nnadapter.planning.plan_files import read_plan
-from nnadapter.planning.settling import PLACERS
+from nnadapter.planning import PLACERS, read_plan
 from nnadapter.policies import POLICIES
 from tests.models import numbers, run_whole
 

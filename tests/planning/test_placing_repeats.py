@@ -6,10 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
-from nnadapter.planning.planner import Planner
-from nnadapter.planning.setting import open_setting
-from nnadapter.planning.settling import place
+from nnadapter.candidates import prepare
+from nnadapter.planning import Planner, open_setting, place
 from tests.models import CHAIN, numbers, parse
 
 DEVICES = [("fake_npu", {"clock": "simulated"})]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.planning.dynamic_shapes import with_sizes_in_order
+from nnadapter.planning import with_sizes_in_order
 from partition import SUPPORTED, Segment, make_plan
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.partition.small_graphs import graph_of

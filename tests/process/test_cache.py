@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.process.resources import Cache, cache_counts, counts_of, memoize
+from nnadapter.process import Cache, cache_counts, counts_of, memoize
 
 
 @given(limit=st.integers(1, 5), keys=st.lists(st.integers(0, 8)))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nnadapter.process.resources import paused_collection
+from nnadapter.process import paused_collection
 
 
 @pytest.fixture(params=[True, False], ids=["enabled", "disabled"])

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from nnadapter.process.packages import named
+from nnadapter.process import named
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.openvino import OpenvinoDriver
 from nnadapter.errors import DeviceUnavailableError, MissingExtraError
-from nnadapter.process.packages import EXTRAS, has_extra, missing_extra
+from nnadapter.process import EXTRAS, has_extra, missing_extra
 from tests.models import CHAIN, parse
 
 _WITHOUT = """

@@ -15,8 +15,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.registry import device_lock
-from nnadapter.process import resources
-from nnadapter.process.resources import new_lock, new_re_lock
+from nnadapter.process import new_lock, new_re_lock, resources
 from tests.models import HEAD, parse
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

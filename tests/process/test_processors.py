@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from nnadapter.process import processors
-from nnadapter.process.processors import (
+from nnadapter.process import (
     Load,
     computes_for_this,
     computes_no_more,
     is_crowded,
     machine_name,
     own_seconds,
+    processors,
     processors_unused_by_others,
     seconds_of_process,
     usable,

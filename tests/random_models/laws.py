@@ -10,11 +10,11 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.drivers import Context, Program, Supported, Unsupported
+from nnadapter.drivers.fake_npu import PASSES as DEVICE_PASSES
 from nnadapter.drivers.fake_npu import FakeNpuDriver
-from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.ir import ABSENT, Array, DataType, Lifetime, Model, ModelBuilder, digest, submodel, to_text, verify
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.testing.random_models.maker import Accept, RandomCase, check, outputs_of
+from nnadapter.testing.random_models import Accept, RandomCase, check, outputs_of
 from tests.random_models.models import anything, taken
 from tests.random_models.running import in_parts, reordered, run
 

@@ -6,11 +6,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from nnadapter.drivers.fake_npu.limits import HELD
-from nnadapter.drivers.fake_npu.operations import judge
+from nnadapter.drivers.fake_npu import HELD, judge
 from nnadapter.ir import SCHEMAS, DataType, Model
-from nnadapter.testing.random_models.maker import Accept, Maker, RandomCase
-from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
+from nnadapter.testing.random_models import FROM_SCHEMA, RECIPES, UNREACHED, Accept, Maker, RandomCase
 
 LARGEST_MODEL = 12
 _ATTEMPTS = 4

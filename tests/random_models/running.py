@@ -8,7 +8,7 @@ from random import Random
 
 from nnadapter.drivers import Context
 from nnadapter.ir import ABSENT, Array, Lifetime, Model, submodel, verify
-from nnadapter.testing.random_models.maker import outputs_of
+from nnadapter.testing.random_models import outputs_of
 
 
 def run(context: Context, model: Model, feeds: Sequence[Array]) -> Sequence[Array]:

@@ -8,7 +8,7 @@ import pytest
 
 from nnadapter.exporting import export_model
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-from nnadapter.testing.random_models.maker import check
+from nnadapter.testing.random_models import check
 
 ATTRIBUTES = {
     "DFT": {"axis": 1, "length": 3, "inverse": False, "onesided": False},

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.fake_npu import OPERATIONS
 from nnadapter.ir import SCHEMAS, verify
-from nnadapter.testing.random_models.recipes import RECIPES, UNREACHED
+from nnadapter.testing.random_models import RECIPES, UNREACHED
 from tests.every import for_every
 from tests.random_models.models import anything, attempt, maker_of, taken
 

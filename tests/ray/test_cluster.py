@@ -140,7 +140,7 @@ class Client:
 def test_a_server_answers_by_the_open_inference_protocol(nodes):
     from ray import serve
 
-    from nnadapter.ray.serving.application import free_port
+    from nnadapter.ray.serving import free_port
 
     client = Client(free_port("127.0.0.1", 0))
     serve.start(http_options={"host": "127.0.0.1", "port": client.port})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.onnx.signature import ModelMetadata, Signature
+from nnadapter.onnx import ModelMetadata, Signature
 from nnadapter.ray.rows import known_rows, rows_at_once
 from partition import Value
 

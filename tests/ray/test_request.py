@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.ray import resources
 from nnadapter.ray.cluster import (
     PREFIX,
     check_declared,
@@ -18,7 +19,6 @@ from nnadapter.ray.cluster import (
     read_source,
     read_threads,
     read_without,
-    resources,
 )
 from nnadapter.ray.job import written
 from tests.models import CHAIN, parse

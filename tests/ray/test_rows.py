@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.onnx.signature import ModelMetadata, Signature
+from nnadapter.onnx import ModelMetadata, Signature
 from nnadapter.ray.rows import (
     ColumnType,
     axis_of,

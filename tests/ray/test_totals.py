@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from nnadapter.ray import JobReport
 from nnadapter.ray.actors import Sums
 from nnadapter.ray.cluster import Request
 from nnadapter.ray.job import (
@@ -22,7 +23,7 @@ from nnadapter.ray.job import (
     Totals,
     local_kind,
 )
-from nnadapter.ray.job_report import JobReport, job_facts
+from nnadapter.ray.job_report import job_facts
 
 
 def record(task, ordinal, rows=64, where="fake_npu", fallen=0):

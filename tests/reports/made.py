@@ -6,8 +6,8 @@ import dataclasses
 from itertools import pairwise
 
 from nnadapter import PartitionReport
-from nnadapter.planning.plan_files import UnmatchedEntry
-from nnadapter.report.facts import (
+from nnadapter.planning import UnmatchedEntry
+from nnadapter.report import (
     CandidateFacts,
     CostFacts,
     Coverage,

@@ -9,7 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InvalidInputError
-from nnadapter.report.report import compare_reports, report_from
+from nnadapter.report import compare_reports, report_from
 from tests.compiled_models.files import changed
 from tests.models import parse
 from tests.running.test_choices import FEEDS, FLAG, RATE, SIZES, rows

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import nnadapter as nna
 from nnadapter.cli import main
 from nnadapter.errors import InvalidOptionError
-from nnadapter.report.report import compare_reports, read_report, report_from
+from nnadapter.report import compare_reports, read_report, report_from
 from tests.models import CHAIN, SANDWICH, numbers, parse
 from tests.reports.made import made_report, measured, priced
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from nnadapter.cli import main
-from nnadapter.report.report import FORMATS, formats_of
+from nnadapter.report import FORMATS, formats_of
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.report.report import compare_reports
+from nnadapter.report import compare_reports
 from tests.reports.made import HOSTILE, made_report, priced
 
 

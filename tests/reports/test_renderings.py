@@ -11,8 +11,7 @@ import subprocess
 import pytest
 
 from nnadapter.cli.run import run_costs
-from nnadapter.report.report import compare_reports
-from nnadapter.report.sections import code, duration, table
+from nnadapter.report import code, compare_reports, duration, table
 from tests.reports.made import HOSTILE, made_report, measured, priced
 
 STRING = r'"(?:[^"\\\n]|\\["\\n])*"'

@@ -10,9 +10,8 @@ import click
 import pytest
 
 from nnadapter.cli import main
-from nnadapter.engine.plan_store import PlanCounts
-from nnadapter.planning import overlap
-from nnadapter.planning.plan_files import UnmatchedEntry
+from nnadapter.engine import PlanCounts
+from nnadapter.planning import UnmatchedEntry, overlap
 from nnadapter.report import facts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")

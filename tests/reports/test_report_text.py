@@ -8,10 +8,9 @@ import re
 import pytest
 
 import nnadapter as nna
-from nnadapter.planning.plan_files import UnmatchedEntry
+from nnadapter.planning import UnmatchedEntry
+from nnadapter.report import PlanFileFacts, count, quantity, verdict
 from nnadapter.report.builder import _search
-from nnadapter.report.facts import PlanFileFacts
-from nnadapter.report.sections import count, quantity, verdict
 from partition import Plan, Step
 from tests.models import CHAIN, HEAD, SANDWICH, parse
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import nnadapter as nna
-from nnadapter.report.sections import verdict
+from nnadapter.report import verdict
 from tests.models import CHAIN, SANDWICH, parse
 from tests.reports.made import made_report, priced
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.errors import RulesError
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation import specialize
 from nnadapter.rules import apply_rules, read_rules
 from partition import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse

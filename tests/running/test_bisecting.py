@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.engine.compilation import NOT_FOUND, Budget, Culprits, culprits_of
+from nnadapter.engine import NOT_FOUND, Budget, Culprits, culprits_of
 
 
 def search(count, fails, budget=None):

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.engine.execution_pool import ExecutionPool
-from nnadapter.engine.executor import share_regions
+from nnadapter.engine import ExecutionPool, share_regions
 from tests.models import run_whole
 from tests.watching import watched
 

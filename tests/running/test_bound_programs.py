@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.fake_npu.reuse import LoweringTemplate
+from nnadapter.drivers.fake_npu import LoweringTemplate
 from tests.lying_driver import COUNTS
 from tests.models import parse
 from tests.watching import watched

@@ -11,8 +11,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.engine import plan_devices
-from nnadapter.engine.engine import Repeat
+from nnadapter.engine import Repeat, plan_devices
 from nnadapter.errors import InvalidModelError
 from tests import residing_driver
 from tests.models import HEAD, numbers, parse, run_whole

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import nnadapter as nna
-from nnadapter.cli.command import main
+from nnadapter.cli import main
 from nnadapter.drivers import DeviceTensor, Memory
 from nnadapter.drivers.tensor_copies import bind_to_owner
 from nnadapter.errors import (

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.engine.compiled import typical
-from nnadapter.engine.measuring import MARGIN, contest, decided, is_slower, still_in_question, twice
+from nnadapter.engine import MARGIN, contest, decided, is_slower, still_in_question, twice, typical
 
 SECONDS = st.floats(1e-6, 10.0)
 ROUNDS = st.integers(2, 4).flatmap(

@@ -11,7 +11,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Control
-from nnadapter.engine.control import Deadlines, RunControl, Turns
+from nnadapter.engine import Deadlines, RunControl, Turns
 from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.drivers.fake_npu.harness import context

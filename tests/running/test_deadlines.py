@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nnadapter.engine.control import Deadlines
+from nnadapter.engine import Deadlines
 
 SECONDS = 30
 NAME = "nnadapter deadlines"

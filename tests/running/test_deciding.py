@@ -9,10 +9,9 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.engine import branch_conditions, branches
-from nnadapter.engine.branch_conditions import Fork
+from nnadapter.engine import Fork, branch_conditions, branches
 from nnadapter.errors import InputTypeError, InvalidInputError
-from nnadapter.onnx.preparation.branch_decisions import Conditions
+from nnadapter.onnx.preparation import Conditions
 from tests.models import HEAD, parse, run_whole
 from tests.running.test_choices import ALLOW, FEEDS, FLAG, RATE, check, rows, truth
 

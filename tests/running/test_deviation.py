@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nnadapter.accuracy.tolerances import Tolerance, deviation
+from nnadapter.accuracy import Tolerance, deviation
 
 USUAL = Tolerance(relative=1e-3, absolute=1e-5)
 STEP = Tolerance(relative=1e-3, absolute=1e-5, steps=1)

@@ -10,7 +10,7 @@ import pytest
 
 from nnadapter.drivers import Execution, Program, Threading
 from nnadapter.drivers.failures import NamedCalls
-from nnadapter.engine.execution_pool import ExecutionPool
+from nnadapter.engine import ExecutionPool
 
 
 class Watched(Program, Execution):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from nnadapter.engine.fallback import Incident, Incidents
+from nnadapter.engine import Incident, Incidents
 
 
 def incident(stage: str = "run", device: str = "acme", kind: str = "RuntimeError", message: str = "x") -> Incident:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from nnadapter.engine.concurrent_steps import Lane
-from nnadapter.engine.provenance import StepRun
+from nnadapter.engine import Lane, StepRun
 
 
 def step(done, go=None):

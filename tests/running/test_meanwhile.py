@@ -14,7 +14,7 @@ import pytest
 
 import nnadapter as nna
 from benchmarks.models.language_models import Sizes, first_feed, language_model
-from nnadapter.engine.model_source import ModelPlanSource
+from nnadapter.engine import ModelPlanSource
 from nnadapter.errors import ClosedError, DeadlineExceededError, InvalidModelError, InvalidOptionError, NNAdapterError
 from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole

@@ -14,16 +14,10 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.costs.calibrator import Stopwatch
-from nnadapter.drivers.onnxruntime.program import pool_permit
-from nnadapter.drivers.onnxruntime.sessions import open_session
-from nnadapter.engine.compilation import Compiler
-from nnadapter.engine.compiled import BLOCK, BLOCKS, TimedPlacement
-from nnadapter.engine.dynamic_plans import FixedSizesError
-from nnadapter.engine.measuring import MOST_AGAIN, Measurer, PastChoices
-from nnadapter.planning.dynamic_shapes import partition_dynamic
-from nnadapter.planning.planner import Planner, prepare_for
-from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.costs import Stopwatch
+from nnadapter.drivers.onnxruntime import open_session, pool_permit
+from nnadapter.engine import BLOCK, BLOCKS, MOST_AGAIN, Compiler, FixedSizesError, Measurer, PastChoices, TimedPlacement
+from nnadapter.planning import Planner, Setting, open_setting, partition_dynamic, prepare_for
 from partition.by_cost.pricing import Origin, OriginKind, all_on
 from tests import metered_driver
 from tests.models import numbers

@@ -10,8 +10,7 @@ import pytest
 
 from nnadapter.drivers import DeviceTensor, Memory
 from nnadapter.drivers.tensor_copies import Copies
-from nnadapter.engine.bound_steps import Substitute
-from nnadapter.engine.executor import after_failure, run_step
+from nnadapter.engine import Substitute, after_failure, run_step
 from nnadapter.errors import DonatedValueError, ExecutionError
 
 

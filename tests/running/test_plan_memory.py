@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.engine.plan_store import Holding, PlanMemory
+from nnadapter.engine import Holding, PlanMemory
 
 HOLDINGS = st.builds(Holding, st.integers(0, 50), st.dictionaries(st.sampled_from("abc"), st.just(30)))
 

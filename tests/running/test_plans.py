@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from nnadapter.engine.plan_store import Holding, PlanCache, PlanCounts
+from nnadapter.engine import Holding, PlanCache, PlanCounts
 from nnadapter.errors import ClosedError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.engine.compiled import BLOCK, BLOCKS, Promise, Watch
+from nnadapter.engine import BLOCK, BLOCKS, Promise, Watch
 
 
 def broken_after(seconds, promise, most=10 * BLOCK * BLOCKS):

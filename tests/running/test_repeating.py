@@ -9,9 +9,8 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime.sessions import SessionExecution
-from nnadapter.engine.engine import Repeat
-from nnadapter.engine.plan_store import PlanCache
+from nnadapter.drivers.onnxruntime import SessionExecution
+from nnadapter.engine import PlanCache, Repeat
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, MissingInputError
 from tests.models import numbers, parse
 from tests.watching import watched

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nnadapter.engine import plan_devices
-from nnadapter.engine.plan_devices import FIRST_PAUSE, IN_A_ROW, LONGEST_PAUSE, Health
+from nnadapter.engine import FIRST_PAUSE, IN_A_ROW, LONGEST_PAUSE, Health, plan_devices
 from nnadapter.errors import DeviceLostError, ExecutionError
 
 ONE, OTHER = ("y",), ("z",)

@@ -18,13 +18,9 @@ import nnadapter as nna
 from nnadapter.drivers import Execution, Program, Threading
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.registry import device_lock
-from nnadapter.engine import tracing
-from nnadapter.engine.control import Turns
-from nnadapter.engine.execution_pool import ExecutionPool
-from nnadapter.engine.plan_devices import pools_of
+from nnadapter.engine import ExecutionPool, Turns, pools_of, tracing
 from nnadapter.errors import CancelledError, InvalidInputError, InvalidOptionError
-from nnadapter.traces.recorder import Recorder
-from nnadapter.traces.trace import SILENT
+from nnadapter.traces import SILENT, Recorder
 from tests.latency_driver import LatencyExecution
 from tests.models import CHAIN, SANDWICH, numbers, parse
 from tests.residing_driver import ENQUEUED, MOST

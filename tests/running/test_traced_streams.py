@@ -6,8 +6,8 @@ import gc
 import threading
 import time
 
-from nnadapter.drivers.fake_npu.driver import FakeNpuDevice
-from nnadapter.engine.tracing import Watchers
+from nnadapter.drivers.fake_npu import FakeNpuDevice
+from nnadapter.engine import Watchers
 
 
 def enqueued(watchers, device, noted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from nnadapter.engine.control import Turns
+from nnadapter.engine import Turns
 
 
 def never():

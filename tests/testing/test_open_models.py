@@ -10,7 +10,7 @@ import pytest
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text, verify
 from nnadapter.ir.definition import by_definition
 from nnadapter.testing.dynamic_shape_cases import DynamicCase, opened
-from nnadapter.testing.random_models.maker import RandomCase
+from nnadapter.testing.random_models import RandomCase
 
 
 def reshaped(size: int) -> RandomCase:

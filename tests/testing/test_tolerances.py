@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nnadapter.accuracy.tolerances import BANDS
+from nnadapter.accuracy import BANDS
 from nnadapter.testing import Precision
 from nnadapter.testing.subjects import furthest
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nnadapter as nna
-from nnadapter.torch.compiled_report import CompiledFacts, GraphFacts, to_text
+from nnadapter.torch import GraphFacts
+from nnadapter.torch.compiled_report import CompiledFacts, to_text
 from tests.models import HEAD, parse
 
 WHOLE = f"{HEAD} g (float[2, 3] x) => (float[2, 3] y) {{ y = Relu(x) }}"

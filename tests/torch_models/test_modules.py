@@ -11,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 import nnadapter as nna
-from nnadapter.cli.command import main
+from nnadapter.cli import main
 from nnadapter.errors import InvalidModelError, InvalidOptionError
-from nnadapter.session.bench import PEERS
+from nnadapter.session import PEERS
 from tests.every import few_of
 
 SCRIPT = """

@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.traces.recorder import rows_of
-from nnadapter.traces.trace import SESSION, Event
+from nnadapter.traces import SESSION, Event, rows_of
 
 
 def event(start, end, thread=1, lane="npu", name=""):

@@ -12,8 +12,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InvalidOptionError
-from nnadapter.traces.selection import VARIABLE, LogTrace, is_enabled, trace_for
-from nnadapter.traces.trace import COMPILE, FALLBACK, RUN, SILENT
+from nnadapter.traces import COMPILE, FALLBACK, RUN, SILENT, VARIABLE, LogTrace, is_enabled, trace_for
 from tests.models import CHAIN, numbers, parse
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from nnadapter.drivers import Trace
 from nnadapter.errors import InvalidOptionError
-from nnadapter.traces.recorder import Recorder
-from nnadapter.traces.trace import COMPILE, RUN, SILENT, STEP
+from nnadapter.traces import COMPILE, RUN, SILENT, STEP, Recorder
 from tests.trace_checks import lanes_of, named
 
 

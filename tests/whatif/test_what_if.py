@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.candidates.conversions import prepare
-from nnadapter.onnx.preparation.default_sizes import default_shapes
-from nnadapter.planning.planner import Planner
-from nnadapter.planning.setting import open_setting
-from nnadapter.report import what_if
-from nnadapter.report.missing_features import situation_of
+from nnadapter.candidates import prepare
+from nnadapter.onnx.preparation import default_shapes
+from nnadapter.planning import Planner, open_setting
+from nnadapter.report import situation_of, what_if
 from tests.models import HEAD, SANDWICH, ocr_model, parse
 from tests.running.test_choices import FLAG
 

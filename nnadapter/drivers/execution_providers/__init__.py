@@ -3,3 +3,21 @@
 A provider comes with the installed ONNX Runtime, from a package that holds a plug-in library, or from a library that a
 person names. What it takes is read from ONNX Runtime's own graph assignment.
 """
+
+from __future__ import annotations
+
+from nnadapter.process.lazily import lazily
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".backing": (
+            "Backing computes_half find_backing installed marked missing_library read_assignment "
+            "read_provider_options takes_addition"
+        ),
+        ".compiler": "computed_otherwise in_half without",
+        ".driver": "EpContext EpDriver",
+        ".program": "EpMemory external_data_text import_dlpack is_plain",
+        ".qnn": "EMULATED_SOC PROVIDER QnnDevice QnnDriver own_options",
+    },
+)

@@ -6,6 +6,26 @@ Reading order, as a model passes through: driver, options, compiling, operations
 emitter and graph, reuse, memory, program and open_program, execution, kernels/.
 """
 
+from __future__ import annotations
+
 from nnadapter.drivers.fake_npu.driver import FakeNpuDriver
+from nnadapter.process.lazily import lazily
 
 __all__ = ["FakeNpuDriver"]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".clock": "instruction_flops simulated_profile simulated_seconds",
+        ".device_memory": "DeviceMemory FakeNpuMemory",
+        ".driver": "FakeNpuDevice",
+        ".graph": "NpuGraph",
+        ".limits": "Arithmetic HELD LIMITS",
+        ".lowering": "LoweredModel PASSES evaluate evaluator lower prepared",
+        ".operations": "OPERATIONS judge",
+        ".options": "OPTIONS operations_named",
+        ".program": "FakeNpuOpenProgram SymbolicGraph",
+        ".reuse": "BoundConstants Groups LoweringTemplate Lowerings",
+        ".threads": "BLAS_THREADS run_limited",
+    },
+)

@@ -5,6 +5,18 @@ A file holds a family of operations, as in `nnadapter.ir.operations`, with their
 the table of all functions, and runs them one after the other. `reference` joins rows, documentation and definitions.
 """
 
+from __future__ import annotations
+
 from nnadapter.ir.definition.models import FUNCTIONS, by_definition
+from nnadapter.process.lazily import lazily
 
 __all__ = ["FUNCTIONS", "by_definition"]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".documentation": "doc_of",
+        ".onnx_ops": "ONNX_OPS",
+        ".reference": "Entry entry_of example_text facts formula_text signature_text to_dict to_text",
+    },
+)

@@ -24,6 +24,7 @@ from nnadapter.ir.operations import (
 from nnadapter.ir.operations.external import brought_operations
 from nnadapter.ir.operations.row import Row
 from nnadapter.ir.schema import OperationSchema
+from nnadapter.process.lazily import lazily
 
 __all__ = ["BROUGHT", "FAMILIES", "SCHEMAS", "schema_of"]
 
@@ -76,3 +77,13 @@ def _unknown(type_: str) -> str:
     return (
         f"unknown operation {type_!r}; {close}{'' if close.endswith('?') else '; one from outside needs its package'}"
     )
+
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".custom": "CUSTOM CustomCall",
+        ".quantization": "TABULATED",
+        ".windows": "FUSE_CODES",
+    },
+)

@@ -1,1 +1,17 @@
 """A model prepared: its shapes propagated and its constants folded, before anything is placed."""
+
+from __future__ import annotations
+
+from nnadapter.process.lazily import lazily
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".branch_decisions": "Conditions MOST_FORKS decision_values decisions_text",
+        ".deciding_conditions": "decided decision_of",
+        ".default_sizes": "default_shapes fits_windows moves_windows",
+        ".device_forms": "expanded function_body",
+        ".folding": "evaluate plain_result",
+        ".prepare": "Prepared Specialized attribute_bytes specialize structure_of tensor_bytes",
+    },
+)

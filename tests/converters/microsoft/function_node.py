@@ -11,14 +11,13 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.converters import Conversion, convert_graph
 from nnadapter.drivers import Unsupported
 from nnadapter.ir import Array
 from nnadapter.ir.definition import by_definition
-from nnadapter.onnx.body import has_body
-from nnadapter.onnx.preparation.device_forms import expanded, function_body
-from nnadapter.onnx.preparation.prepare import Specialized, specialize
+from nnadapter.onnx import has_body
+from nnadapter.onnx.preparation import Specialized, expanded, function_body, specialize
 
 OPSETS = (13, 17, 20, 23)
 """Opsets at which bodies are written down: in each of them some op is there for the first time."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.drivers import Reason
-from nnadapter.onnx.preparation.device_forms import function_body
+from nnadapter.onnx.preparation import function_body
 from tests.converters.microsoft.function_node import check, model_of, refusal
 from tests.converters.microsoft.test_quantized import types
 from tests.converters.single_node import floats

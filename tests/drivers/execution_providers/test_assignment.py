@@ -9,8 +9,7 @@ import onnxruntime
 import pytest
 
 from nnadapter.drivers import SUPPORTED
-from nnadapter.drivers.execution_providers.backing import marked, read_assignment
-from nnadapter.drivers.execution_providers.compiler import without
+from nnadapter.drivers.execution_providers import marked, read_assignment, without
 from tests.models import HEAD, parse
 
 CPU = "CPUExecutionProvider"

@@ -8,14 +8,8 @@ from types import SimpleNamespace
 import onnxruntime
 import pytest
 
-from nnadapter.drivers.execution_providers import backing
-from nnadapter.drivers.execution_providers.backing import (
-    OPTIONS,
-    Backing,
-    find_backing,
-    read_provider_options,
-    takes_addition,
-)
+from nnadapter.drivers.execution_providers import Backing, backing, find_backing, read_provider_options, takes_addition
+from nnadapter.drivers.execution_providers.backing import OPTIONS
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 
 ASSIGNMENT = "get_provider_graph_assignment_info"

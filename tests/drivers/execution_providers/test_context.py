@@ -11,11 +11,10 @@ import onnx.parser
 import pytest
 
 from nnadapter.drivers import SUPPORTED, Reason
-from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.driver import EpContext
+from nnadapter.drivers.execution_providers import Backing, EpContext
 from nnadapter.errors import CompilationError
-from nnadapter.onnx.references import referring
-from nnadapter.traces.recorder import Recorder
+from nnadapter.onnx import referring
+from nnadapter.traces import Recorder
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.trace_checks import lanes_of, named
 

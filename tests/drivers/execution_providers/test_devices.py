@@ -10,8 +10,7 @@ import pytest
 import nnadapter as nna
 from nnadapter import ort
 from nnadapter.drivers import DynamicShapes, providers
-from nnadapter.drivers.execution_providers import backing
-from nnadapter.drivers.execution_providers.driver import EpDriver
+from nnadapter.drivers.execution_providers import EpDriver, backing
 from nnadapter.drivers.providers import has_hardware
 from nnadapter.drivers.registry import HardwareNeeds
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FallbackWarning

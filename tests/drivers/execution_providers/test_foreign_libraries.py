@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from nnadapter.drivers.execution_providers import backing
-from nnadapter.drivers.execution_providers.backing import Backing, missing_library, takes_addition
+from nnadapter.drivers.execution_providers import Backing, backing, missing_library, takes_addition
 from nnadapter.errors import DeviceUnavailableError
 from tests.c_compiler import compile_library, needs_compiler
 

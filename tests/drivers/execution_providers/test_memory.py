@@ -6,9 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.driver import EpContext
-from nnadapter.drivers.execution_providers.program import EpMemory, import_dlpack
+from nnadapter.drivers.execution_providers import Backing, EpContext, EpMemory, import_dlpack
 from nnadapter.errors import InvalidInputError
 from tests import device_memory
 from tests.device_memory import check_bytes_are_seen_as_other_types, check_freed_memory_is_not_read, taken

@@ -8,11 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper
 
-from nnadapter.drivers.execution_providers import program
+from nnadapter.drivers.execution_providers import external_data_text, is_plain, program
 from nnadapter.drivers.execution_providers.backing import _addition
-from nnadapter.drivers.execution_providers.program import external_data_text, is_plain
-from nnadapter.drivers.onnxruntime.values import FLOAT
-from nnadapter.onnx.wire_format import BYTES, NUMBER, varint_bytes
+from nnadapter.drivers.onnxruntime import FLOAT
+from nnadapter.onnx import BYTES, NUMBER, varint_bytes
 from tests.models import parse
 
 WEIGHTS, COMPILED, NEEDED = "weights", "what was compiled", "what it needs"

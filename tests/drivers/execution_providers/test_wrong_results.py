@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx.parser
 from onnx import helper
 
-from nnadapter.drivers.execution_providers.backing import Backing, computes_half
-from nnadapter.drivers.execution_providers.compiler import computed_otherwise, in_half
+from nnadapter.drivers.execution_providers import Backing, computed_otherwise, computes_half, in_half
 from tests.every import for_every
 from tests.models import HEAD
 

@@ -7,8 +7,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from nnadapter.drivers.fake_npu import FakeNpuDriver
-from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu import FakeNpuDriver, lower
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 
 

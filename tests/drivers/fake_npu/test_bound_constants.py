@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.reuse import BoundConstants
+from nnadapter.drivers.fake_npu import BoundConstants
 
 
 def test_found_by_the_very_same_arrays() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.capability import flaw
-from nnadapter.drivers.fake_npu.clock import instruction_flops, simulated_profile, simulated_seconds
-from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu import instruction_flops, lower, simulated_profile, simulated_seconds
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir import schema_of
 from tests.ir.passes.program import Program, random

@@ -13,9 +13,7 @@ import pytest
 
 from nnadapter import InferenceSession
 from nnadapter.drivers import ModelForm, Reason, Threading
-from nnadapter.drivers.fake_npu import FakeNpuDriver
-from nnadapter.drivers.fake_npu.operations import OPERATIONS
-from nnadapter.drivers.fake_npu.options import operations_named
+from nnadapter.drivers.fake_npu import OPERATIONS, FakeNpuDriver, operations_named
 from nnadapter.errors import DeviceNotFoundError, IncompatibleProgramError, InvalidOptionError
 from nnadapter.ir import SCHEMAS, DataType, ModelBuilder, OperandType
 from nnadapter.ir.definition import by_definition

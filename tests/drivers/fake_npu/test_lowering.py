@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nnadapter.drivers.fake_npu.lowering import PASSES, lower
+from nnadapter.drivers.fake_npu import PASSES, lower
 from nnadapter.ir import passes
 from tests.ir.passes.program import Program, check, random
 

@@ -7,10 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.arenas import Arenas
-from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
-from nnadapter.drivers.fake_npu.graph import NpuGraph
-from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.program import FakeNpuOpenProgram, SymbolicGraph
+from nnadapter.drivers.fake_npu import DeviceMemory, FakeNpuOpenProgram, NpuGraph, SymbolicGraph, lower
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.operand import freeze
 from nnadapter.ir.symbolic_numbers import SymbolicTrace

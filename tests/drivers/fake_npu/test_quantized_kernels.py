@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu import lower
 from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization, QuantizedType
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.operations.quantization import TABULATED
+from nnadapter.ir.operations import TABULATED
 from tests.drivers.fake_npu.harness import context, run_model
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}

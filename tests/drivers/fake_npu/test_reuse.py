@@ -11,18 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx.backend.test.loader import load_model_tests
 
-from nnadapter.candidates.atoms import with_atoms
-from nnadapter.candidates.conversions import Conversions, converted, prepare
-from nnadapter.drivers.fake_npu.graph import NpuGraph
-from nnadapter.drivers.fake_npu.lowering import LoweredModel, lower, prepared
-from nnadapter.drivers.fake_npu.operations import judge
-from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, LoweringTemplate
+from nnadapter.candidates import Conversions, converted, prepare, with_atoms
+from nnadapter.drivers.fake_npu import (
+    Groups,
+    LoweredModel,
+    Lowerings,
+    LoweringTemplate,
+    NpuGraph,
+    judge,
+    lower,
+    prepared,
+)
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir import DataType, Lifetime, Model, ModelBuilder, Operand, OperandType
 from nnadapter.ir.operand import freeze
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.symbolic_numbers import is_symbolic
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation import specialize
 from tests.models import OCR_SHAPES, ocr_model
 
 WEIGHT = freeze(np.random.default_rng(0).random((4, 3, 3, 3), np.float32))

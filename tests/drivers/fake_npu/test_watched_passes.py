@@ -5,8 +5,7 @@ import pytest
 from onnx import parser
 
 import nnadapter as nna
-from nnadapter.drivers.fake_npu.limits import Arithmetic
-from nnadapter.drivers.fake_npu.lowering import PASSES, evaluate, evaluator, lower
+from nnadapter.drivers.fake_npu import PASSES, Arithmetic, evaluate, evaluator, lower
 from nnadapter.errors import InvalidOptionError, PassError
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import check_numbers, run_passes

@@ -11,9 +11,17 @@ from onnx import parser
 
 import nnadapter as nna
 from nnadapter.drivers import Context, Device, Execution, Program, registry
-from nnadapter.drivers.faulty import Fault, Script
-from nnadapter.drivers.faulty.driver import FaultyContext, FaultyDevice, FaultyExecution, FaultyProgram
-from nnadapter.drivers.faulty.faults import Subject, unwrapped, wrapped
+from nnadapter.drivers.faulty import (
+    Fault,
+    FaultyContext,
+    FaultyDevice,
+    FaultyExecution,
+    FaultyProgram,
+    Script,
+    Subject,
+    unwrapped,
+    wrapped,
+)
 from nnadapter.errors import (
     DeviceNotFoundError,
     DeviceUnavailableError,

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nnadapter.drivers.faulty import Fault, Phase, Script
-from nnadapter.drivers.faulty.faults import Faults, Subject, make
+from nnadapter.drivers.faulty import Fault, Faults, Phase, Script, Subject, make
 from nnadapter.errors import DeviceLostError, FaultScriptError
 
 SUBJECT = Subject((("CONV_2D", ("conv1",)), ("RELU", ("relu1", "relu2"))))

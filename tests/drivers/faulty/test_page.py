@@ -7,9 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import fields
 
-from nnadapter.drivers.faulty import Fault, Kind, Phase, read_script
-from nnadapter.drivers.faulty.driver import OPTIONS
-from nnadapter.drivers.faulty.script import KINDS
+from nnadapter.drivers.faulty import KINDS, OPTIONS, Fault, Kind, Phase, read_script
 
 PAGE = (Path(__file__).parents[3] / "docs" / "faults.md").read_text(encoding="utf-8")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.drivers.faulty import Fault, Kind, Phase, Script, read_script
-from nnadapter.drivers.faulty.script import KINDS, script_in
+from nnadapter.drivers.faulty import KINDS, Fault, Kind, Phase, Script, read_script, script_in
 from nnadapter.errors import FaultScriptError
 
 HEAD = "[[fault]]\n"

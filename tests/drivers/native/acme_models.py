@@ -17,7 +17,7 @@ import numpy as np
 
 import nnadapter as nna
 from nnadapter.drivers import registry
-from nnadapter.drivers.native.requests import seal, unseal
+from nnadapter.drivers.native import seal, unseal
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.models import parse, run_whole

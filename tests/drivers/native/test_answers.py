@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nnadapter.drivers import DeviceType, Reason
-from nnadapter.drivers.native.driver import NativeDriver
+from nnadapter.drivers.native import NativeDriver
 from nnadapter.errors import (
     CancelledError,
     CompilationError,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nnadapter.drivers import registry
-from nnadapter.drivers.native.c_interface import missing_bytes
+from nnadapter.drivers.native import missing_bytes
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from tests.c_compiler import compile_library, needs_compiler
 

@@ -11,8 +11,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Control
-from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
-from nnadapter.drivers.native.driver import NativeDriver
+from nnadapter.drivers.isolation import IsolatedDevice
+from nnadapter.drivers.native import NativeDriver
 from nnadapter.errors import CancelledError, CompilationError, DeviceLostError, DriverError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.c_compiler import compile_library, needs_compiler

@@ -15,8 +15,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Compatibility
-from nnadapter.drivers.native.driver import NativeDriver
-from nnadapter.drivers.native.requests import seal
+from nnadapter.drivers.native import NativeDriver, seal
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.c_compiler import ROOT, compile_acme, compile_library, needs_compiler

@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.native import c_interface
-from nnadapter.drivers.native.c_interface import CLASSES, CODED_VERSION, FUNCTIONS, GROUPS, REQUIRED, STRUCTURES, UNIONS
+from nnadapter.drivers.native import (
+    CLASSES,
+    CODED_VERSION,
+    FUNCTIONS,
+    GROUPS,
+    REQUIRED,
+    STRUCTURES,
+    UNIONS,
+    c_interface,
+)
 from tests.c_compiler import compile_c, needs_compiler
 from tests.every import for_every
 

@@ -7,8 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from nnadapter.drivers.native.c_interface import CLASSES, DATA_TYPES, AttributeCode, Holder, read_pointers
-from nnadapter.drivers.native.models import aligned, build
+from nnadapter.drivers.native import CLASSES, DATA_TYPES, AttributeCode, Holder, aligned, build, read_pointers
 from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantization
 from tests.every import for_every
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.drivers.native.models import NumberedSizes
-from nnadapter.drivers.native.requests import DynamicSignatures
+from nnadapter.drivers.native import DynamicSignatures, NumberedSizes
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.symbolic_numbers import SymbolicTrace
 

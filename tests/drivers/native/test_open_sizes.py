@@ -10,9 +10,18 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import DimensionBounds, DynamicShapes
-from nnadapter.drivers.native.c_interface import CLASSES, STRUCTURES, Functions, Holder, make, read_pointers
-from nnadapter.drivers.native.driver import NativeDriver
-from nnadapter.drivers.native.models import OPEN, NumberedSizes, build
+from nnadapter.drivers.native import (
+    CLASSES,
+    OPEN,
+    STRUCTURES,
+    Functions,
+    Holder,
+    NativeDriver,
+    NumberedSizes,
+    build,
+    make,
+    read_pointers,
+)
 from nnadapter.errors import CancelledError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.symbolic_numbers import SymbolicTrace

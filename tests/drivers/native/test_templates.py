@@ -9,8 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
-from nnadapter.drivers.native.c_interface import CLASSES, AttributeCode, Holder, read_pointers
-from nnadapter.drivers.native.models import ModelTemplates, build
+from nnadapter.drivers.native import CLASSES, AttributeCode, Holder, ModelTemplates, build, read_pointers
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
 from nnadapter.ir.structure import SpecializableModel, SpecializationGroup, SpecializedModel, program_sharing_key_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.openvino.compiler import read
+from nnadapter.drivers.openvino import read
 from tests.models import parse, run_whole
 
 SPECIAL = np.array([0, -0.0, 1, -1, 2.5, np.nan, np.inf, -np.inf, 3e38, 1e-30], np.float32)

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nnadapter.drivers.openvino import engine
-from nnadapter.drivers.openvino.engine import without_conversion_tools
+from nnadapter.drivers.openvino import engine, without_conversion_tools
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from nnadapter.errors import (
     IncompatibleProgramError,
     InvalidOptionError,
 )
-from nnadapter.onnx.references import with_references
+from nnadapter.onnx import with_references
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, run_whole
 

@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession, Options
-from nnadapter.drivers.openvino.compiler import read
+from nnadapter.drivers.openvino import read
 from tests.every import for_every_value
 
 RANGES = {0: (-2, 2), -128: (0, 4), -28: (-1.57, 2.43)}

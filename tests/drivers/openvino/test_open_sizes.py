@@ -13,8 +13,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from nnadapter import limits
 from nnadapter.drivers import Reason
-from nnadapter.drivers.openvino import program
-from nnadapter.drivers.openvino.verdicts import ModelAnalysis, judge_dynamic
+from nnadapter.drivers.openvino import ModelAnalysis, judge_dynamic, program
 from nnadapter.errors import ExecutionError, InvalidModelError, NNAdapterError
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, parse, run_whole

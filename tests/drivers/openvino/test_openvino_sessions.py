@@ -12,7 +12,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.openvino import operators
-from nnadapter.engine.compiled_file import CompiledFile
+from nnadapter.engine import CompiledFile
 from nnadapter.errors import CompilationError, FallbackWarning
 from nnadapter.ir import DataType
 from tests.drivers.openvino.harness import model_of

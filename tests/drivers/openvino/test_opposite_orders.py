@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from nnadapter.drivers.openvino.compiler import read
+from nnadapter.drivers.openvino import read
 from tests.every import for_every_value
 
 BETWEEN = {

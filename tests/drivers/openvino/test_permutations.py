@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from nnadapter.drivers.openvino.compiler import read
+from nnadapter.drivers.openvino import read
 from tests.drivers.openvino.harness import computed, context
 from tests.every import for_every_value
 from tests.models import run_whole

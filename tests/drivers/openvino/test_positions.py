@@ -7,7 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Reason
-from nnadapter.drivers.openvino.verdicts import ModelAnalysis, judge_dynamic
+from nnadapter.drivers.openvino import ModelAnalysis, judge_dynamic
 from tests.drivers.openvino.harness import model_of
 from tests.models import numbers, parse, run_whole
 

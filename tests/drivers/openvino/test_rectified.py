@@ -7,8 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from nnadapter.drivers.openvino import quantized_workarounds
-from nnadapter.drivers.openvino.compiler import read
+from nnadapter.drivers.openvino import quantized_workarounds, read
 from tests.every import for_every_value
 
 PRODUCTS = {"Conv": "p = Conv(d, f)", "scaled": "o = Conv(d, f)  p = Mul(o, two)", "MatMul": "p = MatMul(d, g)"}

@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
-from nnadapter.drivers.openvino.compiler import read
+from nnadapter.drivers.openvino import read
 from tests.every import for_every, for_every_value
 
 CONSTANTS = """float[1, 3] flat = {-4.5, 2, 3}, float[1, 3, 1] deep = {-4.5, 2, 3}, float[3] each = {1, 2, 3},

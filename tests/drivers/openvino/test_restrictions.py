@@ -9,7 +9,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from nnadapter.drivers.openvino.verdicts import DYNAMIC_SHAPE_RESTRICTIONS, RESTRICTIONS
+from nnadapter.drivers.openvino import DYNAMIC_SHAPE_RESTRICTIONS, RESTRICTIONS
 from tests.drivers.openvino.harness import computed, context
 from tests.models import numbers, run_whole
 

@@ -16,8 +16,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-from nnadapter.drivers.openvino import compiler, engine, program, workarounds
-from nnadapter.drivers.openvino.workarounds import WORKAROUNDS
+from nnadapter.drivers.openvino import WORKAROUNDS, compiler, engine, program, workarounds
 from nnadapter.errors import NNAdapterError
 from tests.drivers.openvino import test_guards
 from tests.drivers.openvino.harness import context, fixed

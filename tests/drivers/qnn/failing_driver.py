@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from nnadapter.drivers.execution_providers.backing import Backing, installed
-from nnadapter.drivers.execution_providers.driver import EpContext
-from nnadapter.drivers.execution_providers.qnn import PROVIDER, QnnDevice, QnnDriver
+from nnadapter.drivers.execution_providers import PROVIDER, Backing, EpContext, QnnDevice, QnnDriver, installed
 
 
 class FailingBacking(Backing):

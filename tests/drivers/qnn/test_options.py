@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from nnadapter.drivers.execution_providers.qnn import EMULATED_SOC, OPTIONS, QnnDriver, own_options
+from nnadapter.drivers.execution_providers import EMULATED_SOC, QnnDriver, own_options
+from nnadapter.drivers.execution_providers.qnn import OPTIONS
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
 
 DEFAULTS = {option.name: option.default for option in OPTIONS}

@@ -7,9 +7,8 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.xla import compilation
-from nnadapter.drivers.xla.compilation import Donating, usable
-from nnadapter.engine.plan_devices import IN_A_ROW
+from nnadapter.drivers.xla import Donating, compilation, usable
+from nnadapter.engine import IN_A_ROW
 from nnadapter.errors import DonatedValueError, InvalidInputError, NNAdapterError
 from tests.drivers.xla.harness import DEVICE, context, numbers, relu
 from tests.models import parse

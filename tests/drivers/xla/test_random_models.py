@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nnadapter.drivers import Supported
-from nnadapter.testing.random_models.maker import check
+from nnadapter.testing.random_models import check
 from tests.drivers.xla.harness import context
 from tests.random_models.models import cases
 from tests.random_models.running import in_parts, run

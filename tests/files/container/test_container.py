@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.source_kind import MAGIC, SourceKind, kind_of
 from nnadapter.limits import CONTAINER_BYTES
-from nnadapter.store.container import ALIGNMENT, MESSAGES, PAGE, PREFIX, Container, write_container
+from nnadapter.store import ALIGNMENT, MESSAGES, PAGE, PREFIX, Container, write_container
 
 SMALL = [("a", b"first"), ("b", b""), ("c", bytes(range(200))), ("a", b"first"), ("d", b"x" * 70)]
 

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from nnadapter.store.container import Container
+from nnadapter.store import Container
 
 WRITER = """
 import itertools, sys

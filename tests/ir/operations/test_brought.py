@@ -22,7 +22,7 @@ from nnadapter.ir import (
 )
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operations import BROUGHT
-from nnadapter.process.packages import PlugIn
+from nnadapter.process import PlugIn
 
 X = np.array([[1, 2], [3, 4]], np.float32)
 ROW = OperationSchema(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
+from nnadapter.drivers.fake_npu import PASSES as DEVICE_PASSES
 from nnadapter.ir import DataType, to_text, verify
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes

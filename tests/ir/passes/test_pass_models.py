@@ -5,11 +5,11 @@ import onnx
 import onnxruntime
 import pytest
 
-from nnadapter.candidates.conversions import prepare
+from nnadapter.candidates import prepare
 from nnadapter.converters import convert_graph
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation import specialize
 from tests.ir.passes.program import border, origins, types, verify
 
 SHAPES = {"cls": (1, 3, 48, 192), "det": (1, 3, 96, 128), "rec": (1, 3, 48, 160)}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
+from nnadapter.drivers.fake_npu import PASSES as DEVICE_PASSES
 from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization, QuantizedType, verify
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir.passes.layout import FROM_NCHW, View
+from nnadapter.ir.passes import FROM_NCHW, View
 
 
 def seen(view, array):

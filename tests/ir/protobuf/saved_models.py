@@ -7,8 +7,7 @@ from hashlib import sha256
 import numpy as np
 
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
-from nnadapter.ir.protobuf import to_bytes
-from nnadapter.ir.protobuf.serialization import new
+from nnadapter.ir.protobuf import new, to_bytes
 
 FLOAT = DataType.FLOAT32
 

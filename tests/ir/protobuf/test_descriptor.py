@@ -3,7 +3,7 @@
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from nnadapter.ir import AttributeKind
-from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
+from nnadapter.ir.protobuf import DESCRIPTOR
 
 
 def test_attributes_have_a_field_for_every_kind():

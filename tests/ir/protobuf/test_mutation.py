@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.protobuf import from_bytes, to_bytes
-from nnadapter.ir.protobuf.serialization import new
+from nnadapter.ir.protobuf import from_bytes, new, to_bytes
 from tests.ir.protobuf.saved_models import network, opened, sealed
 
 _CONTENTS, _DATA = to_bytes(network())

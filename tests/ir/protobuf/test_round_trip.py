@@ -24,8 +24,8 @@ from nnadapter.ir import (
     Operation,
     Quantization,
 )
-from nnadapter.ir.protobuf import from_bytes, load, save, to_bytes
-from nnadapter.ir.protobuf.serialization import _read_operation, _write_operation, new
+from nnadapter.ir.protobuf import from_bytes, load, new, save, to_bytes
+from nnadapter.ir.protobuf.serialization import _read_operation, _write_operation
 from tests.converters import test_onnx_suite as suite
 from tests.every import for_every
 from tests.ir.protobuf.saved_models import FLOAT, assert_same, network, only

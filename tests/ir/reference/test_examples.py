@@ -6,8 +6,8 @@ import numpy as np
 
 from nnadapter.exporting import to_onnx
 from nnadapter.ir import SCHEMAS
-from nnadapter.ir.definition.reference import entry_of
-from nnadapter.onnx.references import inlined
+from nnadapter.ir.definition import entry_of
+from nnadapter.onnx import inlined
 from tests.every import for_every
 from tests.models import run_whole
 

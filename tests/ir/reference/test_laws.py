@@ -7,9 +7,7 @@ import ast
 import numpy as np
 
 from nnadapter.ir import SCHEMAS
-from nnadapter.ir.definition.documentation import doc_of
-from nnadapter.ir.definition.onnx_ops import ONNX_OPS
-from nnadapter.ir.definition.reference import entry_of, to_dict, to_text
+from nnadapter.ir.definition import ONNX_OPS, doc_of, entry_of, to_dict, to_text
 from nnadapter.ir.operations import FAMILIES
 from tests.every import for_every
 

@@ -11,7 +11,7 @@ import pytest
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS, Example, OperationDoc
 from nnadapter.ir import operations as table
-from nnadapter.ir.definition.reference import entry_of, to_dict, to_text
+from nnadapter.ir.definition import entry_of, to_dict, to_text
 
 TWICE = dataclasses.replace(SCHEMAS["ABS"], type="TWICE", source="acme")
 MEANING = OperationDoc(

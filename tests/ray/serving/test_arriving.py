@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.requests import Request
 
-from nnadapter.ray.serving.protocol import HttpError, body_of, length_of
+from nnadapter.ray.serving import HttpError, body_of, length_of
 
 
 def request(parts, headers=()):

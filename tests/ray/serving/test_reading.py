@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import DeadlineExceededError, ExecutionError, InvalidInputError
-from nnadapter.ray.serving import protocol
-from nnadapter.ray.serving.protocol import (
+from nnadapter.ray.serving import (
     HEADER_LENGTH,
+    Batcher,
     HttpError,
     InferenceRequest,
+    QueuedRequest,
     Route,
     http_error,
     model_metadata,
+    protocol,
     read_request,
     route_of,
     written,
 )
-from nnadapter.ray.serving.server import Batcher, QueuedRequest
 from tests.ray.test_rows import NO_AXIS, OPEN, SIZES, signature
 
 MANY = signature(

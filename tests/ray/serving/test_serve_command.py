@@ -20,7 +20,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from nnadapter.cli.command import main
+from nnadapter.cli import main
 from tests.models import parse
 from tests.ray.cluster import ENVIRONMENT
 

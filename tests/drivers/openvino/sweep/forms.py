@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from nnadapter.drivers.openvino.operators import OPERATORS
+from nnadapter.drivers.openvino import OPERATORS
 from tests.drivers.openvino.sweep.attributes import Shape, choice_of
 from tests.drivers.openvino.sweep.values import array_of
 

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
 
 from nnadapter.errors import CompilationError, NNAdapterError
-from nnadapter.onnx.graphs import value_of
+from nnadapter.onnx import value_of
 from tests.drivers.openvino.harness import computed
 from tests.drivers.openvino.sweep.forms import Draft, Form, model_of
 from tests.drivers.openvino.sweep.recipes import RECIPES

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from nnadapter.drivers.openvino.operators import OPERATORS, STATIC_SHAPE_OPS
+from nnadapter.drivers.openvino import OPERATORS, STATIC_SHAPE_OPS
 from tests.drivers.openvino.harness import context
 from tests.drivers.openvino.sweep.recipes import RECIPES
 from tests.drivers.openvino.sweep.running import sweep, sweep_open
