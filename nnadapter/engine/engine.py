@@ -20,7 +20,6 @@ from nnadapter.engine.executor import CompiledPlan
 from nnadapter.engine.plan_source import BranchTest, InputShapes, PlanSource, RunResult
 from nnadapter.engine.plan_store import Lease, PlanCache
 from nnadapter.engine.provenance import Provenance, of_one, with_incidents
-from nnadapter.engine.shape_sets import ShapeTest
 from nnadapter.errors import FAILURES, ClosedError
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg
 from nnadapter.process.resources import close_all, new_lock
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from nnadapter.engine.control import Deadlines, RunControl
     from nnadapter.engine.fallback import Incident
     from nnadapter.engine.observed import KeptReport, Observed
+    from nnadapter.engine.shape_sets import ShapeTest
     from nnadapter.traces.recorder import Recorder
 
 

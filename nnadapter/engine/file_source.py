@@ -11,7 +11,6 @@ from nnadapter.engine.file_loading import FilePlan, Loader, Requests, open_devic
 from nnadapter.engine.messages import read_array
 from nnadapter.engine.plan_source import BranchTest, InputShapes, LeasedPlan, PlanSource
 from nnadapter.engine.plan_store import PlanCache, PlanCounts
-from nnadapter.engine.shape_sets import ShapeTest
 from nnadapter.errors import InvalidInputError, InvalidOptionError, NNAdapterError
 from nnadapter.files.messages import Message
 from nnadapter.onnx.signature import Shapes
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from nnadapter.engine.cpu_fallback import CpuFallback
     from nnadapter.engine.file_plans import FileDynamicPlans
     from nnadapter.engine.observed import KeptReport
+    from nnadapter.engine.shape_sets import ShapeTest
     from nnadapter.onnx.preparation.branch_decisions import Truths
 
     _Key = tuple[Truths, InputShapes]

@@ -27,7 +27,6 @@ from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, op
 from nnadapter.drivers.fake_npu.program import deserialize_program
 from nnadapter.drivers.fake_npu.streams import FakeNpuEvent, FakeNpuStream, Waits
 from nnadapter.drivers.interface import Admission, Context, Device, Event, Memory, Program, Stream
-from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
 from nnadapter.errors import DeviceNotFoundError
 from nnadapter.traces.trace import Trace
@@ -115,6 +114,8 @@ class FakeNpuContext(TableContext):
         return self
 
     def supported(self, model: Model) -> Sequence[Verdict]:
+        from nnadapter.drivers.invalid_models import invalid_models_told  # loads all operations
+
         with invalid_models_told(model):
             return super().supported(model)
 

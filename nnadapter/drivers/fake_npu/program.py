@@ -37,7 +37,6 @@ from nnadapter.drivers.arenas import Arena
 from nnadapter.drivers.fake_npu.execution import Bound
 from nnadapter.drivers.fake_npu.memory import plan_memory
 from nnadapter.errors import OutOfMemoryError
-from nnadapter.ir.symbolic_numbers import Interned, is_symbolic
 
 MAGIC = b"FAKENPU\0"
 VERSION = 7
@@ -237,6 +236,8 @@ class SymbolicGraph:
     """A device graph whose sizes are symbolic."""
 
     def __init__(self, graph: NpuGraph) -> None:
+        from nnadapter.ir.symbolic_numbers import Interned, is_symbolic  # programs with fixed shapes need none
+
         self.graph = graph
         self._numbers = Interned()
         self._types: dict[tuple[str, int], int] = {}
