@@ -17,8 +17,8 @@ __getattr__ = lazily(
     __name__,
     {
         ".clock": "instruction_flops simulated_profile simulated_seconds",
-        ".device_memory": "DeviceMemory FakeNpuMemory",
         ".driver": "FakeNpuDevice",
+        ".execution": "BLAS_THREADS run_limited",
         ".graph": "NpuGraph",
         ".limits": "Arithmetic HELD LIMITS",
         ".lowering": "LoweredModel PASSES evaluate evaluator lower prepared",
@@ -26,6 +26,6 @@ __getattr__ = lazily(
         ".options": "OPTIONS operations_named",
         ".program": "FakeNpuOpenProgram SymbolicGraph",
         ".reuse": "BoundConstants Groups LoweringTemplate Lowerings",
-        ".threads": "BLAS_THREADS run_limited",
+        ".streams": "DeviceMemory FakeNpuMemory",
     },
 )

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 from nnadapter.drivers import SUPPORTED, Admission, Program, Reason, Trace, Unsupported, Verdict
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
-from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.execution import InstructionEvents
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.limits import Arithmetic
@@ -25,6 +24,7 @@ from nnadapter.drivers.fake_npu.program import (
     weight_bytes,
 )
 from nnadapter.drivers.fake_npu.reuse import Lowerings
+from nnadapter.drivers.fake_npu.streams import DeviceMemory
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir import DataType, Model, verify
 from nnadapter.ir.passes import TOLERANCES, Observer, all_of, check_numbers, dump_to

@@ -21,11 +21,10 @@ from nnadapter.drivers.capability import (
     Profile,
     Threading,
 )
-from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.limits import LIMITS
 from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, operations_named, read_options
 from nnadapter.drivers.fake_npu.program import deserialize_program
-from nnadapter.drivers.fake_npu.streams import FakeNpuEvent, FakeNpuStream, Waits
+from nnadapter.drivers.fake_npu.streams import DeviceMemory, FakeNpuEvent, FakeNpuStream, Waits
 from nnadapter.drivers.interface import Admission, Context, Device, Event, Memory, Program, Stream
 from nnadapter.drivers.table_driver import TableContext, TableDevice, TableDriver
 from nnadapter.errors import DeviceNotFoundError

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from nnadapter.drivers.arenas import Arenas
-from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
@@ -17,6 +16,7 @@ from nnadapter.drivers.fake_npu.limits import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.operations import OPERATIONS, judge
 from nnadapter.drivers.fake_npu.program import weight_bytes
+from nnadapter.drivers.fake_npu.streams import DeviceMemory
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir import Array, Model, Operation
 from nnadapter.ir.passes import Evaluator, Observer, Pass, fold_constants, run_passes

@@ -18,12 +18,12 @@ import numpy as np
 
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
-from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution, InstructionEvents
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.limits import Arithmetic
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
+from nnadapter.drivers.fake_npu.streams import DeviceMemory
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.deferred_arrays import DeferredArray

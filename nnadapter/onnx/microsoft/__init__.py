@@ -8,10 +8,9 @@ from __future__ import annotations
 from nnadapter.onnx.microsoft import (
     attention,
     block_quantization,
-    convolution,
     elementwise,
-    linear_algebra,
     normalization,
+    products,
     quantization,
     stateful_attention,
 )
@@ -19,10 +18,9 @@ from nnadapter.onnx.microsoft import (
 __all__ = [
     "attention",
     "block_quantization",
-    "convolution",
     "elementwise",
-    "linear_algebra",
     "normalization",
+    "products",
     "quantization",
     "stateful_attention",
 ]

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import nnadapter as nna
 from nnadapter.drivers import Control
 from nnadapter.drivers.fake_npu import BLAS_THREADS, run_limited
-from nnadapter.drivers.fake_npu import threads as blas
+from nnadapter.drivers.fake_npu import execution as blas
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.drivers.fake_npu.harness import context, floats
 from tests.drivers.fake_npu.signals import call_with_signals
