@@ -32,8 +32,6 @@ from nnadapter.process.resources import Threads, memoize
 
 _PACKAGE = "openvino"
 _TOOLS = "openvino.tools.ovc"
-_HOMES = {"convert_model": _TOOLS}
-"""What the package offers of them under its own name."""
 
 
 @contextmanager
@@ -66,7 +64,7 @@ class _Finder:
 
 
 _FINDER = _Finder()
-_tools = lazily(_PACKAGE, _HOMES)
+_tools = lazily(_PACKAGE, {_TOOLS: "convert_model"})
 
 
 def _offered(name: str) -> Any:
