@@ -12,6 +12,6 @@ __getattr__ = lazily(
             "HEADER_LENGTH HttpError InferenceRequest Route body_of http_error length_of model_metadata "
             "read_request route_of written"
         ),
-        ".server": "Batcher QueuedRequest",
+        ".batching": "Batcher QueuedRequest",
     },
 )

@@ -7,25 +7,23 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 from ray import serve
 from starlette.requests import Request
 from starlette.responses import Response
 
 from nnadapter.errors import DeadlineExceededError, DriverError, InvalidInputError, NNAdapterError
-from nnadapter.onnx.signature import Signature
 from nnadapter.process.packages import own_version
 from nnadapter.process.resources import new_lock
 from nnadapter.ray.actors import Sums, kind_of, local_file, open_file, run_options
 from nnadapter.ray.cluster import Request as Wanted
-from nnadapter.ray.rows import Axis, axis_of, run_rows
 from nnadapter.ray.serving import protocol
+from nnadapter.ray.serving.batching import Batcher, QueuedRequest, RequestResult
 from nnadapter.ray.serving.protocol import (
     HEADER_LENGTH,
     HttpError,
@@ -39,137 +37,6 @@ from nnadapter.ray.serving.protocol import (
     route_of,
     written,
 )
-
-Array = np.ndarray[Any, Any]
-
-
-Feed = Mapping[str, Array]
-
-
-Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], str]]
-"""Runs a feed of so many rows, in so many seconds, and says which devices the results came from."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedRequest:
-    """A request that waits for its turn."""
-
-    asked: InferenceRequest
-    until: float | None
-    """By `time.monotonic`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestResult:
-    """What became of a request."""
-
-    results: Mapping[str, Array]
-    devices: str = ""
-    error: BaseException | None = None
-
-
-class Batcher:
-    """Makes runs of requests.
-
-    Args:
-        signature: of the model.
-        most: rows of a run.
-        fixed: rows of a run, where what was compiled is for one number of them and the model leaves it open.
-    """
-
-    def __init__(self, signature: Signature, most: int, compiled_rows: int | None) -> None:
-        self._signature, self._most = signature, most
-        try:
-            is_batch = {value.name: True for value in signature.inputs if value.shape}
-            is_batchable = len(is_batch) == len(signature.inputs) > 0
-            axis = axis_of(signature, signature.output_names, is_batch, compiled_rows) if is_batchable else None
-        except InvalidInputError:
-            axis = None
-        joins = axis is not None and len(axis.stripped) == len(signature.outputs) and axis.most in (None, compiled_rows)
-        self._axis: Axis | None = axis if joins else None
-        """How rows of several requests lie in a run; None where each request is one of its own."""
-
-    def groups(self, waiting: Sequence[QueuedRequest]) -> Iterator[list[int]]:
-        """Positions of requests that go into one run each, in the order in which they came."""
-        groups: dict[object, list[int]] = {}
-        rows: dict[object, int] = {}
-        for position, queued_request in enumerate(waiting):
-            count = self._rows(queued_request.asked)
-            key = _key(queued_request.asked) if count is not None else position
-            if key in groups and rows[key] + (count or 0) > self._most:
-                yield groups.pop(key)
-            if key not in groups:
-                groups[key], rows[key] = [], 0
-            groups[key].append(position)
-            rows[key] += count or 0
-        yield from groups.values()
-
-    def _rows(self, inference_request: InferenceRequest) -> int | None:
-        """Rows of a request that may share a run; None for one of its own."""
-        counts = {array.shape[0] if array.ndim else None for array in inference_request.feed.values()}
-        if self._axis is None or len(counts) != 1:
-            return None
-        return counts.pop() or None
-
-    def run(self, waiting: Sequence[QueuedRequest], run: Run) -> list[RequestResult]:
-        """Run requests of one group together, and give each its rows."""
-        current_time = time.monotonic()
-        late = [queued_request.until is not None and queued_request.until <= current_time for queued_request in waiting]
-        alive = [queued_request for queued_request, is_late in zip(waiting, late, strict=True) if not is_late]
-        try:
-            results = iter(self._together(alive, run, current_time)) if alive else iter(())
-        except NNAdapterError as error:
-            results = iter(
-                [RequestResult({}, error=error)] * len(alive) if len(alive) < 2 else self._apart(alive, run, error)
-            )
-        return [_TOO_LATE if is_late else next(results) for is_late in late]
-
-    def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[RequestResult]:
-        """One of several may be at fault; each gets a run of its own, but for time that is over for all."""
-        if isinstance(error, DeadlineExceededError):
-            return [RequestResult({}, error=error)] * len(waiting)
-        return [self.run([queued_request], run)[0] for queued_request in waiting]
-
-    def _together(self, waiting: Sequence[QueuedRequest], run: Run, current_time: float) -> list[RequestResult]:
-        first = waiting[0].asked
-        ends = [queued_request.until for queued_request in waiting]
-        seconds = None if None in ends else max(end for end in ends if end is not None) - current_time
-        count, axis = self._rows(first), self._axis
-        if count is None or axis is None:
-            results, devices = run(first.outputs, first.feed, 1, seconds)
-            return [RequestResult(dict(zip(first.outputs, results, strict=True)), devices)]
-        counts = [len(next(iter(queued_request.asked.feed.values()))) for queued_request in waiting]
-        feed = {name: _joined([queued_request.asked.feed[name] for queued_request in waiting]) for name in first.feed}
-        device_names: dict[str, None] = {}
-
-        def run_part(part: Feed, rows: int) -> Sequence[Array]:
-            results, devices = run(first.outputs, part, rows, seconds)
-            device_names[devices] = None
-            return results
-
-        joint_results = run_rows(axis, feed, first.outputs, sum(counts), run_part)
-        ends_at = np.cumsum(counts)
-        return [
-            RequestResult(
-                {name: joint_results[name][end - rows : end] for name in queued_request.asked.outputs},
-                ", ".join(device_names),
-            )
-            for queued_request, rows, end in zip(waiting, counts, ends_at, strict=True)
-        ]
-
-
-_TOO_LATE = RequestResult({}, error=DeadlineExceededError("the request was not begun in time: others came before it"))
-
-
-def _joined(arrays: Sequence[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _key(inference_request: InferenceRequest) -> object:
-    """What must be equal in requests that share a run."""
-    shapes = tuple((name, array.dtype.name, array.shape[1:]) for name, array in sorted(inference_request.feed.items()))
-    return shapes, inference_request.outputs
-
 
 _REMEMBERED = 20
 _FAILURES_IN_A_ROW = 3
