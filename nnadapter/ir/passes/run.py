@@ -35,7 +35,6 @@ from nnadapter.ir.passes.simplification import (
     simplify,
 )
 from nnadapter.ir.rewrite import edit_of
-from nnadapter.ir.text import to_named_text
 
 _Input = TypeVar("_Input")
 _Output = TypeVar("_Output")
@@ -334,6 +333,8 @@ def dump_to(folder: str | os.PathLike[str]) -> Observer:
     initial_models: list[Model] = []
 
     def write(name: str, model: Model) -> None:
+        from nnadapter.ir.text import to_named_text
+
         place.mkdir(parents=True, exist_ok=True)
         safe = re.sub(r"[^\w.-]", "_", name)
         (place / f"{next(numbers):02}-{safe}.txt").write_text(to_named_text(model), encoding="utf-8")
