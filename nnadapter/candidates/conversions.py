@@ -17,7 +17,8 @@ from nnadapter.candidates.atoms import (
     with_per_node_conversions,
 )
 from nnadapter.candidates.conversion_tracing import ConversionTemplate, ConversionTracing, Converted, DynamicConversion
-from nnadapter.candidates.segments import Part, ShapedModel
+from nnadapter.candidates.part import Part
+from nnadapter.candidates.segments import ShapedModel
 from nnadapter.converters.convert import Conversion, contradiction, convert_graph, output_types
 from nnadapter.converters.custom import KernelCalls
 from nnadapter.converters.registry import has_converter

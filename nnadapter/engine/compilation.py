@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from nnadapter.candidates.segments import Part
+from nnadapter.candidates.part import Part
 from nnadapter.drivers import Admission, Program, Reason, SegmentModel, Unsupported
 from nnadapter.drivers.arenas import Arenas
 from nnadapter.drivers.boundary import ask_admission, blamed_nodes, checked_program, clone_with_constants

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from nnadapter.candidates.segments import Part, SpecializablePart
+from nnadapter.candidates.part import Part, SpecializablePart
 from nnadapter.drivers.failures import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.engine.dynamic_plans import DynamicPlan, DynamicPlans

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from nnadapter.candidates.segments import Part, original_model
+from nnadapter.candidates.part import Part
+from nnadapter.candidates.segments import original_model
 from nnadapter.engine.compilation import Compiler
 from nnadapter.engine.compiled import Compiled
 from nnadapter.engine.engine import Engine, PlanEngine

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nnadapter.candidates.segments import Part, onnx_part
+from nnadapter.candidates.part import Part
+from nnadapter.candidates.segments import onnx_part
 from nnadapter.drivers.boundary import checked_bytes
 from nnadapter.drivers.failures import named_call
 from nnadapter.drivers.onnxruntime.driver import threads_gain

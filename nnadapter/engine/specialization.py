@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
-from nnadapter.candidates.segments import Part, SpecializablePart, group_specializations
+from nnadapter.candidates.part import Part, SpecializablePart, group_specializations
 from nnadapter.drivers import Admission, Context, Program, Unsupported
 from nnadapter.drivers.boundary import OutputCheck, ask_admission, ask_supported
 from nnadapter.drivers.failures import NamedCalls

@@ -36,7 +36,8 @@ from typing import Any
 from nnadapter.candidates.atoms import TAKEN_TO_LAST
 from nnadapter.candidates.conversion_tracing import DynamicConversion, shape_derived_values_of
 from nnadapter.candidates.conversions import convert_dynamic, dynamic_ir_part
-from nnadapter.candidates.segments import DynamicParts, Part, SpecializablePart, calls_among, with_weights
+from nnadapter.candidates.part import Part, SpecializablePart
+from nnadapter.candidates.segments import DynamicParts, calls_among, with_weights
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers import SUPPORTED, DynamicShapes, Reason, Unsupported, Verdict, all_of
 from nnadapter.drivers.boundary import ask_admission, ask_supported

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.candidates.segments import DynamicParts, Part, ShapedModel, part_of
+from nnadapter.candidates.part import Part
+from nnadapter.candidates.segments import DynamicParts, ShapedModel, part_of
 from nnadapter.drivers import Admission, DynamicShapes, ModelForm, Reason, Unsupported
 from nnadapter.drivers.boundary import ask_admission
 from nnadapter.drivers.failures import named_call
