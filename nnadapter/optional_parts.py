@@ -32,9 +32,9 @@ ENTRIES: Mapping[str, str] = MappingProxyType(
         "paddle_model_as_onnx": "nnadapter.paddle.conversion:as_onnx",
         "paddle_onnx_file": "nnadapter.paddle.conversion:onnx_of",
         "paddle_structures": "nnadapter.paddle.model_files:structures_in",
-        "torch_model_as_onnx": "nnadapter.torch.models:model_of",
-        "torch_module_from_name": "nnadapter.torch.models:load_named",
-        "is_torch_module_name": "nnadapter.torch.models:names_module",
+        "torch_model_as_onnx": "nnadapter.torch.modules:model_of",
+        "torch_module_from_name": "nnadapter.torch.modules:load_named",
+        "is_torch_module_name": "nnadapter.torch.modules:names_module",
     }
 )
 """Name -> `module:name` of a function or value."""

@@ -247,7 +247,7 @@ def as_onnx(
         assert isinstance(source, (str, os.PathLike)), "nothing else is"
         return onnx_of(source, options, parameters)
     if kind is SourceKind.MODULE:
-        from nnadapter.torch.models import model_of
+        from nnadapter.torch.modules import model_of
 
         return model_of(source)
     return source

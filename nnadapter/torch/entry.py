@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, NNAdapterError
-from nnadapter.torch.layouts import other_torch, require_torch
+from nnadapter.torch.requirements import other_torch, require_torch
 
 if TYPE_CHECKING:
     from nnadapter.torch.compiled_report import TorchReport

@@ -2,90 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import operator
-import re
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib import metadata
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import fx
-
-from nnadapter.errors import MissingExtraError
-
-PACKAGES: Mapping[str, tuple[int, int]] = MappingProxyType({"torch": (2, 13), "onnxscript": (0, 7)})
-"""Package -> the lowest version that was tried: names inside of PyTorch are used, which come and go."""
-
-
-def require_torch(feature: str) -> None:
-    """Refuse `feature` where PyTorch or its exporter to ONNX is missing or too old; nothing is imported.
-
-    Raises:
-        MissingExtraError: it is; the message says what to install.
-    """
-    for package, lowest in PACKAGES.items():
-        version = _version(package)
-        if version is None or _numbers(version) < lowest:
-            requirement = f"{package} {'.'.join(map(str, lowest))} or later"
-            status = f"{package} {version} is here" if version else "it is not installed"
-            raise MissingExtraError(
-                f"{feature} needs {requirement}, and {status}; run: pip install -U 'nnadapter[torch]'",
-                extra="torch",
-                package=package,
-            )
-
-
-def other_torch(feature: str, error: ImportError) -> MissingExtraError:
-    """Return what to raise where a PyTorch that is new enough lacks a name that `feature` needs."""
-    lowest = ".".join(map(str, PACKAGES["torch"]))
-    message = " ".join(str(error).split())
-    return MissingExtraError(
-        f"{feature} was made for torch {lowest}, and torch {_version('torch')} differs inside: {message}; "
-        f"run: pip install 'torch=={lowest}.*'",
-        extra="torch",
-        package="torch",
-    )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-
-
-_LOGS = {
-    **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
-    **dict.fromkeys(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.export")), logging.CRITICAL),
-}
-"""From which level on they are heard: the exporter, the packages that it writes ONNX with, and what logs a traceback
-for inputs that a module does not take, or for a file that is no program, where an error is raised as well."""
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep back what the exporter logs and warns of (packages that are not here, its own old interfaces)."""
-    levels = {log: log.level for log in _LOGS}
-    for log, level in _LOGS.items():
-        log.setLevel(level)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for log, level in levels.items():
-            log.setLevel(level)
-
 
 Order = tuple[int, ...]
 

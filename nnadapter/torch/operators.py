@@ -17,7 +17,8 @@ from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _re
 import nnadapter.torch.onnx_forms as onnx_forms
 from nnadapter.torch.decompositions import DECOMPOSITIONS
 from nnadapter.torch.decompositions.indexing import BY_SCALES, hangs_on_length, is_whole
-from nnadapter.torch.layouts import is_view, quiet
+from nnadapter.torch.layouts import is_view
+from nnadapter.torch.requirements import quiet
 from partition.graph import Reason, Unsupported
 
 _IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})

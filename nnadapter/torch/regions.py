@@ -32,9 +32,10 @@ from torch.utils import _pytree as pytree
 from nnadapter.drivers.selection import DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError, close_names
 from nnadapter.options import Options, default_devices
-from nnadapter.torch.layouts import is_view, last_views, quiet
+from nnadapter.torch.layouts import is_view, last_views
 from nnadapter.torch.models import WrongType, exported, keep_type
 from nnadapter.torch.operators import computes, is_random, is_size, registry
+from nnadapter.torch.requirements import quiet
 
 if TYPE_CHECKING:
     import onnx

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from nnadapter.errors import MissingExtraError
-from nnadapter.torch.layouts import PACKAGES, require_torch
+from nnadapter.torch.requirements import PACKAGES, require_torch
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_one_that_is_too_old_is_named_with_what_to_do(installed, package):
 def test_one_that_is_missing_is_named_too():
     code = (
         "import sys; sys.meta_path[:] = [each for each in sys.meta_path if not hasattr(each, 'find_distributions')]\n"
-        "from nnadapter.torch.layouts import require_torch\n"
+        "from nnadapter.torch.requirements import require_torch\n"
         "require_torch('torch.compile')"
     )
     environment = {"PYTHONPATH": ":".join(sys.path), "PATH": ""}

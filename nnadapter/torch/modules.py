@@ -1,0 +1,255 @@
+"""Modules and exported programs as ONNX models, given as objects or named on the command line."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.errors import InvalidModelError, InvalidOptionError, ModelFileError, NNAdapterError, describe
+from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.torch.requirements import other_torch, quiet, require_torch
+
+if TYPE_CHECKING:
+    import onnx
+
+
+_INSTEAD = "torch.compile(module, backend='nnadapter')"
+
+
+def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
+    """Return a module, or an exported program, as an ONNX model.
+
+    Args:
+        module: the module, as it is: `eval()` is up to the person, and where it matters, training mode is refused. An
+            exported program may have open sizes.
+        example_inputs: what the module is called with: a tuple, a dictionary of keywords, or one tensor. None for an
+            exported program, which has its own.
+
+    Raises:
+        MissingExtraError: PyTorch or its exporter is missing or too old.
+        InvalidOptionError: the inputs are missing.
+        InvalidModelError: it cannot be captured or exported, changes what it is given or its buffers, or draws random
+            numbers.
+    """
+    require_torch("a PyTorch module as a model")
+    import torch
+
+    if not isinstance(module, torch.export.ExportedProgram):
+        if example_inputs is None:
+            raise InvalidOptionError(
+                "a module is captured by calling it; give inputs: "
+                f"InferenceSession({type(module).__name__.lower()}, (x,)), or what torch.export.export makes of both"
+            )
+        return _exported(type(module).__name__, _captured(_on_host(module), example_inputs))
+    return _exported("the program", module)
+
+
+def _on_host(module: Any) -> Any:
+    """A module with its tensors in the host's memory, which the exporter reads: a copy, if some live on a device."""
+    tensors = (*module.parameters(), *module.buffers())
+    return copy.deepcopy(module) if any(hasattr(tensor, "resident_state") for tensor in tensors) else module
+
+
+def _captured(module: Any, example_inputs: object) -> Any:
+    """A module as an exported program."""
+    import torch
+
+    named = dict(example_inputs) if isinstance(example_inputs, Mapping) else {}
+    row = () if named else example_inputs
+    arguments = tuple(row) if isinstance(row, (tuple, list)) else (row,)
+    try:
+        with quiet(), torch.no_grad():
+            return torch.export.export(module, arguments, named)
+    except Exception as error:  # whatever the module raises, or PyTorch cannot capture
+        raise InvalidModelError(
+            f"PyTorch cannot capture {type(module).__name__} as one graph: {_text(error)}; {_INSTEAD} takes it in parts"
+        ) from error
+
+
+def _exported(name: str, program: Any) -> onnx.ModelProto:
+    """An exported program as a model: operators are written as those of compiled graphs, and refused for the same."""
+    import torch
+
+    try:
+        from nnadapter.torch.models import WrongType, export_program
+        from nnadapter.torch.operators import decomposition_table
+    except ImportError as error:
+        raise other_torch("a PyTorch module as a model", error) from error
+    try:
+        with quiet(), torch.no_grad():
+            program = program.run_decompositions(dict(decomposition_table()))
+            _refuse_changes(name, program.graph_signature)
+            _refuse_others(name, program.graph.nodes)
+            likes = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
+            model = export_program(program)
+            _keep_types(model, likes)
+    except (torch.onnx.OnnxExporterError, WrongType) as error:
+        raise InvalidModelError(
+            f"PyTorch's exporter cannot write {name} as ONNX: {_text(error)}; {_INSTEAD} leaves in PyTorch what has no "
+            "form there"
+        ) from error
+    return model
+
+
+def _refuse_changes(name: str, signature: Any) -> None:
+    """A session keeps no state: batch normalization in training would change its statistics."""
+    changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if changed:
+        raise InvalidModelError(
+            f"{name} changes {changed[0]!r} when it is called, which sessions do not; call eval() if it is in training "
+            f"mode, or use {_INSTEAD}"
+        )
+
+
+def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
+    """Operators that the exporter writes as another function."""
+    from nnadapter.torch.operators import is_random, written_otherwise
+
+    for node in nodes:
+        reason = written_otherwise(node)
+        if reason is not None or is_random(node):
+            detail = (
+                "it draws random numbers; call eval() if it is in training mode" if reason is None else reason.detail
+            )
+            raise InvalidModelError(
+                f"{node.target} in {name} cannot be part of a session: {detail}; {_INSTEAD} runs it in PyTorch"
+            )
+
+
+def _keep_types(model: onnx.ModelProto, likes: Mapping[str, Any]) -> None:
+    """Results have PyTorch's data types; the exporter gives wider ones for sums of 16-bit numbers."""
+    from nnadapter.torch.models import keep_type
+
+    for value in model.graph.output:
+        if value.name in likes and not isinstance(likes[value.name], (tuple, list)):
+            keep_type(model.graph, value, likes[value.name])
+
+
+def _text(error: BaseException | None) -> str:
+    """What the innermost cause says, in one line."""
+    while error is not None and error.__cause__ is not None:
+        error = error.__cause__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+
+
+_FUNCTION = re.compile(r"^(?P<file>.+\.py):(?P<name>[^\W\d]\w*)$")
+_PROGRAM = ".pt2"
+
+
+def names_module(named: str) -> bool:
+    """Whether a name is one of a module: `SCRIPT.py:FUNCTION`, or `FILE.pt2`."""
+    return _FUNCTION.match(named) is not None or named.endswith(_PROGRAM)
+
+
+def load_named(named: str) -> onnx.ModelProto:
+    """Return the ONNX model of a module that `names_module` knows.
+
+    The function takes nothing and returns a module with its inputs, or an exported program. What the script prints goes
+    to the standard error, as the standard output is the report's; what it imports may lie beside it.
+
+    Raises:
+        MissingExtraError: PyTorch or its exporter is missing or too old.
+        ModelFileError: the file cannot be read.
+        InvalidOptionError: the script has no such function, or it returns something else, raises or ends the process.
+        InvalidModelError: the exporter fails.
+    """
+    require_torch(f"{named!r}")
+
+    match = _FUNCTION.match(named)
+    path = Path(match["file"] if match else named)
+    if not path.is_file():
+        raise ModelFileError(f"model file {str(path)!r} cannot be read: there is no such file; give one that is there")
+    return _of_script(named, path, match["name"]) if match else _of_program(named, path)
+
+
+def _of_program(named: str, path: Path) -> onnx.ModelProto:
+    import torch
+
+    try:
+        with quiet():
+            program = torch.export.load(path)
+    except Exception as error:  # what PyTorch says of files that it cannot read is of any type
+        raise ModelFileError(
+            f"model file {named!r} is no exported program: {describe(error)}; write it by torch.export.save"
+        ) from error
+    return model_of(program)
+
+
+def _of_script(named: str, path: Path, name: str) -> onnx.ModelProto:
+    with _running(path):
+        try:
+            result = _function(named, runpy.run_path(str(path)).get(name))()
+        except NNAdapterError:
+            raise
+        except SystemExit as error:
+            raise InvalidOptionError(
+                f"{named!r} ends the process, with exit code {error.code!r}; give a script and a function that return"
+            ) from error
+        except Exception as error:
+            raise InvalidOptionError(f"{named!r} raises {_error_with_line(error, path)}; mend it there") from error
+    if kind_of(result) is SourceKind.MODULE:
+        return model_of(result)
+    if isinstance(result, tuple) and len(result) == 2 and kind_of(result[0]) is SourceKind.MODULE:
+        return model_of(*result)
+    raise InvalidOptionError(
+        f"{named!r} is to return a module and its inputs, or an exported program, got {type(result).__name__}"
+    )
+
+
+def _function(named: str, function: Any) -> Callable[[], Any]:
+    if not callable(function):
+        raise InvalidOptionError(f"{named!r} names no function; give SCRIPT.py:FUNCTION, one that takes nothing")
+    needed = _needed(function)
+    if needed:
+        raise InvalidOptionError(
+            f"{named!r} names a function that needs {', '.join(needed)}; give one that takes nothing"
+        )
+    factory: Callable[[], Any] = function
+    return factory
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """The parameters that a function cannot do without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # functions in C need not say
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in variable
+    ]
+
+
+@contextmanager
+def _running(path: Path) -> Iterator[None]:
+    """While it runs, a script finds what lies beside it, and prints to the standard error."""
+    script_folder = str(path.resolve().parent)
+    sys.path.insert(0, script_folder)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if script_folder in sys.path:  # the script may have changed it
+            sys.path.remove(script_folder)
+
+
+def _error_with_line(error: Exception, path: Path) -> str:
+    """An error with the line of the script where it was raised."""
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        lines.append(error.lineno)
+    message = describe(error)
+    return f"{message} ({path.name}:{lines[-1]})" if lines else message
