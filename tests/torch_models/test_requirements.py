@@ -46,7 +46,7 @@ def test_one_that_is_missing_is_named_too():
         "require_torch('torch.compile')"
     )
     environment = {"PYTHONPATH": ":".join(sys.path), "PATH": ""}
-    preloaded = "import nnadapter.torch.layouts\n" + code
+    preloaded = "import nnadapter.torch.requirements\n" + code
     done = subprocess.run([sys.executable, "-c", preloaded], capture_output=True, text=True, env=environment)
     assert "MissingExtraError: torch.compile needs torch 2.13 or later, and it is not installed;" in done.stderr
 
