@@ -1,7 +1,8 @@
-"""What devices compute, held against the CPU: which part is wrong, and what a session does about it.
+"""Accuracy of devices beside the CPU.
 
-`localization` and `excerpts` find the nodes that are wrong, for `compare --layers` and for sessions; `tolerances` says
-what is too far, everywhere.
+checks         checks of a session: `Options.verify` and `Options.shadow`
+localization   search for the nodes that are wrong, for `compare --layers` and for sessions
+tolerances     largest deviations that count as right
 """
 
 from __future__ import annotations

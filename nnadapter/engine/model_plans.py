@@ -161,11 +161,11 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         """How often the bounds of plans were widened."""
         return sum(entry.probed.widened for entry in self._entries if entry.probed is not None)
 
-    def describe(self, exception: str) -> str:
+    def describe(self, exempt: str) -> str:
         """Return which shapes the plans serve, or why there is none, in words; empty if none was wanted.
 
         Args:
-            exception: the shapes that have a plan of their own, in words.
+            exempt: suffix that names the shapes with a plan of their own, such as " but the first".
         """
         if self._refusal:
             return f"{PLAN_FOR_EACH}: {self._refusal}"
@@ -178,7 +178,7 @@ class ModelDynamicPlans(DynamicPlans[Compiled]):
         reasons = f"; one more when {', then when '.join(shown)}" if shown else ""
         alone = "; others have plans of their own" if self._in_vain >= _MOST_IN_VAIN else ""
         own = f", with a plan for every set of them: {fixed}" if fixed else ""
-        return f"{count} for all input shapes{exception}{own}{reasons}{alone}"
+        return f"{count} for all input shapes{exempt}{own}{reasons}{alone}"
 
     def take(self, use: object, shapes: InputShapes) -> LeasedPlan[Compiled] | None:
         """Take the plan for some shapes, made now if there is none; None if they have a plan of their own.

@@ -1,15 +1,16 @@
-"""All that is known of ONNX: files, messages, nodes, attributes, schemas, versions, validity, shapes, constants.
+"""Everything about ONNX: files, messages, nodes, schemas, validity, shapes and constants.
 
-Nothing above this room has to read a message: what it needs of a model stands in `Prepared`.
+Packages above this one read no messages: `Prepared` contains what they need of a model.
 
-files, versions, equations     a model's file, and what is refused because nobody can say what it means
-model, graphs, node            a model read once: its nodes, as the partitioner and as converters see them
-schemas, node_schema           what the installed onnx knows of operators
-functions, branches, ordering  nodes that stand for others, written down
-inference, propagation         types and shapes, as onnx infers them
-true_shapes, values            where ONNX Runtime computes others; types in the form of the partitioner
-preparation                    constants folded, a model at one set of input shapes
-building, extracting, parts    models put together, and parts of a model as models of their own
+files, references, wire_format     model files, weights that stay in them, and protobuf fields without onnx
+model, graphs, signature           nodes and values of a model, read once
+schemas, domains                   operator schemas, and names of operators
+normal_form, onnxruntime_limits    the operator sets and versions that are supported
+inference, propagation             types and shapes
+body, standard_bodies, inlining    nodes written as other nodes
+construction, parts, canonical     new models, parts of models, and the form that cache keys are computed from
+preparation                        constants folded, and a model at one set of input shapes
+microsoft                          ONNX Runtime's own operators as functions of ONNX's
 """
 
 from __future__ import annotations

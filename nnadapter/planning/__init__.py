@@ -1,16 +1,16 @@
-"""From a prepared model to a plan: what devices say, what a person demands, where every atom goes, what is admitted.
+"""From a prepared model to a plan: verdicts, constraints, placement and admitted segments.
 
-Values, each made of those before it by functions:
-
-setting      the devices of a session, opened, and what a person demands (`constraints`)
-support      the verdict of every device on every atom
-judgment     model, support and demands: all that a placement needs to know
-placing      a device for every atom, by the session's policy
-settling     the placement cut into segments that their devices admit, with the plan
-pricing      what a plan costs
-
-`planner` makes them for one model and keeps what shapes share, in the variant of the model that fits its devices
-(`variants`).
+setting          opened devices of a session, and the constraints of its options
+judgment         verdicts of every device on every atom, and what a placement needs to know
+settling         placement by the session's policy, cut into segments that their devices admit
+pricing          cost of a plan
+planner          judgments and partitionings of one model, with what they share at different shapes
+dynamic_shapes   partitioning with dynamic shapes; `bounds` are the sizes at which it holds
+plan_files       a placement as a file, and its match with a model
+borders          transfers, casts and changes of layout between segments
+overlap          steps that run at the same time; `alongside` decides whether that pays
+indices          checks of indices that enter segments
+absent           devices that could not be opened
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What a person may say of placement: pins, bans and limits, in TOML or in Python.
+"""Rules of placement: pins, bans and limits, in TOML or in Python.
 
-values     `Rules`, `Pin`, `Ban`, `Limits`: frozen and checked
-reading    a TOML file or text -> `Rules`
-selecting  a rule -> the nodes of a model that it means
-applying   rules and verdicts -> verdicts, and what each rule did
-limits     segments -> those that the limits have given up
+values        `Rules`, `Pin`, `Ban`, `Limits`: frozen and checked
+reading       a TOML file or its text, as `Rules`
+application   the nodes that a rule selects, changed verdicts, and segments that limits drop
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Cache of compiled programs and plans between sessions. docs/cache.md says what is cached, and when it is used again.
+"""Cache of compiled programs and plans between sessions. docs/cache.md says what is cached, and when it is reused.
 
-folder              keys, entries and their files
-fingerprints        fingerprints of drivers, host and machine; model_fingerprints those of models
-plan_keys           keys of the plans of a session
-context             context of a driver that looks in the cache first
-container           format of files of checked parts
+folder      entries by key, their files, and eviction by size
+keys        keys of a session's plans: fingerprints of drivers, machine and model, and options
+context     device context that reads programs from the cache first
+container   file format of checked parts
 """
 
 from __future__ import annotations

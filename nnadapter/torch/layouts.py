@@ -1,4 +1,4 @@
-"""Memory layouts of tensors, views that PyTorch creates outside sessions, and versions of PyTorch and its exporter."""
+"""Memory layouts of tensors, and views that PyTorch creates outside sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules and exported programs as ONNX models, exported by PyTorch and given as objects or by name."""
+"""Export of PyTorch programs to ONNX, with the rewrites of the exported graph."""
 
 from __future__ import annotations
 

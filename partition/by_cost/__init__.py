@@ -1,12 +1,9 @@
 """Placement by cost: the cheapest device for every atom, with a lower bound.
 
-pricing, batches                         what a placement costs
-latency, origin                          the way: candidates and what found them, search, bound
-throughput                               the least load of the busiest device, for inputs that follow each other
-two_devices, several_devices             one minimum cut, or moves that are one each
-cuts, minimum_cut, windowed_cut          the cut of a graph, whole or window by window
-variable_elimination, pairwise           what eliminates variables before a cut
-maximum_flow                             the flow that gives the rest
-paths, penalties, returns, search        launches, which no cut can carry: surcharges and local search
-blocks, folding, repeats                 blocks that repeat are solved once
+pricing        cost of a placement, or of many at once
+latency        candidates, search and bound for the least time of a run, or the least load of the busiest device
+search         moves of local search, minimum cuts, and surcharges for launches
+minimum_cuts   minimum cut of a graph, whole or window by window
+elimination    variables eliminated before a cut
+repeats        equal blocks of a graph, solved once
 """
