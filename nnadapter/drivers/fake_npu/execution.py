@@ -20,7 +20,7 @@ import numpy as np
 from nnadapter.drivers.arenas import Arena, Arenas
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.drivers.fake_npu.kernels.functions import Run, apply
+from nnadapter.drivers.fake_npu.kernels.kernel import Run, apply
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.streams import DeviceMemory, FakeNpuMemory, FakeNpuStream
 from nnadapter.drivers.interface import UNLIMITED, Control, DeviceTensor, Execution, Stream

@@ -61,7 +61,7 @@ class Activation(NamedTuple):
     """A function applied to an instruction's output while it is in cache."""
 
     function: str
-    """A row of `kernels.functions.FUNCTIONS`."""
+    """A row of `kernels.kernel.FUNCTIONS`."""
     parameters: tuple[float, ...] = ()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
-from nnadapter.drivers.fake_npu.kernels.functions import NumpyKernel
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel
 
 FAMILIES: Mapping[str, str] = {
     "attention": "attention causal_convolution linear_attention rotary_embedding",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, NumpyKernel, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, NumpyKernel, blocks
 from nnadapter.ir.operand import Array
 
 _BLOCK_SCORES = 1 << 18

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnadapter.drivers.fake_npu.kernels.functions import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks, even_blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, Finish, NumpyKernel, blocks, even_blocks
 from nnadapter.drivers.fake_npu.kernels.matrix import finish_rows, multiply_rows, rows_per_block
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.functions import BLOCK_ELEMENTS, FUNCTIONS, Finish, NumpyKernel, apply, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, FUNCTIONS, Finish, NumpyKernel, apply, blocks
 from nnadapter.ir.operand import Array
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.functions import Finish, NumpyKernel, even_blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import Finish, NumpyKernel, even_blocks
 from nnadapter.ir.deferred_arrays import unpacked_weight
 from nnadapter.ir.operand import Array
 

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.functions import NumpyKernel, check_indices, flat_positions
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices, flat_positions
 from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.functions import BLOCK_ELEMENTS, NumpyKernel, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import BLOCK_ELEMENTS, NumpyKernel, blocks
 from nnadapter.drivers.fake_npu.kernels.reduction import sum_over
 from nnadapter.ir.operand import Array
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, Function, NumpyKernel
+from nnadapter.drivers.fake_npu.kernels.kernel import FUNCTIONS, Function, NumpyKernel
 from nnadapter.ir.operand import Array
 
 States = tuple[Array, ...]

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.functions import NumpyKernel
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel
 from nnadapter.ir.operand import Array
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.functions import NumpyKernel, check_indices
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.errors import InputValueError
 from nnadapter.ir.index_ranges import farthest_corner

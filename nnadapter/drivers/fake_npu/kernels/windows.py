@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnadapter.drivers.fake_npu.kernels.functions import NumpyKernel, check_indices
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel, check_indices
 from nnadapter.ir.operand import Array
 
 
