@@ -8,10 +8,10 @@ __getattr__ = lazily(
     __name__,
     {
         ".application": "free_port",
-        ".protocol": (
-            "HEADER_LENGTH HttpError InferenceRequest Route body_of http_error length_of model_metadata "
-            "read_request route_of written"
-        ),
         ".batching": "Batcher QueuedRequest",
+        ".protocol": (
+            "HEADER_LENGTH HttpError InferenceRequest Route http_error model_metadata read_request route_of written"
+        ),
+        ".request_body": "body_of length_of",
     },
 )

@@ -29,14 +29,13 @@ from nnadapter.ray.serving.protocol import (
     HttpError,
     InferenceRequest,
     Route,
-    body_of,
     http_error,
-    length_of,
     model_metadata,
     read_request,
     route_of,
     written,
 )
+from nnadapter.ray.serving.request_body import body_of, length_of
 
 _REMEMBERED = 20
 _FAILURES_IN_A_ROW = 3
