@@ -1,31 +1,31 @@
-"""The adapter IR: models in the form that drivers take.
+"""Adapter IR: typed operands and operations, the form of a model that drivers take.
 
 Glossary:
 
     operand       one value of a model
-    operation     one step of a model, a row of the schema table with inputs, attributes, outputs
-    model         operands, operations, and which operands go in and out
+    operation     one step of a model: a row of the schema table, with inputs, attributes and outputs
+    model         operands, operations, and the lists of input and output operands
     segment       a part of a model that one device runs
     type          data type, dimensions, layout and quantization of an operand
     dimensions    sizes of an operand's axes
     layout        order of the axes of an image: NCHW or NHWC
     lifetime      where an operand's contents come from
-    constant      an operand whose contents are in the model
-    temporary     an operand that lives within a run
-    schema        what an operation may look like: the row of a table
+    constant      an operand with contents stored in the model
+    temporary     an operand that lives within one run
+    schema        row of the table that defines an operation
     role          one input position of an operation
     attribute     a named setting of an operation
     kind          the type of an attribute
-    variadic      standing for one or more operands
+    variadic      repeatable: one role for one or more operands
     fuse code     an activation that an operation applies to its own output
-    origin        an ONNX node that an operation stands for
-    pads          what is added around an image: top, left, bottom, right
-    group         a share of the channels that a convolution keeps apart
-    scale         what a quantized integer is multiplied by
-    zero point    the quantized integer that stands for 0
+    origin        an ONNX node that an operation implements
+    pads          padding of an image: top, left, bottom, right
+    group         a slice of the channels that a convolution processes separately
+    scale         factor from quantized integers to reals
+    zero point    the quantized integer that means 0
     text form     a model as lines that can be read and compared
-    traced        of a number: known by how it follows from sizes that are left open
-    digest        a short name for contents: equal only if they are
+    symbolic      computed from sizes of dynamic dimensions
+    digest        a hash of contents: equal only if they are
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Model builders: operand by operand with inferred types, or from a finished model that passes change."""
+"""Model builder with type inference, and editor of finished models for passes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from nnadapter.ir.verification import Inferences, inferred
 
 
 def is_number(index: object) -> bool:
-    """Whether something can be the number of an operand: an int or numpy's; a bool is none."""
+    """Return True for an int or numpy integer, which may index an operand; bool is excluded."""
     return type(index) is int or (isinstance(index, (int, np.integer)) and not isinstance(index, bool))
 
 
 def check_arguments(
     type_: object, inputs: object, attributes: object, *, outputs: object, origins: object, quantized: object
 ) -> None:
-    """Check the kinds of what `ModelBuilder.add_operation` got; operands themselves are looked at later.
+    """Check the Python types of the arguments of `ModelBuilder.add_operation`, without resolving operands.
 
     Raises:
-        InvalidModelError: one is of another kind.
+        InvalidModelError: an argument has the wrong type.
     """
     if not isinstance(type_, str):
         raise InvalidModelError(f"an operation's type is {type_!r}, expected a str such as 'CONV_2D'")
@@ -49,7 +49,7 @@ def check_arguments(
         raise InvalidModelError(f"{type_}: attributes are {attributes!r}, expected a dict of values by name")
     _check_list(type_, "outputs", outputs, str)
     _check_list(type_, "origins", origins, str)
-    if type(quantized) is tuple and not quantized:  # nearly always
+    if type(quantized) is tuple and not quantized:  # the common case
         return
     _check_list(type_, "quantized", quantized, (QuantizedType, type(None)))
     for position, result in enumerate(cast("Sequence[QuantizedType | None]", quantized)):
@@ -64,7 +64,7 @@ def _check_quantized(which: str, result: QuantizedType) -> None:
 
 
 def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type, ...]) -> None:
-    if type(entries) is tuple and (not entries or (len(entries) == 1 and type(entries[0]) is kind)):  # nearly always
+    if type(entries) is tuple and (not entries or (len(entries) == 1 and type(entries[0]) is kind)):  # the common case
         return
     if (
         isinstance(entries, str)
@@ -76,10 +76,10 @@ def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type,
 
 
 def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantizedType | None]) -> None:
-    """Check that nothing is said of outputs that an operation of `count` outputs does not have.
+    """Check that an operation with `count` outputs gets no more names or quantized types than that.
 
     Raises:
-        InvalidModelError: there are more names or quantized types than outputs.
+        InvalidModelError: there are more.
     """
     for name, entries in (("outputs", outputs), ("quantized", quantized)):
         if len(entries) > count and any(entries[count:]):
@@ -90,7 +90,7 @@ def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: S
 
 
 class ModelBuilder:
-    """Builds one model. Operands are referred to by the numbers that the `add_…` methods return.
+    """Builder of one model. The `add_…` methods return operand indices.
 
     Source: NNAdapterModel_addOperand, _addOperation, _identifyInputsAndOutputs, _finish.
     """
@@ -101,24 +101,24 @@ class ModelBuilder:
         self._inputs: list[int] = []
         self._names: set[str] = set()
         self._made_up: dict[str, int] = {}
-        """Operands by the names that were made up for them, which are left to whoever comes with such a name."""
+        """Generated name -> operand. A later operand may claim such a name; see `_rename`."""
         self._next = 0
-        """The next number to make a name of, if no operand has a larger one."""
+        """Lower bound of the number in the next generated name."""
         self._inferences = Inferences()
 
     def type_of(self, operand: int) -> OperandType:
-        """The type of an operand that was added."""
+        """Return the type of an operand."""
         return self._operand(operand, "this").type
 
     def value_of(self, operand: int) -> Array | None:
-        """The contents of a constant operand, None for any other."""
+        """Return the contents of a constant, or None for other operands."""
         return self._operand(operand, "this").value
 
     def add_input(self, name: str, type_: OperandType) -> int:
         """Add a model input.
 
         Raises:
-            InvalidModelError: the name is taken, or the type is none.
+            InvalidModelError: the name is in use, or the type is invalid.
         """
         shared_type = self._inferences.shared(checked_type(name, type_))
         index = self._add(Operand(name, shared_type, Lifetime.MODEL_INPUT))
@@ -126,10 +126,10 @@ class ModelBuilder:
         return index
 
     def add_constant(self, name: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant; `value` is kept, read-only, and not copied where it is contiguous.
+        """Add a constant. `value` becomes read-only, and is copied only if it is not contiguous.
 
         Raises:
-            InvalidModelError: the name is taken, or `value` is no array of a data type that models know.
+            InvalidModelError: the name is in use, or `value` is not an array of a supported data type.
         """
         if not isinstance(value, np.ndarray):
             raise InvalidModelError(f"constant {name!r} is {type(value).__name__}, expected a numpy array")
@@ -150,19 +150,20 @@ class ModelBuilder:
         origins: Sequence[str] = (),
         quantized: Sequence[QuantizedType | None] = (),
     ) -> tuple[int, ...]:
-        """Add an operation and one operand per output, whose types the schema's shape rule gives.
+        """Add an operation and its output operands, with types from the schema's shape rule.
 
         Args:
             type_: a row of the schema table, such as `CONV_2D`.
-            inputs: operands by role; `ABSENT` for an optional one that is left out in the middle.
-            attributes: by name; what is not given takes its default.
-            outputs: names for the outputs; made up where they are missing.
-            origins: names of the ONNX nodes that the operation stands for.
-            quantized: by output, data type and quantization of those that are quantized; None, or left out, for others.
+            inputs: operands by role; `ABSENT` for an omitted optional input before the last one.
+            attributes: by name; omitted ones take their defaults.
+            outputs: names of the outputs; generated if missing or empty.
+            origins: names of the ONNX nodes that the operation implements.
+            quantized: data type and quantization by output; None or omitted if not quantized.
 
         Raises:
-            InvalidModelError: unknown type, inputs or attributes that do not fit the schema, inputs that do not exist,
-                more names or quantized types than there are outputs, or something of the wrong kind.
+            InvalidModelError: unknown type, arguments of the wrong type, operands that do not exist, inputs or
+            attributes
+                that do not fit the schema, or more names or quantized types than outputs.
         """
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantized=quantized)
         inputs = tuple(inputs)
@@ -179,11 +180,11 @@ class ModelBuilder:
         return result_indices
 
     def mark(self) -> tuple[int, int]:
-        """How far the model has grown, for `undo`: the numbers of operands and operations."""
+        """Return a checkpoint for `undo`: the numbers of operands and operations."""
         return len(self._operands), len(self._operations)
 
     def undo(self, mark: tuple[int, int]) -> None:
-        """Take away every operand and operation that was added since `mark` was taken."""
+        """Remove all operands and operations added since the checkpoint."""
         operands, operations = mark
         for operand in self._operands[operands:]:
             self._names.discard(operand.name)
@@ -195,10 +196,10 @@ class ModelBuilder:
             self._inputs.pop()
 
     def finish(self, outputs: Sequence[int]) -> Model:
-        """Return the model whose outputs are `outputs`, in that order. The builder is not to be used after it.
+        """Return the model with these outputs, in order. Do not use the builder afterwards.
 
         Raises:
-            InvalidModelError: an output is no operand of the model.
+            InvalidModelError: an output is not an operand of the model.
         """
         if isinstance(outputs, str) or not isinstance(outputs, Iterable):
             raise InvalidModelError(f"model outputs are {outputs!r}, expected a list of operands")
@@ -211,7 +212,7 @@ class ModelBuilder:
             operand = operands[index]
             if operand.lifetime is Lifetime.TEMPORARY:
                 operands[index] = Operand(operand.name, operand.type, Lifetime.MODEL_OUTPUT)
-        # Everything was checked when it was added, as `verify` would check it.
+        # Verified: each `add_…` method made the checks of `verify`.
         return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), outputs).mark_verified()
 
     def _operand(self, index: int, reader: str) -> Operand:
@@ -246,7 +247,7 @@ class ModelBuilder:
         return f"%{number}"
 
     def _rename(self, name: str) -> None:
-        """Let an operand whose name was made up leave it to one that is called so."""
+        """Rename the operand with this generated name, to free the name for the caller."""
         index = self._made_up.pop(name, None)
         if index is None:
             raise InvalidModelError(f"the model has two operands named {name!r}; names must differ")
@@ -261,12 +262,12 @@ def _is_absent(index: int) -> bool:
 
 
 Origins = tuple[object, ...]
-"""Names, and tuples of names and tuples; `flattened` makes one tuple of it at the end."""
+"""Names, and nested tuples of names; see `flattened`."""
 
 
 def flattened(origins: Origins) -> tuple[str, ...]:
-    """Return the names in order, each once; tuples that occur twice are looked at once."""
-    if len(origins) == 1 and type(origins[0]) is str:  # nearly always
+    """Return the distinct names in order; a shared nested tuple is visited once."""
+    if len(origins) == 1 and type(origins[0]) is str:  # the common case
         return origins  # type: ignore[return-value]
     if all(type(part) is str for part in origins):
         return tuple(dict.fromkeys(origins))  # type: ignore[arg-type]
@@ -284,49 +285,46 @@ def flattened(origins: Origins) -> tuple[str, ...]:
 
 
 class EditedModel:
-    """One model as it stands after the edits so far. Operands and operations keep their numbers."""
+    """Read view of a model under edit. Operands and operations keep their indices."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        """The model as it was."""
+        """The original model."""
         self.changed = False
-        """Something was edited."""
+        """True after the first edit."""
         self.types = model.operation_types
-        """Types of the operations that are or were there."""
+        """Types of all operations, including removed ones."""
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
         self._origins: dict[int, Origins] = {}
-        """Of operations that were removed, added or adopted others; the others know their own."""
+        """Origins of operations that were removed, added, or adopted others; the rest keep their own."""
         self._sequence: Sequence[int] = range(len(model.operations))
-        """Operations in their order, but for what was placed since."""
+        """Operations in order at the start of the sweep."""
         self._is_settled = True
-        """Nothing was placed or removed since."""
+        """True if nothing was added or removed since."""
         self._placed: dict[int, list[int]] = {}
-        """Operations that were added, by the place in the sequence that they stand before."""
+        """Index in `_sequence` -> added operations, to be inserted before it."""
         self._place_of: dict[int, int] = {}
-        """The place of each of them."""
+        """Added operation -> index in `_sequence` before which it is inserted."""
         self._places: Mapping[int, int] | None = None
-        """The place in the sequence of each operation in it; None where nobody has asked."""
+        """Operation -> index in `_sequence`; computed lazily."""
         self._position = 0
         self._alias: dict[int, int] = {}
         self._stale: set[int] = set()
-        """Operations that may read an operand which another one stands for by now."""
+        """Operations that may read an operand that was substituted since."""
         self._consumers: dict[int, dict[int, None]] = {}
-        """Of operands that were asked for, or edited; the model knows the others'."""
+        """Consumers of operands that were queried or edited; others are in `model.consumers`."""
         self._outputs = set(model.outputs)
 
     def order(self) -> Sequence[int]:
-        """The numbers of the operations that are there, in an order in which they can run, to look at them.
-
-        Whoever adds operations goes through a `sweep`, which says where they stand.
-        """
+        """Return the present operations in topological order. To add operations, iterate over `sweep` instead."""
         if self._is_settled:
             return self._sequence
         operations = self._operations
         return [index for index in self._merged() if operations[index] is not None]
 
     def operation(self, index: int) -> Operation:
-        """The operation with that number; one that was removed cannot be asked for."""
+        """Return an operation that was not removed."""
         if index in self._stale:
             self._resolve(index)
         operation = self._operations[index]
@@ -334,45 +332,44 @@ class EditedModel:
         return operation
 
     def operand(self, index: int) -> Operand:
-        """The operand with that number."""
         return self._operands[index]
 
     def type_of(self, index: int) -> OperandType:
-        """The type of an operand."""
+        """Return the type of an operand."""
         return self._operands[index].type
 
     def value_of(self, index: int) -> Array | None:
-        """The contents of a constant; None for any other operand and for `ABSENT`."""
+        """Return the contents of a constant; None for other operands and `ABSENT`."""
         return None if index == ABSENT else self._operands[index].value
 
     def producer(self, operand: int) -> int | None:
-        """The operation that makes the operand, or None for constants and model inputs."""
+        """Return the operation that produces the operand; None for constants and model inputs."""
         return self._producer.get(operand)
 
     def consumers(self, operand: int) -> Mapping[int, None]:
-        """The operations that read the operand, as the keys."""
+        """Return the operations that read the operand, as keys."""
         return self._readers(operand)
 
     def first_reader(self, operand: int) -> int | None:
-        """The first operation in the order that reads the operand; None if none does."""
+        """Return the first operation in order that reads the operand, or None."""
         return min(self._readers(operand), key=self._place, default=None)
 
     def reader_count(self, operand: int) -> int:
-        """How many operations read the operand."""
+        """Return the number of operations that read the operand."""
         readers = self._consumers.get(operand)
         return len(self.model.consumers.get(operand, ()) if readers is None else readers)
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The operands that are model outputs by now, in the model's order."""
+        """The current model outputs, in the model's order."""
         return tuple(map(self._resolved, self.model.outputs))
 
     def is_output(self, operand: int) -> bool:
-        """True for an operand that is a model output."""
+        """Return True for a model output."""
         return operand in self._outputs
 
     def _merged(self) -> Sequence[int]:
-        """The sequence with what was placed, and with what was removed."""
+        """Return the sequence with added operations, including removed ones."""
         if not self._placed:
             return self._sequence
         merged: list[int] = []
@@ -383,7 +380,7 @@ class EditedModel:
         return merged
 
     def _place(self, index: int) -> tuple[int, bool, int]:
-        """What operations are in order by."""
+        """Return the sort key of an operation."""
         if index in self._place_of:
             return self._place_of[index], False, index
         if self._places is None:
@@ -391,7 +388,7 @@ class EditedModel:
         return self._places[index], True, index
 
     def _resolve(self, index: int) -> None:
-        """Let an operation read what stands for its inputs by now; once for all of them, as it may have very many."""
+        """Apply pending substitutions to an operation's inputs; one pass, as there may be many inputs."""
         self._stale.discard(index)
         operation = self._operations[index]
         if operation is not None:
@@ -402,7 +399,7 @@ class EditedModel:
 
     def _resolved(self, operand: int) -> int:
         if operand not in self._alias:
-            return operand  # nearly always
+            return operand  # the common case
         path = []
         while operand in self._alias:
             path.append(operand)
@@ -422,7 +419,7 @@ class EditedModel:
 
 
 class ModelEditor(EditedModel):
-    """Edits one model during forward sweeps over its operations."""
+    """Editor of one model, for forward sweeps over its operations."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -431,10 +428,10 @@ class ModelEditor(EditedModel):
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
-        """Go through the operations that are there; what is added stands before each, and waits for the next sweep.
+        """Yield the operations in order. Those added meanwhile go before the current one and are not visited.
 
         Args:
-            types: of the operations to stop at; all if nothing is given.
+            types: types of operations to yield; all by default.
         """
         if types is not None and types.isdisjoint(self.types):
             return
@@ -451,9 +448,9 @@ class ModelEditor(EditedModel):
         self._position = len(sequence)
 
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
-        """A constant made from another one; the same one if the same was asked before, `function` being the key.
+        """Return a constant computed from another one, memoized by operand and `function`.
 
-        It is quantized as the other one is, if that is per tensor.
+        A per-tensor quantization carries over.
         """
         key = (operand, function)
         if key not in self._derived:
@@ -465,7 +462,7 @@ class ModelEditor(EditedModel):
         return self._derived[key]
 
     def add_constant(self, stem: str, value: Array, quantization: Quantization | None = None) -> int:
-        """Add a constant whose name is `stem`, with a number where that is taken."""
+        """Add a constant named `stem`, with a number appended if the name is in use."""
         array = applied(freeze, value)
         type_ = OperandType(DataType(dtype_name(array.dtype)), array.shape, quantization=quantization)
         return self._add(Operand(self._unique(stem), type_, Lifetime.CONSTANT, array))
@@ -480,16 +477,17 @@ class ModelEditor(EditedModel):
         names: Sequence[str] = (),
         quantized: Sequence[QuantizedType | None] = (),
     ) -> tuple[int, ...]:
-        """Add an operation before the one that the sweep stands at, checked and typed by the schema as in the builder.
+        """Add an operation before the current one of the sweep, checked and typed by the schema as in `ModelBuilder`.
 
         Args:
             type_: a row of the schema table.
             inputs: operands by role.
-            attributes: by name; what is not given takes its default.
-            origins: operations, removed or not, whose ONNX nodes it stands for, the one it is named for first.
-            names: for the outputs, with a number where one is taken; the others are named when they replace something,
-                or after the sweep.
-            quantized: by output, data type and quantization of those that are quantized; None, or left out, for others.
+            attributes: by name; omitted ones take their defaults.
+            origins: operations, removed or not, whose ONNX nodes it implements; the first gives the name.
+            names: names of the outputs, made unique. Unnamed outputs get the name of the operand that they replace, or
+            a
+                generated one after the sweep.
+            quantized: data type and quantization by output; None or omitted if not quantized.
 
         Raises:
             InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
@@ -512,7 +510,7 @@ class ModelEditor(EditedModel):
         return result_indices
 
     def remove(self, operations: Sequence[int]) -> None:
-        """Take operations out. What reads their outputs has to be removed or substituted as well."""
+        """Remove operations. The caller must also remove or substitute all readers of their outputs."""
         for index in operations:
             operation = self.operation(index)
             for operand in operation.inputs:
@@ -524,10 +522,10 @@ class ModelEditor(EditedModel):
         self._is_settled, self.changed = False, True
 
     def replace(self, operations: Sequence[int], results: Sequence[int]) -> None:
-        """Take `operations` out and let `results` stand for the outputs of the first one.
+        """Remove `operations` and substitute `results` for the outputs of the first.
 
         Raises:
-            InvalidModelError: `results` are not as many operands as that has outputs, or of other types.
+            InvalidModelError: the number or the types of `results` do not match those outputs.
         """
         outputs = self.operation(operations[0]).outputs
         self._check_results(operations[0], results)
@@ -536,13 +534,15 @@ class ModelEditor(EditedModel):
             self.substitute(output, result)
 
     def can_stand_for(self, original: int, replacement: int) -> bool:
-        """True if `replacement` may be read in the place of `original`: a model output keeps name and producer."""
+        """Check that `replacement` may replace `original`: only a temporary can take over a model output."""
         if not self.is_output(original):
             return True
         return self._operands[replacement].lifetime is Lifetime.TEMPORARY
 
     def substitute(self, original: int, replacement: int) -> None:
-        """Let later readers of `original`, and the model's outputs, have `replacement`, which takes the name if it can.
+        """Redirect the readers of `original`, and the model's outputs, to `replacement`.
+
+        An unnamed replacement inherits the name.
 
         Raises:
             InvalidModelError: the data types or dimensions differ.
@@ -560,7 +560,7 @@ class ModelEditor(EditedModel):
         if replacement in self._unnamed or self.is_output(original):
             self._unnamed.discard(replacement)
             same = operand.type.layout is replacement_operand.type.layout
-            # the type that was there may say how the operand is quantized, which no shape rule does
+            # the original type may be quantized, which no shape rule infers
             self._operands[replacement] = Operand(
                 operand.name, operand.type if same else replacement_operand.type, operand.lifetime
             )
@@ -575,11 +575,11 @@ class ModelEditor(EditedModel):
         self.changed = True
 
     def adopt(self, operation: int, origins: Sequence[int]) -> None:
-        """Let an operation also stand for the ONNX nodes of the operations `origins`, which have gone."""
+        """Add the origins of removed operations to an operation."""
         self._origins[operation] = (self._origins_of(operation), *map(self._origins_of, origins))
 
     def finish(self) -> Model:
-        """The edited model, or the original one if nothing was changed."""
+        """Return the edited model, or the original one if nothing changed."""
         if not self.changed:
             return self.model
         self._name_results()
@@ -620,7 +620,7 @@ class ModelEditor(EditedModel):
         return self.operation(index).origins if origins is None else origins
 
     def _name_results(self) -> None:
-        """Give results a name that none was given and that took none over."""
+        """Generate names for results that got none."""
         for index in sorted(self._unnamed):
             operand = self._operands[index]
             self._operands[index] = Operand(self._unique(f"%{index}"), operand.type, operand.lifetime)

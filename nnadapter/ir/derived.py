@@ -1,25 +1,19 @@
-"""Arrays computed from constants, computed once, and traced arrays that record how they were computed.
+"""Arrays derived from constants: memoized results, and traces that replay with other constants.
 
-Arrays that remember how they came about, so that what was compiled for one set of weights holds for others.
+Traces of arrays do for contents of constants what `ir.symbolic_numbers` does for sizes, so that a program compiled for
+one set of weights serves others. A trace runs a computation once with traced arrays in place of the constants. It
+records every step, and every answer that the computation depended on. `ArrayTrace.replay` repeats the steps with other
+constants and fails if an answer differs.
 
-What `ir.symbolic_numbers` does for sizes, for the contents of constants. A computation over a model is run once with
-traced arrays in the place of its constants. The trace notes every step that makes an array of others, and every answer
-on which the computation decided something. `ArrayTrace.replay` does the steps again with other constants, and says no
-where an answer would differ.
+A traced array is deliberately not a numpy array: reading its contents guards on them. Computations that should hold
+for other contents use `applied`, `decided`, `group_key` or `derived`, which also accept plain arrays.
 
-A traced array is no numpy array, on purpose: whatever looks at its contents must ask for them first, and that is noted
-as an answer too: these contents, and no others. What should hold for other contents as well goes through `applied`,
-`decided` and `group_key`, or through `ir.derived.derived`. All of them take plain arrays too.
+`derived` memoizes results, since a model is lowered again for every new shape while its weights stay. Entries live as
+long as arrays with the same contents, across plans and sessions. Do not pass anything that depends on input shapes:
+entries would pile up. Only read-only arrays are looked up.
 
-What is computed from constants, computed once: a model is lowered again for every new shape, its weights are not.
-
-Results are known by the contents of the arrays that they were made from, and kept as long as arrays of these contents
-live: plans share them, and so do sessions that hold equal weights. So what depends on a model's input shapes does not
-belong here: it would pile up. Only arrays that cannot be written to are looked up, since their contents stay what they
-were.
-
-Contents are known by a digest, taken once per array, or by what was said of them (`know_contents`). A result that is
-handed in again is known by what it was made of; so nothing here keeps itself alive, whatever a function returns.
+Contents are identified by a digest, computed once per array, or by `know_contents`. A result that becomes an argument
+is identified by its own key, so no entry keeps itself alive.
 """
 
 from __future__ import annotations
@@ -41,38 +35,41 @@ from nnadapter.ir.symbolic_numbers import guard_value, identity_key
 
 _Answer = TypeVar("_Answer")
 _Form = Hashable
-"""What a step makes, but for contents: data type and dimensions, or an empty tuple for None, or a tuple of such."""
+"""Form of a result: data type and dimensions, an empty tuple for None, or a tuple of forms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TracedStep:
-    """One call of a function. What it makes is put behind the arrays that there are, in its order."""
+    """One call of a function. Its results are appended to the trace's arrays."""
 
     function: Callable[..., Any]
     arrays: tuple[int | Array | None, ...]
-    """Numbers of arrays, and arrays that are the same always."""
+    """Indices of traced arrays, and plain arrays."""
     parameters: dict[str, Any]
     form: _Form
-    """Of what it made; it has to make the like again. None for a question."""
+    """Expected form of the result; None if the step is a question."""
     deferral: Deferral | None = None
-    """Set if it need not be called before somebody asks for the contents."""
+    """Set if the call is deferred until the contents are read."""
     answer: Hashable = None
-    """To a question, which makes no array."""
+    """Expected answer to a question, which produces no array."""
 
 
 @dataclass(slots=True, eq=False)
 class _Comparison:
-    """Arrays that were told apart by a key: which of them are the same one."""
+    """Grouping of arrays by a key."""
 
     key: Callable[[Array], Hashable]
     arrays: list[int] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
-    """For each of them, the first one with the same key."""
+    """First array with the same key, for each array."""
     first_array_by_key: dict[Hashable, int] = field(default_factory=dict)
 
 
 class ArrayTrace:
-    """Steps and answers of one computation over constants. Arrays are numbered: variables, then as they come about."""
+    """Steps and answers of one computation over constants.
+
+    Arrays are indexed: variables first, then in order of creation.
+    """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._values: list[Any] = list(arrays)
@@ -82,13 +79,13 @@ class ArrayTrace:
         self._comparisons: dict[Callable[[Array], Hashable], _Comparison] = {}
 
     def variables(self) -> list[TracedArray]:
-        """The constants that a replay is given, in their order."""
+        """Return the constants as traced arrays, in order."""
         return [self._traced(number) for number in range(len(self._variables))]
 
     def finish(self) -> list[Any]:
-        """Let the contents go, and return them by number, some deferred (`ir.deferred`).
+        """Release the contents and return them by index, some deferred (`ir.deferred_arrays`).
 
-        Nothing can be traced any more; replays are what is left.
+        Only replays are possible afterwards.
         """
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
@@ -96,7 +93,7 @@ class ArrayTrace:
         return values
 
     def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
-        """Every array by its number, made of other constants; None if something would have been decided otherwise."""
+        """Return every array by index, computed from other constants; None if an answer would differ."""
         if [_form(array) for array in arrays] != self._variables:
             return None
         values: list[Any] = list(arrays)
@@ -121,9 +118,9 @@ class ArrayTrace:
         parameters: dict[str, Any],
         deferral: Deferral | None = None,
     ) -> Any:
-        """What a function makes of arrays, of which one at least is traced: an array, None, or a tuple of these.
+        """Return the result of a function of arrays, at least one of them traced: an array, None, or a tuple of these.
 
-        If it is deferred, it is not called before somebody asks for what it makes.
+        A deferred call happens when the contents are read.
         """
         result = _apply(function, list(map(self._value, arrays)), parameters, deferral)
         form = _form(result)
@@ -135,7 +132,7 @@ class ArrayTrace:
         return tuple(traced) if isinstance(result, tuple) else traced[0]
 
     def decide(self, function: Callable[..., _Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> _Answer:
-        """What a function says of arrays, on which something is decided from here on."""
+        """Return the answer of a function about arrays, and guard on it."""
         answer = function(*map(self._contents, arrays), **parameters)
         self._steps.append(
             _TracedStep(function, tuple(map(_array_number, arrays)), parameters, None, answer=cast("Hashable", answer))
@@ -143,14 +140,14 @@ class ArrayTrace:
         return answer
 
     def read_contents(self, array: TracedArray) -> Array:
-        """The contents, which have to be the same ones from here on."""
+        """Return the contents, and guard on them."""
         contents: Array = contents_of(self._values[array.number])
         if array.number not in self._looked:
             self._looked[array.number] = digest_of(contents)
         return contents
 
     def group_key(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
-        """What arrays of this trace have in common that have the same key."""
+        """Return a key that is equal for arrays of this trace with equal `key`; guard on the grouping only."""
         comparison = self._comparisons.setdefault(key, _Comparison(key))
         first = comparison.first_array_by_key.setdefault(key(contents_of(self._values[array.number])), array.number)
         comparison.arrays.append(array.number)
@@ -176,7 +173,7 @@ def _reading(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TracedArray(NDArrayOperatorsMixin):
-    """An array of a trace. Only arrays of one trace may meet."""
+    """Array of a trace. Do not mix traces."""
 
     __slots__ = ("dtype", "number", "shape", "trace")
 
@@ -188,7 +185,6 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property
@@ -198,7 +194,6 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contents."""
         return self.size * int(self.dtype.itemsize)
 
     __getitem__, __contains__ = _reading(operator.getitem), _reading(operator.contains)
@@ -206,28 +201,28 @@ class TracedArray(NDArrayOperatorsMixin):
     __bool__, __int__, __float__, __index__ = _reading(bool), _reading(int), _reading(float), _reading(operator.index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The contents, for numpy, which are looked at."""
+        """Return the contents to numpy, guarding on them."""
         return np.asarray(self.trace.read_contents(self), dtype)
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *arrays: Any, **arguments: Any) -> Any:
-        """What arithmetic makes of the contents, which are looked at."""
+        """Compute with the contents, guarding on them."""
         plain = [self.trace.read_contents(array) if isinstance(array, TracedArray) else array for array in arrays]
         return getattr(function, method)(*plain, **arguments)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else an array has looks at the contents."""
-        if name.startswith("__"):  # what numpy asks for to learn what this is
+        """Return any other attribute of the contents, guarding on them."""
+        if name.startswith("__"):  # numpy probes dunder names to classify the object
             raise AttributeError(name)
         return getattr(self.trace.read_contents(self), name)
 
 
 def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Any:
-    """What a function makes of arrays, taken as one step if one of them is traced.
+    """Apply a function to arrays, as one step of the trace if one of them is traced.
 
     Args:
-        function: pure; it makes an array, None, or a tuple of these.
-        arrays: plain or traced ones; None stands for itself.
-        parameters: what else the result depends on; a size among them that is traced is decided on.
+        function: pure; it returns an array, None, or a tuple of these.
+        arrays: plain or traced; None is passed on.
+        parameters: other arguments; a symbolic size among them is guarded.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -237,12 +232,12 @@ def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> An
 
 
 def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -> _Answer:
-    """What a function says of arrays; a trace has to be answered the same way for ever.
+    """Return a function's answer about arrays; guard on it if one of them is traced.
 
     Args:
-        function: pure; what it says can be compared.
-        arrays: plain or traced ones; None stands for itself.
-        parameters: what else the answer depends on; a size among them that is traced is decided on.
+        function: pure; its answer must be comparable.
+        arrays: plain or traced; None is passed on.
+        parameters: other arguments; a symbolic size among them is guarded.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -250,19 +245,19 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
 
 
 def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
-    """What arrays have in common that have the same key, for looking up.
+    """Return a lookup key that is equal for arrays with equal `key`.
 
-    A trace only notes which of its arrays do, not what the key is. Traced arrays and plain ones never do.
+    A trace records only the grouping, not the key. Traced and plain arrays never share a key.
 
     Args:
-        key: pure; the same object every time.
+        key: pure; always the same object.
         array: plain or traced.
     """
     return array.trace.group_key(array, key) if isinstance(array, TracedArray) else key(array)
 
 
 def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
-    """The trace of the first array that is traced, None if none is."""
+    """Return the trace of the first traced array, or None."""
     return next((array.trace for array in arrays if isinstance(array, TracedArray)), None)
 
 
@@ -279,7 +274,7 @@ def _array_number(array: Any) -> int | Array | None:
 
 
 def _form(result: Any) -> _Form:
-    """An empty tuple for None, so that None itself can stand for what is no array."""
+    """Return the form; an empty tuple for None, as None marks a question."""
     if isinstance(result, tuple):
         return tuple(map(_form, result))
     return () if result is None else (dtype_name(result.dtype), result.shape)
@@ -297,12 +292,12 @@ Result = TypeVar("Result")
 
 
 def derived(function: Callable[..., Result], *arrays: Array | None, **parameters: Hashable) -> Result:
-    """Return `function(*arrays, **parameters)`, computed now if it was not before. Safe to use from many threads.
+    """Return `function(*arrays, **parameters)`, memoized by contents. Thread-safe.
 
     Args:
         function: pure; it must not keep or change its arguments.
-        arrays: constants, traced ones too (`ir.traced_arrays`); None stands for itself.
-        parameters: what else the result depends on; a size among them that is traced is decided on.
+        arrays: constants, plain or traced; None is passed on.
+        parameters: other arguments; a symbolic size among them is guarded.
     """
     parameters = {name: guard_value(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
@@ -327,19 +322,19 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 
 
 def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
-    """Say what an array holds, so that no digest need be taken: it is part of a file, say, which is read-only.
+    """Declare the identity of a read-only array's contents, such as a place in a file, to avoid a digest.
 
     Args:
-        array: not to be written to.
-        key: arrays with this key have equal contents.
-        release: called when something was derived from it: what was made is mostly read in its place from then on.
-            It must not keep the array.
+        array: read-only.
+        key: arrays with equal keys have equal contents.
+        release: called after a derivation, as readers mostly use the result from then on. It must not reference the
+            array.
     """
     _register(array, key).release = release
 
 
 class _Contents:
-    """What equal arrays hold, for as long as one of them lives."""
+    """Identity of contents, alive as long as an array with them."""
 
     __slots__ = ("__weakref__", "key", "release")
 
@@ -348,17 +343,17 @@ class _Contents:
         self.release: Callable[[], object] | None = None
 
 
-# Arrays go at any time, in any thread: while a lock is held, or between the steps of anything here. What forgets them
-# is a `pop` of a dictionary, called by C with C's own hashes: it needs no lock, and no interrupt comes into it.
+# Arrays may be freed at any time, in any thread, even while a lock is held. Entries are removed by `dict.pop`, called
+# from C with hashes computed in C: it takes no lock and cannot be interrupted.
 _holders: dict[int, tuple[weakref.ref[Array], _Contents]] = {}
-"""What arrays hold, by their identity."""
+"""id of an array -> its contents."""
 _living: dict[Hashable, weakref.ref[_Contents]] = {}
 _results: dict[Hashable, tuple[Any, tuple[weakref.ref[_Contents], ...]]] = {}
-"""Results by key, each as long as all the contents that it was made of live."""
+"""Results by key, each alive as long as all contents that it was computed from."""
 
 
 def _contents(array: Array) -> _Contents:
-    """What the array holds, worked out if it was not before."""
+    """Return the identity of the array's contents, computing a digest if unknown."""
     holder = _holders.get(id(array))
     if holder is not None and holder[0]() is array:
         return holder[1]
@@ -366,7 +361,7 @@ def _contents(array: Array) -> _Contents:
 
 
 def _register(array: Array, key: Hashable) -> _Contents:
-    """Note what the array holds; what was noted before stays."""
+    """Record the array's contents; an earlier record wins."""
     reference = _living.get(key)
     contents = None if reference is None else reference()
     if contents is None:
@@ -377,7 +372,7 @@ def _register(array: Array, key: Hashable) -> _Contents:
 
 
 def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
-    """Keep a result as long as all its parts live; the one that is there, if another thread was first."""
+    """Store a result as long as all its sources live. If another thread was first, return its result."""
     for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
         if array is not None:
             _register(array, (key, place))
@@ -386,12 +381,12 @@ def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
 
 
 def _sealed(result: Any, arrays: list[Array]) -> Any:
-    """The result with read-only arrays, since they are shared, and no views, which would keep `arrays` alive."""
+    """Return the result as read-only arrays, since they are shared, and copy views of `arrays`, to let those go."""
     if isinstance(result, tuple):
         return tuple(_sealed(element, arrays) for element in result)
     if result is None:
         return None
-    result = np.asarray(result)  # numpy makes scalars of arrays without dimensions
+    result = np.asarray(result)  # numpy returns scalars instead of arrays of rank 0
     sealed = result.copy() if any(np.may_share_memory(result, array) for array in arrays) else result
     sealed.flags.writeable = False
     return sealed

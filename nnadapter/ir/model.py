@@ -1,4 +1,4 @@
-"""Models: operands, operations, inputs and outputs, all frozen; and parts of a model as models."""
+"""Immutable models: operands, operations, inputs and outputs, and submodels."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from nnadapter.ir.schema import Attributes, AttributeValue
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic
 
 ABSENT = -1
-"""Stands in `Operation.inputs` for an optional input that is not there."""
+"""Placeholder in `Operation.inputs` for an absent optional input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation of a model. `ModelBuilder.add_operation` makes them; `Model.operations` has them in order.
+    """One operation of a model, created by `ModelBuilder.add_operation`.
 
     Args:
-        type: a row of the schema table, such as "CONV_2D". `nnadapter ops --describe CONV_2D` says what it means.
-        inputs: for every role of the row, the number of an operand in `Model.operands`; `ABSENT` (-1) where an optional
-            one is left out. Absent ones at the end may be missing: `inputs` may be shorter than the roles.
-        outputs: numbers of the operands that it makes.
-        attributes: every attribute of the row by name, in the row's order, defaults filled in.
-        origins: names of the ONNX nodes that it stands for, the one that gave it its place first.
+        type: a row of the schema table, such as "CONV_2D"; `nnadapter ops --describe CONV_2D` documents it.
+        inputs: indices into `Model.operands` by role; `ABSENT` (-1) for an absent optional input. Trailing absent
+            inputs may be omitted.
+        outputs: indices of the operands that it produces.
+        attributes: every attribute of the row by name, in the row's order, with defaults filled in.
+        origins: names of the ONNX nodes that it implements; the first one determined its position.
 
-    Operations are equal only if they are the same object.
+    Operations compare by identity.
     """
 
     type: str
@@ -37,7 +37,7 @@ class Operation:
     origins: tuple[str, ...] = ()
 
     def renumbered(self, number: Callable[[int], int], origins: tuple[str, ...] | None = None) -> Operation:
-        """The same operation on operands of other numbers; it stands for other nodes if `origins` are given."""
+        """Return a copy with renumbered operands, and with other origins if given."""
         return Operation(
             self.type,
             tuple(map(number, self.inputs)),
@@ -48,7 +48,7 @@ class Operation:
 
 
 class Structure:
-    """A key that is compared by what it holds, and hashed once."""
+    """Hashable key that computes its hash once."""
 
     __slots__ = ("_hash", "_held")
 
@@ -57,15 +57,13 @@ class Structure:
         self._hash = hash(key)
 
     def __reduce__(self) -> tuple[type[Structure], tuple[Hashable]]:
-        """What it holds: hashes of texts are others in another process."""
+        """Rebuild from the key: hashes of strings differ between processes."""
         return Structure, (self._held,)
 
     def __hash__(self) -> int:
-        """The hash of what it holds."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same."""
         return self is other or (
             isinstance(other, Structure) and self._hash == other._hash and self._held == other._held
         )
@@ -73,19 +71,18 @@ class Structure:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A verified model: operands, operations, and which operands go in and out. Frozen; `ModelBuilder` makes it.
+    """A verified, immutable model. `ModelBuilder` creates it.
 
     Args:
-        operands: every value. All other fields name operands by their position here.
-        operations: in an order in which they can run.
-        inputs: numbers of the operands that a run is given, in the order of the run's arguments.
-        outputs: numbers of the operands that a run gives back; one may stand here twice, and may be an input.
-        covarying_number_groups: places in `ir.structure.numbers` that change with the shapes of the ONNX model's
-            inputs, those that always hold the same number together: a hint to compilers that compile once for many
-            sizes. Empty if nothing is known.
+        operands: every value. All other fields refer to operands by their index here.
+        operations: in topological order.
+        inputs: operands that a run reads, in the order of the run's arguments.
+        outputs: operands that a run returns; may contain duplicates and inputs.
+        covarying_number_groups: groups of indices into `ir.structure.numbers` that hold one symbolic size each: a
+            hint for compilers that compile once for many shapes. Empty if unknown.
 
-    Two models are equal only if they are the same object; `nnadapter.ir.to_text` compares contents.
-    `nnadapter.ir.definition.by_definition(model, arrays)` computes it, slowly and obviously.
+    Models compare by identity; `nnadapter.ir.to_text` compares contents.
+    `nnadapter.ir.definition.by_definition(model, arrays)` is a slow reference implementation.
     """
 
     operands: tuple[Operand, ...]
@@ -94,26 +91,27 @@ class Model:
     outputs: tuple[int, ...]
     covarying_number_groups: tuple[tuple[int, ...], ...] = ()
     is_verified: bool = field(default=False, init=False, repr=False)
-    """It was checked, or is made of what was; see `ir.verifying`."""
+    """True after `ir.verification.verify`, or if built from verified parts."""
 
     @cached_property
     def operation_count(self) -> int:
-        """How many operations it has."""
+        """Number of operations."""
         return len(self.operations)
 
     def type_of(self, operand: int) -> OperandType | None:
-        """The type of an operand, or None for `ABSENT`."""
+        """Return the type of an operand, or None for `ABSENT`."""
         return None if operand == ABSENT else self.type_at(operand)
 
     def type_at(self, operand: int) -> OperandType:
-        """The type of the operand at a position."""
+        """Return the type of an operand."""
         return self.operands[operand].type
 
     @cached_property
     def structure(self) -> Hashable:
-        """All but names, dimensions, the numbers in attributes, and what constants hold.
+        """Hashable key without names, dimensions, numbers in attributes and contents of constants.
 
-        It is what models for other sizes have in common, and the layers of one model. Dimensions of constants count.
+        Equal for models that differ only in sizes, and for repeated layers. Data types and dimensions of constants
+        count.
         """
         operands = tuple(
             (
@@ -140,36 +138,35 @@ class Model:
     def resized(
         self, operands: tuple[Operand, ...], operations: tuple[Operation, ...], varying: tuple[tuple[int, ...], ...]
     ) -> Model:
-        """The same model with other dimensions and numbers in attributes; for `ir.structure`."""
+        """Return the model with other dimensions and attribute numbers; shares the structure."""
         model = Model(operands, operations, self.inputs, self.outputs, varying)
         model.__dict__["structure"] = self.structure
         return model
 
     def mark_verified(self) -> Model:
-        """The model, after whoever made it or looked at it found that it does not contradict itself."""
+        """Mark the model as verified and return it."""
         object.__setattr__(self, "is_verified", True)
         return self
 
     @cached_property
     def has_dynamic_shapes(self) -> bool:
-        """Whether it leaves sizes open: dimensions or attributes are traced numbers (`ir.symbolic_numbers`)."""
+        """True if a dimension or attribute is symbolic (`ir.symbolic_numbers`)."""
         return any(SymbolicNumber in map(type, operand.type.dimensions) for operand in self.operands) or any(
             is_symbolic(value) for operation in self.operations for value in operation.attributes.values()
         )
 
     @cached_property
     def operation_types(self) -> frozenset[str]:
-        """Types of all operations."""
         return frozenset(operation.type for operation in self.operations)
 
     @cached_property
     def producer(self) -> Mapping[int, int]:
-        """For every operand that an operation makes, the position of that operation."""
+        """Operand -> index of the operation that produces it."""
         return {operand: index for index, operation in enumerate(self.operations) for operand in operation.outputs}
 
     @cached_property
     def consumers(self) -> Mapping[int, tuple[int, ...]]:
-        """For every operand that is read, the positions of the reading operations, each once, ascending."""
+        """Operand -> indices of the operations that read it, ascending and without duplicates."""
         readers_by_operand: dict[int, list[int]] = {}
         for index, operation in enumerate(self.operations):
             for operand in operation.inputs:
@@ -184,7 +181,7 @@ class Model:
 
 
 def is_number(value: object) -> bool:
-    """Whether the value of an attribute is a number, which may differ between models of one structure."""
+    """Return True for a number, which may differ between models with the same structure."""
     return isinstance(value, (int, float, SymbolicNumber)) and not isinstance(value, bool)
 
 
@@ -199,12 +196,12 @@ def _form_of_operation(value: AttributeValue) -> Hashable:
 
 
 def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-    """Return the model that holds just `operations`.
+    """Return the model that consists of `operations` only.
 
-    1. Operands that the operations touch are kept, in their order; constants keep their contents, which are shared.
-    2. `inputs` and `outputs` are operands of the whole model, in the order the new model shall have them.
-    3. Lifetimes are set anew: an operand in `inputs` is a model input, one in `outputs` a model output.
-    4. Of a sound model, all of it is the model itself.
+    1. Operands of the operations keep their order; contents of constants are shared, not copied.
+    2. `inputs` and `outputs` are operands of `model`, in the order that the result lists them.
+    3. Lifetimes are recomputed: operands in `inputs` become model inputs, those in `outputs` model outputs.
+    4. Selecting everything from a verified model returns `model` itself.
     """
     input_set, output_set = frozenset(inputs), frozenset(outputs)
     chosen = [model.operations[index] for index in operations]
@@ -227,14 +224,14 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
         tuple(map(place, outputs)),
     )
     if not model.has_dynamic_shapes:
-        vars(part)["has_dynamic_shapes"] = False  # nor does a part of it leave sizes open; nobody has to look
+        vars(part)["has_dynamic_shapes"] = False  # saves a scan
     return part.mark_verified() if is_sound else part
 
 
 def _is_entire_model(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Whether a part that is sound lacks nothing; what varies in a part is not said."""
+    """Check that a sound part is everything. Parts drop `covarying_number_groups`, so the model must have none."""
     return (
         len(operations) == len(model.operations)
         and len(operands) == len(model.operands)
@@ -247,7 +244,7 @@ def _is_entire_model(
 def _is_complete(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
-    """Whether such a part of a sound model is sound: operations in order, operands given, made or constant."""
+    """Check that the part is sound: operations in order, every operand an input, produced or constant."""
     input_set = frozenset(inputs)
     result_set = set(chain.from_iterable(model.operations[index].outputs for index in operations))
     constant = Lifetime.CONSTANT

@@ -1,4 +1,4 @@
-"""An operation with its operands and attributes by name, as lowerings of drivers read it."""
+"""Operation with its operands and attributes by name, as drivers read it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from nnadapter.ir.schema import Attributes, OperationSchema
 class NamedOperation:
     """One operation of a model: `operation.filter` is the operand of that role, `operation.strides` the attribute.
 
-    A role gives an `Operand`, None where an optional one is absent, a tuple where it stands for several. What has the
-    name of a property below is found in `inputs` and `attributes`.
+    A role returns an `Operand`, None if absent, or a tuple if variadic. For names that a property below hides, use
+    `inputs`
+    and `attributes`.
 
     Args:
-        model: of which the operation is a part.
+        model: the model that contains the operation.
         operation: one of `model.operations`.
 
     Raises:
-        InvalidModelError: no such operation is known.
+        InvalidModelError: unknown operation type.
     """
 
     __slots__ = ("_model", "_operation", "schema")
@@ -33,28 +34,28 @@ class NamedOperation:
 
     @property
     def type(self) -> str:
-        """The operation's name in the schema table: `CONV_2D`."""
+        """The operation's name in the schema table, such as `CONV_2D`."""
         return self._operation.type
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Where its inputs are in the model: one for every role, `ABSENT` where an optional one is left out."""
+        """Indices of its inputs in the model, one per role; `ABSENT` for an absent one."""
         inputs, roles = self._operation.inputs, self.schema.inputs
         return inputs + (ABSENT,) * (len(roles) - len(inputs) if not roles[-1].variadic else 0)
 
     @property
     def inputs(self) -> tuple[Operand | None, ...]:
-        """The operands that it reads, one for every role; None where an optional one is left out."""
+        """The operands that it reads, one per role; None for an absent one."""
         return tuple(None if index == ABSENT else self._model.operands[index] for index in self.positions)
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """The operands that it makes."""
+        """The operands that it produces."""
         return tuple(self._model.operands[index] for index in self._operation.outputs)
 
     @property
     def output(self) -> Operand:
-        """The first operand that it makes."""
+        """The first operand that it produces."""
         return self._model.operands[self._operation.outputs[0]]
 
     @property
@@ -64,12 +65,12 @@ class NamedOperation:
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Names of the ONNX nodes that it stands for."""
+        """Names of the ONNX nodes that it implements."""
         return self._operation.origins
 
     def __getattr__(self, name: str) -> Any:
-        """The operands of a role, or the value of an attribute."""
-        if name.startswith("_"):  # asked of a copy that is being made, which has nothing yet
+        """Return the operand or operands of a role, or the value of an attribute."""
+        if name.startswith("_"):  # `copy` asks an instance that has no fields yet
             raise AttributeError(name)
         attributes = self._operation.attributes
         if name in attributes:
@@ -81,5 +82,4 @@ class NamedOperation:
         raise AttributeError(f"{self.type} has no {name!r}; it has {', '.join((*roles, *attributes))}")
 
     def __repr__(self) -> str:
-        """The operation and the nodes that it stands for."""
         return f"{self.type} of nodes {list(self.origins)}"

@@ -1,9 +1,7 @@
-"""Operands: the values of a model, their types, and digests of their contents.
+"""Operands of an adapter IR model, their types, and digests of their contents.
 
-Operands: the values of an adapter IR model, and their types.
-
-Names follow NNAPI and NNAdapter: an operand has a type (data type, dimensions, layout, quantization) and a
-lifetime. Data types carry numpy's and ml_dtypes' names, so that `numpy.dtype(data_type)` is the array type.
+Names follow NNAPI and NNAdapter. Data types have the names of numpy and ml_dtypes, so `numpy.dtype(data_type)` is
+the array type.
 """
 
 from __future__ import annotations
@@ -21,21 +19,20 @@ from nnadapter.process.resources import memoize
 from partition.graph import ITEMSIZE_OF_DTYPE
 
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
-"""A numpy array of any data type."""
 
 
 def array_type_of(name: str) -> np.dtype[Any]:
-    """Return numpy's type of a name, which may be one of those that ml_dtypes adds."""
+    """Return the numpy dtype of a name, which may come from ml_dtypes."""
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # noqa: F401  it teaches numpy the names that numpy has not, and is loaded where one is used
+        import ml_dtypes  # noqa: F401  registers its names with numpy; loaded only if needed
 
         return np.dtype(name)
 
 
 class DataType(StrEnum):
-    """Element types. Source: NNAdapter's precisions, extended by ONNX's narrow types."""
+    """Element type. Source: NNAdapter's precisions, extended by ONNX's narrow types."""
 
     BOOL = "bool"
     INT4 = "int4"
@@ -57,23 +54,23 @@ class DataType(StrEnum):
 
     @property
     def itemsize(self) -> float:
-        """Bytes of one element; half a byte for the 4-bit types, which are stored two to a byte."""
+        """Bytes of one element; 0.5 for the 4-bit types, which are stored two to a byte."""
         return _ITEMSIZE[self]
 
     @property
     def array_type(self) -> np.dtype[Any]:
-        """The type of arrays of it; the 4-bit types take a byte for each element there."""
+        """Array dtype; 4-bit types take one byte per element."""
         return array_type_of(self.value)
 
     @property
     def is_floating(self) -> bool:
-        """True for the floating-point types."""
+        """True for a floating-point type."""
         return self in FLOATING
 
 
 _ITEMSIZE = {data_type: ITEMSIZE_OF_DTYPE[data_type.value] for data_type in DataType}
 PACKED = frozenset(data_type for data_type, size in _ITEMSIZE.items() if size < 1)
-"""Whose elements share bytes where they are stored, and not in arrays: see `ir.packing`."""
+"""Types stored two elements to a byte, but one to a byte in arrays; see `ir.deferred_arrays.pack`."""
 FLOATING = frozenset(data_type for data_type in DataType if "float" in data_type)
 INTEGER = frozenset(data_type for data_type in DataType if "int" in data_type)
 NUMERIC = FLOATING | INTEGER
@@ -84,12 +81,12 @@ class Layout(StrEnum):
     """Order of the axes of a rank-4 operand in memory. Source: NNADAPTER_NCHW, NNADAPTER_NHWC."""
 
     NCHW = "NCHW"
-    """ONNX's order, and the order of every operand that is not an image."""
+    """ONNX's order; also the layout of every operand that is not an image."""
     NHWC = "NHWC"
 
 
 class Lifetime(StrEnum):
-    """Where an operand's contents come from. Source: NNAdapterOperandLifetimeCode."""
+    """Origin of an operand's contents. Source: NNAdapterOperandLifetimeCode."""
 
     CONSTANT = "constant"
     TEMPORARY = "temporary"
@@ -99,17 +96,17 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """How integers stand for reals: real = scale * (integer - zero_point), per tensor or along one axis."""
+    """Quantization per tensor or per index of one axis: real = scale * (integer - zero_point)."""
 
     scale: tuple[float, ...]
     """One per tensor, or one per index of `axis`."""
     zero_point: tuple[int, ...]
     """As many as scales."""
     axis: int | None = None
-    """The axis that the scales run along; None for per tensor."""
+    """Axis of the scales; None for per tensor."""
 
     def __post_init__(self) -> None:
-        """Take numpy's numbers and lists for what they are; what is no number stays, for `verify` to refuse."""
+        """Convert numpy numbers and lists. Leave anything that is not a number for `verify` to reject."""
         try:
             scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
             is_integral = all(point == raw_point for point, raw_point in zip(zero_point, self.zero_point, strict=True))
@@ -123,7 +120,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedType:
-    """What a quantized result is: its data type and quantization, which no shape rule can tell."""
+    """Data type and quantization of a quantized result, which no shape rule infers."""
 
     dtype: DataType
     quantization: Quantization
@@ -131,16 +128,16 @@ class QuantizedType:
 
 @dataclass(frozen=True, slots=True)
 class OperandType:
-    """The type of an operand: `OperandType(DataType.FLOAT32, (1, 3, 224, 224))`.
+    """Type of an operand: `OperandType(DataType.FLOAT32, (1, 3, 224, 224))`.
 
     Args:
-        dtype: the data type of the elements.
-        dimensions: every one known, in the order that `layout` says; () for a scalar. In a model with open sizes, some
-            are traced numbers (`nnadapter.ir.symbolic_numbers`).
-        layout: of operands of rank 4, whether axes are N, C, H, W or N, H, W, C; all others are NCHW.
-        quantization: how the integers stand for reals; None if they do not. `quantized` joins it with `dtype`.
+        dtype: data type of the elements.
+        dimensions: sizes in the order of `layout`; () for a scalar. In a model with dynamic shapes, some are symbolic
+            (`nnadapter.ir.symbolic_numbers`).
+        layout: NCHW or NHWC for operands of rank 4, NCHW for all others.
+        quantization: None if the operand is not quantized.
 
-    Types are equal if all four are. `rank`, `size` (elements) and `nbytes` follow from them.
+    Types are equal if all four fields are.
 
     Source: NNAdapterOperandType.
     """
@@ -152,12 +149,11 @@ class OperandType:
 
     @property
     def quantized(self) -> QuantizedType | None:
-        """Data type and quantization together; None if it is not quantized."""
+        """Data type and quantization together; None if not quantized."""
         return None if self.quantization is None else QuantizedType(self.dtype, self.quantization)
 
     @property
     def rank(self) -> int:
-        """Number of dimensions."""
         return len(self.dimensions)
 
     @property
@@ -167,34 +163,34 @@ class OperandType:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contents; 4-bit types rounded up to whole bytes."""
+        """Bytes of the contents, rounded up to whole bytes."""
         return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
-        """The type with what traced dimensions are now: see `ir.symbolic_numbers.substitute_sizes`."""
-        from nnadapter.ir.symbolic_numbers import substitute_sizes  # most models have none
+        """Return the type with symbolic dimensions replaced; see `ir.symbolic_numbers.substitute_sizes`."""
+        from nnadapter.ir.symbolic_numbers import substitute_sizes  # most models do not need it
 
         return OperandType(self.dtype, substitute_sizes(self.dimensions, sizes), self.layout, self.quantization)
 
     def __str__(self) -> str:
-        """As in the text form: `float32[1, 3, 224, 224]`, with the layout where it is not ONNX's."""
+        """Return the text form, such as `float32[1, 3, 224, 224]`, with the layout if it is NHWC."""
         layout = "" if self.layout is Layout.NCHW else f" {self.layout.value}"
         return f"{self.dtype.value}{list(self.dimensions)}{layout}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
-    """One value of a model. `ModelBuilder` makes them; `Model.operands` holds them by number.
+    """One value of a model, created by `ModelBuilder`.
 
     Args:
-        name: unique in the model; the ONNX value's name where it stands for one.
+        name: unique in the model; the name of the ONNX value if there is one.
         type: data type, dimensions, layout and quantization.
-        lifetime: `CONSTANT` (its contents are in the model), `MODEL_INPUT` (a run is given it), `MODEL_OUTPUT` (a run
-            gives it back) or `TEMPORARY` (it lives within a run). An input that is also an output is a `MODEL_INPUT`.
-        value: the contents of a constant, a read-only array of the type's data type and dimensions; None for all
-            others. Elements of 4 bits take a byte each.
+        lifetime: `CONSTANT` (contents are in the model), `MODEL_INPUT` (passed to a run), `MODEL_OUTPUT` (returned by a
+            run) or `TEMPORARY` (lives within a run). An input that is also an output is a `MODEL_INPUT`.
+        value: contents of a constant, a read-only array that matches the type; None for other operands. 4-bit elements
+            take one byte each.
 
-    Operands are equal only if they are the same object.
+    Operands compare by identity.
     """
 
     name: str
@@ -205,26 +201,23 @@ class Operand:
 
 @memoize(64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name of an array type as numpy has it, which is put together anew each time that numpy is asked."""
+    """Return the name of a dtype; numpy computes it on each access."""
     return dtype.name
 
 
 def freeze(array: Array) -> Array:
-    """Return `array` as a contiguous array that cannot be written to, in this machine's byte order.
-
-    It is copied only where it must be.
-    """
-    array = np.asarray(array)  # numpy gives a number, not an array, where nothing has axes
+    """Return `array` as a read-only, contiguous array in native byte order; copy only if needed."""
+    array = np.asarray(array)  # numpy returns scalars instead of arrays of rank 0
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.flags.c_contiguous and not array.flags.writeable:
         return array
-    # Reshaped so that a scalar stays one, and so that the caller's own array object keeps its flags.
+    # Reshape to keep rank 0 and to leave the flags of the caller's array object unchanged.
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     contiguous.flags.writeable = False
     return contiguous
 
 
 def digest_of(array: Array) -> str:
-    """Return the SHA-256 of an array's bytes in C order, 64 hexadecimal digits; neither type nor dimensions count."""
+    """Return the SHA-256 of an array's bytes in C order, 64 hexadecimal digits; data type and shape do not count."""
     return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()

@@ -1,4 +1,4 @@
-"""What the schema table's rows are made of: roles, attributes, and the row itself."""
+"""Row types of the schema table: roles, attributes, rules and documentation of an operation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from nnadapter.ir.operand import ANY, Array, DataType, OperandType, Quantization, QuantizedType
 
 AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
-"""What an attribute may hold."""
+"""Value of an attribute."""
 Attributes = Mapping[str, AttributeValue]
 ShapeRule = Callable[[Sequence[OperandType | None], Attributes], tuple[OperandType, ...]]
-"""Types of the inputs (None where absent) and attributes -> types of the outputs; raises InvalidModelError."""
+"""Shape rule: types of the inputs (None if absent) and attributes -> types of the outputs. Raises InvalidModelError."""
 FlopsRule = Callable[[Sequence[OperandType | None], Sequence[OperandType], Attributes], int]
-"""Types of inputs and outputs, attributes -> floating-point operations, a multiply-add counting two."""
+"""FLOP rule: types of inputs and outputs, attributes -> number of FLOPs; a multiply-add counts two."""
 
 Definition = Callable[..., Any]
-"""Arrays of inputs, attributes by name -> the array of the output, or a list of those of the outputs."""
+"""Reference implementation: input arrays, and attributes as keywords -> output array, or a list of them."""
 QuantizationRule = Callable[[Sequence[OperandType | None], OperandType, Attributes], None]
-"""Types of the inputs, a quantized result, attributes; raises InvalidModelError if they do not belong together."""
+"""Check of input types, quantized result type and attributes for consistency. Raises InvalidModelError."""
 
 
 class AttributeKind(StrEnum):
-    """The type of an attribute."""
+    """Type of an attribute."""
 
     BOOL = "bool"
     INT = "int"
@@ -40,10 +40,10 @@ class Role:
 
     Args:
         name: such as "filter".
-        dtypes: data types that the operation is defined for, not those that a device can do; any by default.
+        dtypes: data types that the operation is defined for, which a device may support in part.
         optional: the input may be absent.
-        variadic: the last role may stand for one or more operands.
-        same_dtype_as: name of the role whose data type this one must have.
+        variadic: the last role may take one or more operands.
+        same_dtype_as: name of a role with the same data type.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Attribute:
 
     Args:
         name: such as "strides".
-        kind: what it holds: `BOOL`, `INT`, `FLOAT`, `STRING`, `INTS` or `FLOATS`. Lists are tuples.
-        default: taken when the attribute is not given; None makes it required.
-        choices: for strings: what it may be; () for any text.
-        length: for lists: how many values it must have; None for any number.
+        kind: type of the value. Lists are tuples.
+        default: None makes the attribute required.
+        choices: allowed strings; () for any.
+        length: required length of a list; None for any.
     """
 
     name: str
@@ -74,62 +74,61 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """Inputs and attributes to try an operation with; results are computed, never written down."""
+    """Inputs and attributes of an example. Results are computed, never stored."""
 
     inputs: tuple[Array | None, ...]
-    """By role, None where an optional one is absent."""
+    """Arrays by role; None for an absent one."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """An attribute that is not given takes its default."""
+    """Omitted attributes take their defaults."""
     quantizations: tuple[Quantization | None, ...] = ()
-    """By input; those at the end that are left out are not quantized."""
+    """Quantizations by input; omitted trailing ones are None."""
     results: tuple[QuantizedType | None, ...] = ()
-    """By output, for those that are quantized and whose type no shape rule tells."""
+    """Types by output, for quantized results that no shape rule infers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationDoc:
-    """Documentation that a person needs to implement an operation, besides its row of the schema table."""
+    """Documentation that an implementer of an operation needs, in addition to the schema row."""
 
     summary: str
-    """The effect, in a sentence or two."""
+    """Effect, in one or two sentences."""
     formula: str
-    """The result in terms of inputs and attributes, as plain text."""
+    """Result as a plain-text formula of inputs and attributes."""
     inputs: Mapping[str, str]
-    """By role."""
+    """Descriptions by role."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """By name."""
+    """Descriptions by name."""
     outputs: Mapping[str, str]
-    """By name."""
+    """Descriptions by name."""
     example: Example
     traps: tuple[str, ...] = ()
-    """Common mistakes, a sentence each."""
+    """Common mistakes, one sentence each."""
     flops: str = ""
-    """The FLOP formula in words, if it is not so many steps per element."""
+    """FLOP formula in words, unless it is a constant per element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSchema:
-    """One row of the schema table: what an operation may look like. `nnadapter.ir.schema_of("CONV_2D")` gives one.
+    """One row of the schema table: the contract of an operation. `nnadapter.ir.schema_of("CONV_2D")` returns one.
 
     Args:
-        type: the operation's name: NNAPI's or NNAdapter's where they have one.
-        inputs: its roles, in order.
-        attributes: in the order in which an operation has them.
+        type: name of the operation: NNAPI's or NNAdapter's if they have one.
+        inputs: roles, in order.
+        attributes: in the order of `Operation.attributes`.
         outputs: names of the outputs.
-        variadic_outputs: the one output name stands for one or more operands.
+        variadic_outputs: the single output name covers one or more operands.
         ranks: smallest and largest rank of the first input.
-        infer: the shape rule: from the types of the inputs (None where absent) and all attributes to the types of the
-            outputs. It raises InvalidModelError for what does not fit.
-        flops: the FLOP formula: from types of inputs and outputs and attributes to a number; a multiply-add counts two.
-        quantized: checks a quantized result. With one, the operation also takes quantized operands, and computes with
-            the reals that they stand for if its result is quantized; None: it sees the integers alone.
-        definition: for an operation from outside, the function in numpy that computes it: arrays of the inputs
-            (None where absent; floating-point ones in float64) and attributes by name to the array of the output, or a
-            list of those of the outputs. It writes to none of its inputs. `nnadapter.ir.definition` has the others'.
-        always_quantized: has no result that is not quantized.
-        source: where the meaning is written down: an NNAPI or NNAdapter code, an ONNX op, a paper.
-        doc: what the reference says of an operation from outside; for those of this package,
-            `nnadapter ops --describe` knows it.
+        infer: shape rule. It gets the types of the inputs (None if absent) and all attributes, returns the types of the
+            outputs, and raises InvalidModelError for inputs that do not fit.
+        flops: FLOP rule: types of inputs, types of outputs, attributes -> count; a multiply-add counts two.
+        quantized: check of a quantized result. With a check, the operation accepts quantized operands, and computes
+            with their real values if its result is quantized. None: it computes with the integers only.
+        definition: for a custom or external operation, its reference implementation in numpy: input arrays (None if
+            absent, floating-point ones in float64), attributes as keywords -> output array or list of them. It must not
+            write to its inputs. Built-in operations have theirs in `nnadapter.ir.definition`.
+        always_quantized: every result is quantized.
+        source: specification of the operation: an NNAPI or NNAdapter code, an ONNX op, a paper.
+        doc: documentation of a custom or external operation. `nnadapter ops --describe` has that of built-in ones.
     """
 
     type: str
@@ -147,5 +146,5 @@ class OperationSchema:
     doc: OperationDoc | None = field(default=None, repr=False, compare=False)
 
     def attribute(self, name: str) -> Attribute | None:
-        """The attribute of that name, or None."""
+        """Return the attribute with this name, or None."""
         return next((attribute for attribute in self.attributes if attribute.name == name), None)

@@ -1,4 +1,4 @@
-"""Symbolic numbers: sizes that record how they were computed, with guards, and functions of sizes by name."""
+"""Symbolic numbers: sizes that record their computation in a trace, with guards, and the functions that traces use."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from typing import Any, cast
 import numpy as np
 
 Function = Callable[..., Any]
-"""Of one number or two."""
+"""A function of one or two numbers."""
 
 
 def to_integer(value: float, _: object) -> int:
-    """The number as an integer, its fraction left out."""
+    """Return the number truncated to an integer."""
     return int(value)
 
 
 def to_float32(value: float, _: object) -> float:
-    """The nearest number that float32 has."""
+    """Return the number rounded to float32."""
     return float(np.float32(value))
 
 
 def to_float64(value: float, _: object) -> float:
-    """The number as a float."""
+    """Return the number as a float."""
     return float(value)
 
 
 def quotient_of_integers(first: int, second: int) -> int:
-    """The quotient towards zero, as C divides."""
+    """Return the quotient rounded towards zero, as in C."""
     quotient = abs(first) // abs(second)
     return quotient if (first < 0) == (second < 0) else -quotient
 
 
 def quotient_of_sizes(size: float, dimension: float) -> float:
-    """The quotient in float32, as scales are given."""
+    """Return the quotient in float32, the precision of Resize scales."""
     return float(np.float32(size) / np.float32(dimension))
 
 
 def scaled_size(size: int, scale: float) -> int:
-    """A size times a scale, rounded down, in float32 as scales are. Source: ONNX Resize-11."""
+    """Return floor(size * scale) in float32, the precision of scales. Source: ONNX Resize-11."""
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
 def floor_of(value: float, _: object) -> float:
-    """The largest whole number that is not larger, as a float."""
+    """Return the floor, as a float."""
     return float(math.floor(value))
 
 
 def ceil_of(value: float, _: object) -> float:
-    """The least whole number that is not smaller, as a float."""
+    """Return the ceiling, as a float."""
     return float(math.ceil(value))
 
 
 def rounded_of(value: float, _: object) -> float:
-    """The nearest whole number, as a float; of two, the even one."""
+    """Return the nearest whole number, as a float; ties go to even."""
     return float(round(value))
 
 
 def root_of(value: float, _: object) -> float:
-    """The square root."""
+    """Return the square root."""
     return math.sqrt(value)
 
 
@@ -81,12 +81,12 @@ IN_FLOAT32: Mapping[Function, Function] = MappingProxyType(
         for function in (operator.add, operator.sub, operator.mul, operator.truediv, max, min)
     }
 )
-"""Functions of two numbers -> the same in float32."""
+"""Binary functions -> their float32 versions."""
 
 UNARY: Mapping[str, Function] = MappingProxyType(
     {"neg": operator.neg, "abs": abs, "floor": math.floor, "ceil": math.ceil}
 )
-"""Functions of one number by their names in files."""
+"""Unary functions by their names in files."""
 BINARY: Mapping[str, Function] = MappingProxyType(
     {
         **{
@@ -110,23 +110,23 @@ BINARY: Mapping[str, Function] = MappingProxyType(
         "root_of": root_of,
     }
 )  # fmt: skip
-"""Functions of two numbers by their names in files."""
+"""Binary functions by their names in files."""
 
 
 Step = tuple[Callable[..., Any], int, int]
-"""A function of one or two earlier values, by their numbers; the second is -1 where there is none."""
+"""A function and the indices of its operands among earlier values; the second is -1 for a unary function."""
 SlotReader = Callable[[Sequence[Any]], tuple[Any, ...]]
 _NONE = -1
-"""In the place of an operand that a step has not."""
+"""Index of an absent operand."""
 _EQUALITIES = ((operator.eq, True), (operator.ne, False))
 _NEUTRAL: Mapping[Callable[..., Any], tuple[int, tuple[int, ...]]] = MappingProxyType(
     {operator.add: (0, (0, 1)), operator.sub: (0, (1,)), operator.mul: (1, (0, 1)), operator.floordiv: (1, (1,))}
 )
-"""What leaves an integer as it is, and as which operand."""
+"""Function -> its neutral integer, and the operand positions at which it is neutral."""
 
 
 class Constant:
-    """A step that gives the same number always."""
+    """Step that always returns the same number."""
 
     __slots__ = ("value",)
 
@@ -134,33 +134,33 @@ class Constant:
         self.value = value
 
     def __call__(self, _: Any) -> Any:
-        """The number."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """The steps of a trace, made few. Their values lie in slots: variables first, then constants, then steps."""
+    """Simplified steps of a trace. Slots hold variables first, then constants, then results of steps."""
 
     constants: Sequence[Any]
     steps: Sequence[Step]
-    """On slots: those that others read."""
+    """Steps with results that other steps read."""
     ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
-    """Functions of what is taken for all that nobody reads but conditions: mostly comparisons, of which there are many,
-    done by one call for each function."""
+    """Functions of values that only guards read, with operand columns. Mostly comparisons; one `map` per function does
+    all.
+    """
     checked: SlotReader
-    """What conditions are on."""
+    """Reader of the guarded values."""
     expected: SlotReader
-    """What has to be equal to that."""
+    """Reader of the values that they must equal."""
     every: SlotReader
-    """The values of every number of the trace."""
+    """Reader of the value of every number in the trace."""
     constant_flags: Sequence[bool]
-    """Per number whether the conditions leave it no other value."""
+    """True for numbers that the guards make constant."""
     representatives: Sequence[int]
-    """Per number the first one that it is equal to as long as the conditions hold; itself where there is none."""
+    """Index of the first number that equals this one if the guards hold, possibly itself."""
 
     def __call__(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
-        """Every number for these variables; None if a condition does not hold, or a number cannot be computed."""
+        """Return every number for these variables; None if a guard fails or a number cannot be computed."""
         values: list[Any] = [*variables, *self.constants]
         try:
             for function, first, second in self.steps:
@@ -173,19 +173,22 @@ class Replay:
 
 
 def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]) -> Replay:
-    """Make the steps of a trace few.
+    """Simplify the steps of a trace.
 
     Args:
         variables: how many there are.
-        steps: make the numbers behind the variables.
-        answers: values that numbers have to have.
-        values: of every number, at the sizes that were traced.
+        steps: computations of all numbers after the variables.
+        answers: guards: number -> required value.
+        values: value of every number at the traced sizes.
     """
     return _Simplifier(variables, steps, answers, values).replay()
 
 
 class _Simplifier:
-    """Constants have negative slots here, below -1, as long as their count is not known."""
+    """Common subexpression elimination and constant folding under guards.
+
+    Slots of constants are negative and below -1 until their count is known.
+    """
 
     def __init__(
         self, variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]
@@ -194,19 +197,19 @@ class _Simplifier:
         self._constants: list[Any] = []
         self._constant_slots: dict[object, int] = {}
         self._first = list(range(len(values)))
-        """Per number one that it is equal to by a condition, and came before it; itself where there is none."""
+        """Union-find: number -> an earlier number that a guard makes equal, or itself."""
         self._sums = self._sums_of_whole_numbers()
-        """Per number that is none that came before it, what it and those equal to it are sums of."""
+        """Root number -> operand pairs of the integer sums that equal it."""
         self._following: list[tuple[int, int]] = []
-        """What was found to be equal, as by conditions or because sums are, and was not by what was found before."""
+        """Equalities from guards, and those that follow from equal sums, without redundant ones."""
         self._fixed: dict[int, int] = {}
-        """Numbers, none of which is equal to an earlier one -> the slot of the constant that they are."""
+        """Root number -> slot of the constant that it equals."""
         self._own: list[int] = []
-        """Per number the slot in which it lies, computed by its own step."""
+        """Number -> slot of the result of its own step."""
         self._made: dict[Step, int] = {}
         self._checks: dict[tuple[int, int], None] = {}
         self._places: dict[int, int] = {}
-        """Where steps come to lie."""
+        """Temporary slot of a step -> final slot."""
 
     def replay(self) -> Replay:
         for number, answer in self._answers.items():
@@ -232,7 +235,7 @@ class _Simplifier:
         )
 
     def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
-        """Steps that others read, and the others by their functions; gives all of them their places."""
+        """Return the steps that others read and, grouped by function, the others; assign their final slots."""
         read = {operand for _, first, second in self._made for operand in (first, second)}
         last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
         for step, slot in self._made.items():
@@ -253,7 +256,7 @@ class _Simplifier:
         return steps, ends
 
     def _join(self, number: int, answer: Any) -> None:
-        """Note what an answer makes equal."""
+        """Record the equality that a guard implies."""
         equal = self._equal(number, answer)
         if equal is not None:
             self._unite(*equal)
@@ -261,7 +264,7 @@ class _Simplifier:
             self._fixed.setdefault(self._root(number), self._constant(answer))
 
     def _equal(self, number: int, answer: Any) -> tuple[int, int] | None:
-        """The two integers that an answer says to be equal, if it does."""
+        """Return the two integers that a guard makes equal, if any."""
         if number < self._variables:
             return None
         function, first, second = self._steps[number - self._variables]
@@ -286,7 +289,7 @@ class _Simplifier:
             pending += self._other_parts(first, second)
 
     def _other_parts(self, first: int, second: int) -> list[tuple[int, int]]:
-        """What is equal where two numbers are, of which the second is the first one from now on."""
+        """Merge the sums of two equal numbers; return the equalities that follow, as x + a == x + b implies a == b."""
         sums, more = self._sums.get(first, []), self._sums.pop(second, [])
         self._sums[first] = [*sums, *more]
         return [
@@ -304,7 +307,7 @@ class _Simplifier:
         return sums
 
     def _without_nothing(self, number: int) -> int:
-        """The number that a whole number is 0 more than."""
+        """Strip additions of 0."""
         while number >= self._variables:
             function, *operands = self._steps[number - self._variables]
             nonzero_operands = [operand for operand in operands if not self._is_nothing(operand)]
@@ -327,17 +330,17 @@ class _Simplifier:
         return number
 
     def _slot_of(self, number: int) -> int:
-        """The slot that is read where a step reads a number."""
+        """Return the slot to read for a number."""
         root = self._root(number)
         return self._fixed.get(root, self._own[root])
 
     def _slot(self, number: int) -> int:
-        """The slot of what a step makes."""
+        """Return the slot of a step's result."""
         function, first, second = self._steps[number - self._variables]
         if isinstance(function, Constant):
             return self._constant(function.value)
         if self._equal(number, self._answers.get(number)) is not None:
-            return self._constant(self._answers[number])  # what is checked is that the two are equal
+            return self._constant(self._answers[number])  # the guard checks the equality itself
         operands = [self._slot_of(argument) for argument in (first, second) if argument >= 0]
         if all(operand < _NONE for operand in operands):
             return self._constant(self._values[number])
@@ -348,7 +351,7 @@ class _Simplifier:
         return self._made.setdefault(step, self._variables + len(self._made))
 
     def _unchanged_operand(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
-        """The operand that a step gives as it is, if it does."""
+        """Return the operand that a step leaves unchanged, such as x in x + 0, if any."""
         neutral, places = _NEUTRAL.get(function, (None, ()))
         if neutral is None or type(self._values[number]) is not int:
             return None
@@ -359,12 +362,12 @@ class _Simplifier:
         equal = self._equal(number, answer)
         first, other = (number, None) if equal is None else equal
         self._checks[self._own[first], self._constant(answer) if other is None else self._own[other]] = None
-        if type(answer) is float and answer == 0:  # 0.0 == -0.0, and their quotients differ
+        if type(answer) is float and answer == 0:  # 0.0 == -0.0, but their quotients differ
             sign = self._made.setdefault((_sign, self._own[first], _NONE), self._variables + len(self._made))
             self._checks[sign, self._constant(_sign(answer))] = None
 
     def _answer_slot(self, number: int) -> int:
-        """Where the value of a number is, if the conditions hold."""
+        """Return the slot that has the number's value if the guards hold."""
         return self._constant(self._answers[number]) if number in self._answers else self._slot_of(number)
 
     def _constant(self, value: Any) -> int:
@@ -374,7 +377,7 @@ class _Simplifier:
         return slot
 
     def _final(self, slot: int) -> int:
-        """Where a slot is once constants are counted and steps are in their order."""
+        """Return the final slot, after constants are counted and steps are ordered."""
         if slot < _NONE:
             return self._variables + _NONE - 1 - slot
         return self._places.get(slot, slot)
@@ -385,7 +388,7 @@ def _sign(number: float) -> float:
 
 
 def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of the pairs, which are equal, whose ends are not so by the pairs before them."""
+    """Return the equal pairs that do not follow from earlier pairs."""
     roots: dict[int, int] = {}
 
     def root(slot: int) -> int:
@@ -403,12 +406,12 @@ def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def exactly(number: object) -> object:
-    """A key that only the very same number has: not an int and a float, not 0.0 and -0.0, and NaN has one too."""
+    """Return an exact key: it differs for 1 and 1.0 and for 0.0 and -0.0, and is equal for NaNs."""
     return repr(number) if isinstance(number, float) else (type(number), number)
 
 
 def slot_reader(slots: Sequence[int]) -> SlotReader:
-    """Return what takes the values of some slots."""
+    """Return a function that reads some slots as a tuple."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return lambda values: tuple([values[slot] for slot in slots])
@@ -416,11 +419,11 @@ def slot_reader(slots: Sequence[int]) -> SlotReader:
 
 _PLAIN = (int, float)
 _UNTRACED = frozenset((int, float, bool, str))
-"""Kinds of what is no traced number, and holds none."""
+"""Types that are not and do not contain symbolic numbers."""
 
 
 class SymbolicTrace:
-    """Steps and answers of one computation. Values are numbered: variables first, then as they come about."""
+    """Steps and guards of one computation. Numbers are indexed: variables first, then in order of creation."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -429,11 +432,11 @@ class SymbolicTrace:
         self._known: dict[object, int] = {}
         self._answers: dict[int, Any] = {}
         self._replay: tuple[int, int, Replay] | None = None
-        """What the steps come to, and how many steps and answers there were when that was made."""
+        """Number of steps, number of guards, and the replay simplified for them."""
 
     @classmethod
     def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> SymbolicTrace:
-        """The trace of these variables, steps and answers, as another one tells them.
+        """Return a trace with these variables, steps and guards.
 
         Raises:
             ArithmeticError, ValueError, TypeError: a step cannot be computed.
@@ -452,50 +455,50 @@ class SymbolicTrace:
     def __reduce__(
         self,
     ) -> tuple[Callable[..., SymbolicTrace], tuple[Sequence[int], Sequence[Step], Mapping[int, Any]]]:
-        """Another process gets its steps and answers."""
+        """Pickle variables, steps and guards."""
         return SymbolicTrace.of, (self.variables, self.steps, dict(self._answers))
 
     @property
     def variables(self) -> Sequence[int]:
-        """The sizes that were traced."""
+        """The traced sizes."""
         return tuple(self._values[: self._variables])
 
     @property
     def count(self) -> int:
-        """How many numbers there are."""
+        """Number of numbers."""
         return len(self._values)
 
     @property
     def steps(self) -> Sequence[Step]:
-        """What makes the numbers behind the variables, one each."""
+        """Computations of the numbers after the variables, one each."""
         return tuple(self._steps)
 
     @property
     def answers(self) -> Mapping[int, Any]:
-        """The values that numbers have to have."""
+        """Guards: number -> required value."""
         return MappingProxyType(self._answers)
 
     def variable(self, value: int) -> SymbolicNumber:
-        """A number that a replay is given, in the order of these calls. All are asked for before anything else."""
+        """Return a new variable. All variables must be created before any step."""
         assert not self._steps, "variables come before everything that is made of them"
         self._variables += 1
         return SymbolicNumber(self, self._add(None, value))
 
     def replay(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
-        """The values of every number for other variables; None if something would have been decided otherwise."""
+        """Return every number for other variables; None if a guard fails."""
         assert len(variables) == self._variables, "a replay needs every variable"
         return self._shortened()(variables)
 
     def representative(self, number: int) -> int:
-        """The first number that this one is equal to wherever everything is decided as it was so far."""
+        """Return the first number that equals this one if the guards hold."""
         return self._shortened().representatives[number]
 
     def is_constant(self, number: int) -> bool:
-        """Whether a number has no other value wherever everything is decided as it was so far."""
+        """Return True if the guards make the number constant."""
         return self._shortened().constant_flags[number]
 
     def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> SymbolicNumber:
-        """A number made from one or two others, of which one at least is traced."""
+        """Return the result of a function of one or two numbers, at least one of them symbolic."""
         numbers = self._number(first), -1 if second is None else self._number(second)
         key = (function, *numbers)
         result_number = self._known.get(key)
@@ -505,13 +508,16 @@ class SymbolicTrace:
         return SymbolicNumber(self, result_number)
 
     def guard(self, number: SymbolicNumber) -> Any:
-        """The value of a number, on which something is decided from here on."""
+        """Return the value of a number and guard on it."""
         value = self._values[number.number]
         self._answers.setdefault(number.number, value)
         return value
 
     def rollback_guards(self, answer_count: int) -> Mapping[int, Any]:
-        """Forget what was decided since there were so many answers, as nothing follows from it; return it."""
+        """Remove the guards added since there were `answer_count`, and return them.
+
+        Safe only if nothing depends on them.
+        """
         forgotten = dict(list(self._answers.items())[answer_count:])
         for number in forgotten:
             del self._answers[number]
@@ -519,12 +525,12 @@ class SymbolicTrace:
         return forgotten
 
     def restore_guards(self, answers: Mapping[int, Any]) -> None:
-        """Hold to answers that were taken back."""
+        """Add guards that `rollback_guards` removed."""
         for number, answer in answers.items():
             self._answers.setdefault(number, answer)
 
     def hint(self, number: int) -> Any:
-        """The value of a number, for this trace's own sizes; nothing is decided on it."""
+        """Return the value at the traced sizes, without a guard."""
         return self._values[number]
 
     def _shortened(self) -> Replay:
@@ -593,11 +599,11 @@ def _converted(convert: Callable[[Any], Any]) -> Callable[[SymbolicNumber], Any]
 
 
 class SymbolicNumber:
-    """A number of a trace. Only numbers of one trace may meet."""
+    """A number of a trace. Arithmetic records steps; comparisons and conversions guard. Do not mix traces."""
 
     __slots__ = ("number", "trace")
     __array_ufunc__ = None
-    """numpy's own numbers leave arithmetic to this class."""
+    """Makes numpy scalars defer arithmetic to this class."""
 
     def __init__(self, trace: SymbolicTrace, number: int) -> None:
         self.trace = trace
@@ -619,19 +625,19 @@ class SymbolicNumber:
     __str__, __repr__ = _converted(str), _converted(repr)
 
     def __bool__(self) -> bool:
-        """Whether it is not 0; no more than that is decided on."""
+        """Return True if not 0, guarding only that comparison."""
         return bool(self != 0)
 
     def __format__(self, specification: str) -> str:
-        """As the plain number, which is decided on from here on."""
+        """Format the plain number, guarding its value."""
         return format(self.trace.guard(self), specification)
 
 
 def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """What a function makes of two numbers, taken as one step if one of them is traced.
+    """Apply a function to two numbers, as one step of the trace if one of them is symbolic.
 
     Args:
-        function: pure, of plain numbers; the same object every time.
+        function: pure, of plain numbers; always the same object.
         first: a number.
         second: a number.
     """
@@ -642,15 +648,15 @@ def apply_function(function: Callable[[Any, Any], Any], first: Any, second: Any)
 
 
 def symbolic_min(first: int, second: int) -> int:
-    """The smaller of two sizes; what `min` decides, a trace would have to decide the same way for ever.
+    """Return the smaller of two sizes without a guard, which `min` would record.
 
-    Where one is a float, so is what comes out: `min(size, 1.0)` is an int at some sizes, and 1 == 1.0 tells no type.
+    A float operand makes the result a float: the type must not depend on sizes, and 1 == 1.0 hides it.
     """
     return cast("int", apply_function(min, *_of_one_type(first, second)))
 
 
 def symbolic_max(first: int, second: int) -> int:
-    """The larger of two sizes; a float where one of them is."""
+    """Return the larger of two sizes without a guard; a float if one of them is."""
     return cast("int", apply_function(max, *_of_one_type(first, second)))
 
 
@@ -661,47 +667,47 @@ def _of_one_type(first: Any, second: Any) -> tuple[Any, Any]:
 
 
 def size_hint(value: Any) -> Any:
-    """A number's value now, tuples taken apart; only for checks that hold for other sizes as well."""
+    """Return the value at the traced sizes, in tuples too. No guard: use only in checks that hold for all sizes."""
     if isinstance(value, tuple):
         return value if _UNTRACED.issuperset(map(type, value)) else tuple(map(size_hint, value))
     return value.trace.hint(value.number) if isinstance(value, SymbolicNumber) else value
 
 
 def guard_value(value: Any) -> Any:
-    """A number's value, tuples taken apart, on which something is decided from here on."""
+    """Return the value and guard on it, in tuples too."""
     if isinstance(value, tuple):
         return tuple(map(guard_value, value))
     return value.trace.guard(value) if isinstance(value, SymbolicNumber) else value
 
 
 class Interned:
-    """Values that hold traced numbers, equal ones known by one position and settled once per replay."""
+    """Values with symbolic numbers. Equal ones share a position and are specialized once per replay."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
         self._plain: dict[object, Any] = {}
-        """What values hold beside traced numbers, the last first where they are settled."""
+        """Plain values next to symbolic numbers; `_position` counts them from the end."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
-        """The position of a value, the same for values that are equal wherever a replay does not refuse."""
+        """Return the position of a value; equal for values that are equal if the guards hold."""
         position = self._positions.setdefault(_equality_key(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)
         return position
 
     def substitute_sizes(self, replay_values: Sequence[Any]) -> list[Any]:
-        """The values by position, with the numbers of a replay."""
+        """Return the specialized values by position."""
         settling = self._settling
-        if len(settling) < len(self._values):  # another thread may be at it, too
+        if len(settling) < len(self._values):  # another thread may be extending it, too
             settling = [*settling, *map(self._substituter, self._values[len(settling) :])]
             self._settling = settling
         numbers = (*replay_values, *reversed(self._plain.values()))
         return [settle(numbers) for settle in settling]
 
     def _substituter(self, value: Any) -> Callable[[Sequence[Any]], Any]:
-        """What settles one value, its form looked at now."""
+        """Return a function that specializes one value, after analyzing its form once."""
         if not isinstance(value, tuple):
             return operator.itemgetter(self._position(value))
         if len(value) > 1 and not any(isinstance(element, tuple) for element in value):
@@ -710,7 +716,7 @@ class Interned:
         return lambda numbers: tuple([part(numbers) for part in parts])
 
     def _position(self, value: Any) -> int:
-        """Where a number is, or what is no tuple: behind the numbers of a replay, told from their end."""
+        """Return the index of a symbolic number, or the negative index of a plain value appended after the numbers."""
         if isinstance(value, SymbolicNumber):
             return value.number
         key = exactly(value)
@@ -719,14 +725,14 @@ class Interned:
 
 
 def identity_key(value: Any) -> object:
-    """A key that tells values apart, tuples taken apart, without deciding anything on a traced number."""
+    """Return a key that distinguishes values, in tuples too, without a guard."""
     if isinstance(value, tuple):
         return tuple(map(identity_key, value))
     return (SymbolicNumber, value.number) if isinstance(value, SymbolicNumber) else exactly(value)
 
 
 def _equality_key(value: Any) -> object:
-    """A key that values share which are equal wherever their trace does not refuse a replay."""
+    """Return a key that is equal for values that are equal if the guards hold."""
     if isinstance(value, tuple):
         return tuple(map(_equality_key, value))
     return (
@@ -737,12 +743,12 @@ def _equality_key(value: Any) -> object:
 
 
 def is_symbolic(value: object) -> bool:
-    """Whether a value is a traced number, or a tuple that holds one."""
+    """Return True for a symbolic number or a tuple that contains one."""
     return isinstance(value, SymbolicNumber) or (isinstance(value, tuple) and any(map(is_symbolic, value)))
 
 
 def substitute_sizes(value: Any, values: Sequence[Any]) -> Any:
-    """`value` with the numbers of a replay in the place of traced ones, inside tuples, lists and dictionaries too."""
+    """Replace symbolic numbers by those of a replay, in tuples, lists and dictionaries too."""
     if isinstance(value, SymbolicNumber):
         return values[value.number]
     if isinstance(value, (tuple, list)):
@@ -756,4 +762,4 @@ def substitute_sizes(value: Any, values: Sequence[Any]) -> Any:
 
 
 _HOLDING = (tuple, list, dict, MappingProxyType)
-"""What traced numbers may be inside of."""
+"""Types that may contain symbolic numbers."""

@@ -1,4 +1,4 @@
-"""Text form of a model, its digest, and its canonical form without names and with constants apart."""
+"""Text form and digest of a model, and its canonical form for cache keys."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from nnadapter.ir.operand import Array, Operand, OperandType, digest_of
 from nnadapter.ir.schema import AttributeValue
 
 _PREFIX = 16
-"""Hexadecimal digits of a constant's digest that the text shows."""
+"""Digits of a constant's digest in the text form."""
 
 
 def to_text(model: Model) -> str:
-    """Return the model as text: a line for each input, constant, operation and output, ended by a newline."""
+    """Return the model as text: one line per input, constant, operation and output, with a final newline."""
     return _text(model, _digests(model))
 
 
 def to_named_text(model: Model) -> str:
-    """Return the model as text in which operands are called by their names alone; for people who compare two."""
+    """Return the model as text that refers to operands by name only, for comparing two models."""
     return _text(model, _digests(model), lambda index: "")
 
 
 def digest(model: Model) -> str:
-    """Return the SHA-256, 64 hexadecimal digits, of the text form and of the contents of every constant."""
+    """Return the SHA-256 of the text form and of all constants, 64 hexadecimal digits."""
     digests = _digests(model)
     hasher = sha256(_text(model, digests).encode())
     for content_digest in digests.values():
@@ -43,7 +43,7 @@ def _digests(model: Model) -> Mapping[int, str]:
 
 
 _Number = Callable[[int], str]
-"""What stands for an operand's position: text, or nothing where its name alone shall stand there."""
+"""Formatter of an operand's index; returns an empty string to show the name only."""
 
 
 def _percent(index: int) -> str:
@@ -104,48 +104,48 @@ def _quoted(name: str) -> str:
 
 
 _PLAIN = (int, float, str, bytes, bool, type(None), Enum)
-"""Types whose text says all that they hold."""
+"""Types with a `repr` that determines the value."""
 _MOST_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """The contents of a constant, which are read when somebody asks."""
+    """Contents of a constant, read lazily."""
 
     read: Callable[[], Any]
-    """Gives them as a flat array of bytes."""
+    """Return the contents as a flat array of bytes."""
     nbytes: int
     identity: Hashable = None
-    """What tells them from all others as long as this process lives; None if nothing does but `owner`."""
+    """Key that is unique in this process; None if `owner` identifies the contents."""
     owner: Array | None = None
-    """The array that holds them and does not change; None where `identity` tells."""
+    """Array that holds the contents and does not change; None if `identity` is set."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Canonical:
-    """A model without names."""
+    """A model without names, as digests."""
 
     structure: str
-    """SHA-256 of operations and their attributes, data types and what is connected with what: hexadecimal digits."""
+    """SHA-256 of operations, attributes, data types and connections, hexadecimal."""
     shapes: str
-    """SHA-256 of all dimensions."""
+    """SHA-256 of all dimensions, hexadecimal."""
     constants: tuple[Contents, ...]
-    """In an order that the structure fixes."""
+    """In an order that the structure determines."""
     operations: str
-    """In words."""
+    """Summary for display."""
     inputs: str
-    """The shapes of inputs, in words."""
+    """Shapes of the inputs, for display."""
 
 
 class NotCanonicalError(ValueError):
-    """A model holds something of which is not known what it decides. Nobody outside of caching sees it."""
+    """The model has no canonical form. Caught inside the cache."""
 
 
 def canonical(model: Model) -> Canonical:
-    """Return the canonical form of a model in adapter IR: names, origins and hints to compilers are left out.
+    """Return the canonical form of an adapter IR model, without names, origins and compiler hints.
 
     Raises:
-        NotCanonicalError: it leaves sizes open, or holds something of which is not known what it decides.
+        NotCanonicalError: a shape is dynamic, or a value is not plain data.
     """
     if model.has_dynamic_shapes:
         raise NotCanonicalError("its sizes are open, in a form that no file has")
@@ -166,24 +166,25 @@ def canonical(model: Model) -> Canonical:
 
 
 def digest_of_plain(value: Any) -> str:
-    """Return the SHA-256 of plain data, tuples and lists of it, by its text.
+    """Return the SHA-256 of the `repr` of plain data, nested in tuples and lists.
 
     Raises:
-        NotCanonicalError: something in it is not plain.
+        NotCanonicalError: a value is not plain data.
     """
     _check(value)
     return sha256(repr(value).encode()).hexdigest()
 
 
 def _packages(op_types: Iterable[str]) -> list[str]:
-    """The distributions, with their versions, that bring operations of a model."""
-    from nnadapter.ir.operations import BROUGHT, SCHEMAS  # who has a model has it; who only reads files has not
+    """Return name and version of every distribution that provides an operation of the model."""
+    # loading the schema table is slow, and a caller with a model has it
+    from nnadapter.ir.operations import BROUGHT, SCHEMAS
 
     return sorted({BROUGHT.distribution_of(op_type) for op_type in set(op_types) if op_type not in SCHEMAS})
 
 
 def counted(op_types: Iterable[str]) -> str:
-    """How many operations there are, and of which types, in words."""
+    """Return a summary such as "3 CONV_2D, 2 ADD" for display."""
     counts = Counter(op_types)
     shown = [f"{count} {name}" for name, count in counts.most_common(_MOST_SHOWN)]
     return ", ".join((*shown, *(["others"] if len(counts) > _MOST_SHOWN else []))) or "nothing"

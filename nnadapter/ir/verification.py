@@ -1,10 +1,8 @@
-"""Verification of operations against the schema table, of whole models, and cached type inference.
+"""Verification of models and operations against the schema table, and memoized type inference.
 
-What the schema says of an operation, remembered for the others of its kind in the same model.
-
-Layers repeat, so most operations of a large model are of a kind that was seen before: of the same type and attributes,
-reading operands of the same types. Types are told apart by identity, which takes no time: `Inferences` hands out one
-object for all equal ones. Only what holds no traced number is remembered, since a trace has to be asked each time.
+Layers repeat, so most operations of a large model have a type, attributes and input types that were seen before.
+`Inferences` interns types and memoizes results by object identity, which makes lookups cheap. Symbolic types are not
+memoized: each use must record its own guards.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
 
 @dataclass(frozen=True, slots=True)
 class _CheckList:
-    """What a row says, laid out so that checking one operation costs a few microseconds."""
+    """Schema row, preprocessed for fast checks."""
 
     schema: OperationSchema
     roles: tuple[tuple[Role, int | None], ...]
@@ -59,11 +57,11 @@ def _make_plan(schema: OperationSchema) -> _CheckList:
 
 
 def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -> None:
-    """Check the inputs of one operation: how many, which may be absent, their data types and the first one's rank.
+    """Check number, presence and data types of an operation's inputs, and the rank of the first one.
 
     Args:
         schema: the operation's row.
-        types: by role, None where an optional input is absent; absent ones at the end may be left out.
+        types: by role, None for an absent optional input; trailing absent ones may be omitted.
 
     Raises:
         InvalidModelError: they do not fit the row.
@@ -91,7 +89,7 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
 
 
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
-    """A quantized operand may be read in the place of a floating-point one; the rule for results sees to the rest."""
+    """Return True if the operand may replace a floating-point one; `quantized_results` checks the rest."""
     return schema.quantized is not None and type_.quantization is not None
 
 
@@ -125,13 +123,14 @@ def check_attributes(
 ) -> dict[str, AttributeValue]:
     """Check the attributes of one operation and fill in the defaults.
 
-    Lists, numpy arrays and numpy numbers become tuples and Python numbers; a bool is not an int.
+    Lists, numpy arrays and numpy numbers become tuples and Python numbers. A bool is not an int.
 
     Returns:
         Every attribute of the row, in the row's order.
 
     Raises:
-        InvalidModelError: a name is unknown, a required one is missing, or a value has not its kind, choice or length.
+        InvalidModelError: an unknown name, a missing required attribute, or a value of the wrong kind, choice or
+        length.
     """
     plan = _plan_of(schema)
     complete: dict[str, AttributeValue] = plan.defaults.copy()
@@ -164,18 +163,18 @@ def _wrong(schema: OperationSchema, attribute: Attribute, value: object, expecte
 
 
 def verify(model: Model) -> None:
-    """Check a complete model, whoever made it.
+    """Check a complete model, once.
 
-    1. Everything is of the Python type that its field declares.
-    2. Operands: unique names, sane dimensions and layouts, sound quantization, and constants whose contents fit.
-    3. The lists of inputs and outputs agree with the operands' lifetimes.
-    4. Operations, in order: known types, complete attributes, inputs that exist by then, outputs made once, and of
-       the types that the schema infers.
+    1. Every field has its declared Python type.
+    2. Operands have unique names, valid dimensions, layouts and quantization; contents of constants match their types.
+    3. The lists of inputs and outputs match the operands' lifetimes.
+    4. Operations are in topological order and have known types, complete attributes and outputs produced once, of the
+       types that the schema infers.
 
-    A model is checked once; one that a `ModelBuilder` made, or a part of one that was checked, was checked before.
+    Models from `ModelBuilder` and parts of verified models are already verified.
 
     Raises:
-        InvalidModelError: the first thing that is wrong, with the operand or operation that it concerns.
+        InvalidModelError: the first error, with its operand or operation.
     """
     if model.is_verified:
         return
@@ -275,7 +274,7 @@ def _check_operation(model: Model, operation: Operation, defined_operands: set[i
 
 
 def _check_outputs(model: Model, operation: Operation, count: int, defined_operands: set[int]) -> None:
-    """Which operands an operation makes; of what type they are is looked at where they are those that it may make."""
+    """Check count and indices of the outputs; `_check_output` checks their types."""
     if len(operation.outputs) != count:
         raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {count}")
     if len(frozenset(operation.outputs)) != count:
@@ -292,16 +291,16 @@ def _check_outputs(model: Model, operation: Operation, count: int, defined_opera
 
 def _check_output(operation: Operation, operand: Operand, expected: OperandType) -> None:
     got = operand.type
-    # `quantized_results` has seen to the quantization, which the model says and does not follow from the operation
+    # quantization is declared, not inferred; `quantized_results` checked it
     if (got.dtype, got.dimensions, got.layout) != (expected.dtype, expected.dimensions, expected.layout):
         raise InvalidModelError(f"{operation.type}: output {operand.name!r} is {got}, expected {expected}")
 
 
 Inferred = tuple[Mapping[str, AttributeValue], tuple[OperandType, ...]]
-"""Every attribute of an operation, and the types of its results."""
+"""Complete attributes of an operation, and the types of its results."""
 
 _COMPARED = frozenset({str, int, bool})
-"""Kinds of attributes that are the same if they are equal and of one kind; 0.0 and -0.0 are not."""
+"""Attribute types whose equality, within one type, is identity; floats are not: 0.0 == -0.0."""
 
 
 def inferred(
@@ -310,7 +309,7 @@ def inferred(
     attributes: Mapping[str, AttributeValue],
     quantized: Sequence[QuantizedType | None] = (),
 ) -> Inferred:
-    """Check an operation against the schema; see `Inferences.of`, which remembers."""
+    """Check an operation against the schema and infer its results, without a cache."""
     schema = schema_of(type_)
     check_inputs(schema, types)
     complete = check_attributes(schema, attributes)
@@ -318,12 +317,12 @@ def inferred(
 
 
 class Inferences:
-    """Checks operations against the schema and infers their results, each kind of operation once."""
+    """Memoized checks and type inference of operations."""
 
     def __init__(self) -> None:
         self._types: dict[OperandType, OperandType] = {}
         self._shared: dict[int, OperandType] = {}
-        """The same objects by their identities, and kept, so that no other one gets such an identity."""
+        """Interned types by id; the reference keeps an id from being reused."""
         self._known: dict[object, Inferred] = {}
 
     def of(
@@ -333,13 +332,13 @@ class Inferences:
         attributes: Mapping[str, AttributeValue],
         quantized: Sequence[QuantizedType | None] = (),
     ) -> Inferred:
-        """Return the complete attributes and the types of the results; the attributes are the caller's own.
+        """Return the complete attributes, which the caller may modify, and the types of the results.
 
         Args:
             type_: a row of the schema table.
-            types: of the inputs by role, None where an optional one is absent.
-            attributes: by name; what is not given takes its default.
-            quantized: by output, data type and quantization of those that are quantized.
+            types: input types by role, None for an absent optional input.
+            attributes: by name; omitted ones take their defaults.
+            quantized: data type and quantization by output.
 
         Raises:
             InvalidModelError: unknown type, or inputs, attributes or results that do not fit the schema.
@@ -357,7 +356,7 @@ class Inferences:
         return complete, results
 
     def shared(self, type_: OperandType) -> OperandType:
-        """The one object for types equal to this one; the same object if it is traced."""
+        """Intern a type; symbolic types are returned unchanged."""
         if not all(type(size) is int for size in type_.dimensions):
             return type_
         shared_type = self._types.setdefault(type_, type_)
@@ -368,7 +367,7 @@ class Inferences:
 def _key(
     type_: str, types: Sequence[OperandType | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[object, ...] | None:
-    """What tells kinds of operations apart; None where attributes are more than names and whole numbers."""
+    """Return the memoization key; None if an attribute is not a bool, int or string."""
     if not attributes:
         return (type_, *map(id, types))
     if not _COMPARED.issuperset(map(type, attributes.values())):
