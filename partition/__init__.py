@@ -1,8 +1,4 @@
-"""Graphs, verdicts, placement, segments and plans: what decides which device runs what.
-
-This package knows no device and no driver. What needs onnx (`nnadapter.onnx.graphs` and its like) is imported by
-its own name.
-"""
+"""Graphs, device verdicts, placement, segments and plans. Imports no driver, and onnx nowhere."""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ _HOMES = {
     "make_plan": "partition.plan",
     "place_by_priority": "partition.plan",
 }
-"""Where each public name lives."""
+"""Module of each public name."""
 
 __all__ = [
     "SUPPORTED",

@@ -1,4 +1,4 @@
-"""The graph that is partitioned: nodes, values and atoms; verdicts of devices on them; and the element types."""
+"""Graph that is partitioned: nodes, values and atoms; verdicts of devices; element types."""
 
 from __future__ import annotations
 
@@ -40,95 +40,91 @@ _TABLE = (
     (27, "float6_e2m3fn", 0.75),
     (28, "float6_e3m2fn", 0.75),
 )
-"""Number in `TensorProto.DataType`, name, bytes of one element when packed; strings have no size of their own."""
+"""Number in `TensorProto.DataType`, name, and bytes of one packed element (0 for strings)."""
 
 DTYPE_OF_ELEMENT_TYPE: Mapping[int, str] = MappingProxyType({number: name for number, name, _ in _TABLE})
-"""The name of each element type. Source: onnx.proto, `TensorProto.DataType`."""
+"""Name of each element type. Source: onnx.proto, `TensorProto.DataType`."""
 ELEMENT_TYPE_OF_DTYPE: Mapping[str, int] = MappingProxyType({name: number for number, name, _ in _TABLE})
-"""The other way round."""
+"""Inverse of `DTYPE_OF_ELEMENT_TYPE`."""
 ITEMSIZE_OF_DTYPE: Mapping[str, float] = MappingProxyType({name: size for _, name, size in _TABLE})
-"""Bytes of one element by name; types narrower than a byte are packed."""
+"""Bytes of one element by name; fractional for packed sub-byte types."""
 
 
 class Reason(StrEnum):
-    """Why a device does not take an atom. The values are stable: reports and rules name them."""
+    """Code of a refusal. The values are stable: reports and rules use them."""
 
     UNSUPPORTED_OPERATION = "unsupported_operation"
     """No converter, or no kernel on the device, for this op."""
     UNSUPPORTED_VERSION = "unsupported_version"
-    """The op is known, this schema version of it is not."""
+    """The op is supported, but not in this schema version."""
     UNSUPPORTED_DOMAIN = "unsupported_domain"
-    """The op belongs to a domain that is not understood."""
+    """No converter or device supports the op's domain."""
     UNSUPPORTED_ATTRIBUTE = "unsupported_attribute"
-    """The op is known, this attribute value of it is not."""
+    """The op is supported, but not with this attribute value."""
     UNSUPPORTED_DTYPE = "unsupported_dtype"
     """The device does not compute in this data type."""
     UNSUPPORTED_RANK = "unsupported_rank"
-    """The device does not take tensors of this rank."""
+    """The device does not support tensors of this rank."""
     UNSUPPORTED_TYPE = "unsupported_type"
     """A value is not a dense tensor: a sequence, an optional, a map, a sparse tensor or strings."""
     NOT_CONSTANT = "not_constant"
-    """An input must be known at compile time and is not."""
+    """An input must be a compile-time constant and is not."""
     DYNAMIC_SHAPE = "dynamic_shape"
-    """A shape is not known although the shapes of all model inputs are."""
+    """A shape is unknown although the shapes of all model inputs are known."""
     DATA_DEPENDENT_SHAPE = "data_dependent_shape"
-    """A shape depends on the values of a tensor, so it is known only after that tensor is."""
+    """A shape depends on the contents of a tensor."""
     CONTROL_FLOW = "control_flow"
-    """The op runs another graph."""
+    """The op runs a subgraph."""
     INVALID_NODE = "invalid_node"
-    """The node contradicts its own schema or its shapes."""
+    """The node contradicts its own schema or shapes."""
     SWITCHED_OFF = "switched_off"
-    """The person switched the op off on this device."""
+    """The user disabled the op on this device."""
     RULE = "rule"
-    """A rule or a limit of the person forbids it: a ban, a pin to another device, or a segment not worth it."""
+    """A rule or limit of the user forbids it: a ban, a pin to another device, or a segment of too little benefit."""
     MEMORY_LIMIT = "memory_limit"
-    """The segment is too large for the device: for its memory, or in the number of its nodes. Its halves may do."""
+    """The segment is too large for the device, in memory or number of nodes; its halves may fit."""
     SEGMENT_LIMIT = "segment_limit"
-    """The segment as a whole is not acceptable to the device, for another reason than memory."""
+    """The device refuses the segment as a unit, for another reason than memory."""
     COMPILE_FAILED = "compile_failed"
-    """The device said yes and then failed to compile."""
+    """The device accepted the nodes and then failed to compile them."""
     BANNED = "banned"
-    """It failed before on this version of the device's driver, and is not given to it until a day."""
+    """It failed before on this version of the device's driver, and is banned until a certain day."""
     DRIVER_ERROR = "driver_error"
-    """The driver failed while it was asked."""
+    """The driver raised an error when queried."""
     WRONG_RESULT = "wrong_result"
-    """The device computed something else than the CPU, when it was compared."""
+    """The device's result differed from the CPU's in a comparison."""
     DEVICE_REFUSED = "device_refused"
-    """The device's own software said no and gave no code."""
+    """The device's own software refused without giving a code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """The device takes the atom. It is true, as every object is, so that `if verdict` reads as it should."""
+    """Verdict of a device that can run the atom. Truthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """The device does not take the atom."""
+    """Verdict of a device that cannot run the atom. Falsy."""
 
     reason: Reason
-    """The code."""
     detail: str
-    """One sentence with what was found and what would be accepted."""
+    """One sentence: what the node has and what the device would accept."""
 
     def __bool__(self) -> bool:
-        """False, so that `if verdict` reads as it should."""
         return False
 
     def __str__(self) -> str:
-        """The code and the sentence."""
         return f"{self.reason.value}: {self.detail}"
 
 
 Verdict = Supported | Unsupported
-"""Either answer."""
 
 SUPPORTED = Supported()
-"""The one value that every yes may share."""
+"""Shared instance for every positive verdict."""
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the first refusal among `verdicts`, or a yes: an atom stands only if all its parts do."""
+    """Return the first refusal among `verdicts`, or SUPPORTED: an atom is supported only if all its parts are."""
     for verdict in verdicts:
         if isinstance(verdict, Unsupported):
             return verdict
@@ -136,67 +132,65 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 _STATIC_DIMENSION_TYPES = frozenset((int,))
-"""Kinds of dimensions that are known."""
 
 
 class GraphError(ValueError):
-    """The graph is not one: a name is defined twice, an order is not topological, an atom is not convex."""
+    """Error: a name is defined twice, an order is not topological, or an atom is not convex."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of one value of the graph before it runs."""
+    """Static facts about one value of the graph."""
 
     name: str
-    """The value's name, unique in the graph."""
+    """Unique in the graph."""
     dtype: str | None = None
-    """A numpy data type name such as `float32`, `string`, a container such as `sequence(float32)`; None if unknown."""
+    """numpy data type name such as `float32`, `string`, or a container such as `sequence(float32)`; None if unknown."""
     shape: tuple[int | str | None, ...] | None = None
-    """Dimensions; a name or None stands for one that is not known. None if not even the rank is."""
+    """Dimensions; a name or None is an unknown one. None if the rank is unknown."""
     itemsize: float = 0
-    """Bytes of one element; 0 where elements have no size of their own (strings, sequences)."""
+    """Bytes of one element; 0 for strings and sequences."""
     data_dependent: bool = False
-    """The shape depends on the values of a tensor (NonZero and what follows from it)."""
+    """The shape depends on the contents of a tensor, such as NonZero's result."""
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape if every dimension is a known number, else None."""
+        """The shape if all dimensions are numbers, otherwise None."""
         if self.shape is None:
             return None
-        if _STATIC_DIMENSION_TYPES.issuperset(map(type, self.shape)):  # nearly always, and it is asked for very often
+        if _STATIC_DIMENSION_TYPES.issuperset(map(type, self.shape)):  # nearly always, and a hot path
             return cast("tuple[int, ...]", self.shape)
         dimensions = tuple(size for size in self.shape if size is not None and not isinstance(size, str))
         return dimensions if len(dimensions) == len(self.shape) else None
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of the whole value, or None where a dimension is not known."""
+        """Bytes of the tensor; None if a dimension is unknown."""
         shape = self.static_shape
         return None if shape is None else ceil(prod(shape) * self.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the graph."""
+    """Node of the graph."""
 
     name: str
-    """Unique and stable: the model's own name, or op type and position where the model has none."""
+    """Unique and stable: the model's name, or op type and position if it has none."""
     op_type: str
     domain: str
-    """The operator set's domain; empty for ONNX's own."""
+    """Operator set domain; empty for ONNX's own."""
     inputs: tuple[str, ...]
-    """Input value names by position; empty strings stand for absent optional inputs."""
+    """Value names by position; empty for absent optional inputs."""
     outputs: tuple[str, ...]
-    """Output value names by position; empty strings stand for outputs nobody asked for."""
+    """Value names by position; empty for outputs that the model omits."""
     captured: tuple[str, ...] = ()
-    """Outer values that the node's own sub-graphs read (If, Loop, Scan)."""
+    """Outer values that the node's subgraphs read (If, Loop, Scan)."""
     origins: tuple[str, ...] = ()
-    """Names of the model's own nodes that this node stands for."""
+    """Names of the original model nodes that this node replaces."""
     reads: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Every value the node reads, captured ones included, absent ones left out."""
+    """All values that the node reads, including captured ones."""
 
     def __post_init__(self) -> None:
-        """Note what the node reads."""
         is_complete = not self.captured and "" not in self.inputs
         reads = self.inputs if is_complete else tuple(name for name in (*self.inputs, *self.captured) if name)
         object.__setattr__(self, "reads", reads)
@@ -204,24 +198,20 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A model's graph as the partitioner sees it."""
+    """Model graph to be partitioned: nodes in topological order, grouped into atoms."""
 
     nodes: tuple[Node, ...]
-    """In a topological order."""
     values: Mapping[str, Value]
-    """What is known of each value; a name may be missing, which means that nothing is known."""
+    """Facts by value name; a missing name means that nothing is known."""
     constants: frozenset[str]
-    """Names whose contents are known before the run (initializers)."""
+    """Names of values that are constant before a run (initializers)."""
     inputs: tuple[str, ...]
-    """Model inputs, constants left out."""
+    """Model inputs without constants."""
     outputs: tuple[str, ...]
-    """Model outputs."""
     atoms: tuple[tuple[int, ...], ...] = ()
-    """Groups of nodes with one verdict each, every node in exactly one; one node each if left empty.
-    Ordered so that every atom comes after those it reads from."""
+    """Groups of nodes with one verdict each, a partition of the nodes in topological order. One node each if empty."""
 
     def __post_init__(self) -> None:
-        """Check the order and the atoms. Atoms of one node each are in order if the nodes are."""
         _check_nodes(self)
         if self.atoms:
             _check_atoms(self)
@@ -229,27 +219,27 @@ class Graph:
             object.__setattr__(self, "atoms", tuple((index,) for index in range(len(self.nodes))))
 
     def value(self, name: str) -> Value:
-        """What is known of the value `name`."""
+        """Return the facts about the value `name`."""
         return self.values.get(name) or Value(name)
 
     def derive(self) -> None:
-        """Derive now what is derived, so that `revalued` graphs share it."""
+        """Compute the cached properties now, so that `revalued` graphs share them."""
         _ = self.producer, self.consumers, self.atom_of, self.atom_predecessors
 
     def revalued(self, values: Mapping[str, Value]) -> Graph:
-        """The same graph with something else known of its values; what was derived is shared."""
+        """Return the same graph with other facts about its values; cached properties are shared."""
         graph = object.__new__(Graph)
         graph.__dict__.update(self.__dict__, values=values)
         return graph
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
-        """For every value that a node makes, the position of that node."""
+        """Position of the producing node, by value name."""
         return {name: index for index, node in enumerate(self.nodes) for name in node.outputs if name}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
-        """For every value that a node reads, the positions of those nodes, each once, ascending."""
+        """Positions of the reading nodes, distinct and ascending, by value name."""
         readers_by_value: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             for name in node.reads:
@@ -262,7 +252,7 @@ class Graph:
 
     @cached_property
     def atom_of(self) -> tuple[int, ...]:
-        """For every node, the position of its atom."""
+        """Position of the atom of every node."""
         node_atoms = [-1] * len(self.nodes)
         for atom, nodes in enumerate(self.atoms):
             for node in nodes:
@@ -271,7 +261,7 @@ class Graph:
 
     @cached_property
     def atom_predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """For every atom, the other atoms it reads from, each once."""
+        """Distinct other atoms that every atom reads from."""
         nodes, atom_of = self.nodes, self.atom_of
         home = {name: atom_of[index] for name, index in self.producer.items()}
         predecessors = []

@@ -1,4 +1,4 @@
-"""Segments and plans: placement by priority, the cut into single-device parts, and the order in which they run."""
+"""Placement by priority, the cut of a placement into segments, and plans that run them in order."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from itertools import accumulate
 from partition.graph import Graph, GraphError, Verdict
 
 Turn = tuple[str, tuple[int, ...]]
-"""A label and the atoms that run in its turn, ascending."""
+"""Label, and the atoms that run in its turn, ascending."""
 
 _WORK = 64_000_000
-"""Atoms that the search may touch, copies of a state included: a few tenths of a second at most."""
+"""Limit of atoms that the search may touch, counting copies of a state."""
 _WIDEST = 128
-"""States kept per length at most: dropping subsets is quadratic in it."""
+"""Beam width: maximum of states per length, as dropping dominated states is quadratic in it."""
 
 
 @dataclass(slots=True)
 class _State:
-    """What is done after some turns; changed only by `_drain`, on a copy."""
+    """Search state after some turns; mutated only by `_drain`, on a copy."""
 
     finished_atoms: int
-    """One bit per atom."""
+    """Bit mask."""
     pending: list[int]
-    """For every atom, how many of its predecessors are not done."""
+    """Per atom, the number of its unfinished predecessors."""
     ready: dict[str, list[int]]
-    """Per label, the atoms that could run now."""
+    """Per label, the atoms whose predecessors are all finished."""
     turns: tuple[str, ...]
 
 
 def schedule(
     predecessors: Sequence[Sequence[int]], placement: Sequence[str], *, work: int = _WORK
 ) -> tuple[list[Turn], bool]:
-    """Return turns that run every atom, and whether their number is the smallest possible.
+    """Return turns that run every atom, and whether their number is proven minimal.
 
-    1. The greedy schedule, always the label with most ready atoms, is linear and bounds the number of turns.
-    2. Where the graph is small enough for `work`, a search keeps the best states of every length, as many as `work`
-       allows. If it never had to drop a state that could have been better, its answer is exact.
-    3. Else the answer is the better of the two and may be one turn or more above the minimum.
+    1. A greedy schedule, which always picks the label with most ready atoms, is linear and bounds the number of turns.
+    2. If `work` allows, a breadth-first beam search with dominance pruning looks for fewer turns. Its answer is exact
+       if the beam never dropped an undominated state.
+    3. Otherwise the better of the two is returned, which may exceed the minimum.
 
     Args:
-        predecessors: for every atom, the atoms it reads from, all of them before it, each once.
-        placement: the label of every atom.
-        work: atoms that the search may touch.
+        predecessors: per atom, the distinct atoms it reads from, all of them earlier.
+        placement: label of every atom.
+        work: limit of atoms that the search may touch.
     """
     successors = _successors(predecessors)
     greedy = _greedy(_start(predecessors, placement), successors, placement)
@@ -72,10 +72,10 @@ def _start(predecessors: Sequence[Sequence[int]], placement: Sequence[str]) -> _
 
 
 def _drain(state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> list[int]:
-    """Run one turn of `label`, changing `state`; return the atoms in the order in which they ran."""
+    """Run one turn of `label`, mutating `state`; return the atoms in the order in which they ran."""
     queue = state.ready[label]
     state.ready[label] = []
-    for atom in queue:  # grows while it is walked
+    for atom in queue:  # grows during iteration
         for successor in successors[atom]:
             state.pending[successor] -= 1
             if not state.pending[successor]:
@@ -94,7 +94,7 @@ def _greedy(state: _State, successors: Sequence[Sequence[int]], placement: Seque
 def _search(
     start: _State, successors: Sequence[Sequence[int]], placement: Sequence[str], width: int, bound: int
 ) -> tuple[tuple[str, ...] | None, bool]:
-    """Return turns fewer than `bound` if some are found, and whether nothing better can exist."""
+    """Return fewer turns than `bound` if found, and whether the search was exhaustive."""
     states, exact = [start], True
     everything = (1 << len(placement)) - 1
     for _ in range(bound - 1):
@@ -124,7 +124,7 @@ def _state_after_turn(
 
 
 def _undominated(states: Sequence[_State]) -> list[_State]:
-    """Those states that no other one contains, fullest first; one of each equal set."""
+    """Return the states whose finished atoms no other state contains, fullest first, without duplicates."""
     maximal_states: list[_State] = []
     for state in sorted(states, key=lambda state: -state.finished_atoms.bit_count()):
         if not any(state.finished_atoms & other.finished_atoms == state.finished_atoms for other in maximal_states):
@@ -143,21 +143,21 @@ def _follow(
 
 
 _NAMED = 5
-"""How many nodes an error message names before it only counts them."""
+"""Maximum of nodes that an error message names."""
 
 
 def place_by_priority(
     graph: Graph, devices: Sequence[str], verdicts: Mapping[str, Sequence[Verdict]]
 ) -> tuple[str, ...]:
-    """Return, for every atom, the first of `devices` whose verdict is yes.
+    """Return, for every atom, the first of `devices` that supports it.
 
     Args:
         graph: the graph whose atoms are placed.
-        devices: labels in order of preference; the last one normally takes everything.
-        verdicts: per device, its verdict on every atom, in the order of `graph.atoms`.
+        devices: labels in order of preference; the last one normally supports everything.
+        verdicts: per device, a verdict on every atom, in the order of `graph.atoms`.
 
     Raises:
-        GraphError: no device takes some atom, or a device has not judged every atom.
+        GraphError: no device supports some atom, or a device lacks a verdict.
     """
     for device in devices:
         verdict_count = len(verdicts.get(device, ()))
@@ -171,10 +171,10 @@ def place_by_priority(
 
 
 def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
-    """Do nothing if there are no atoms that none of `devices` takes.
+    """Check that `atoms`, the unplaceable ones, is empty.
 
     Raises:
-        GraphError: there are; the message names the nodes of some of them.
+        GraphError: it is not; the message names some of their nodes.
     """
     if not atoms:
         return
@@ -188,48 +188,44 @@ def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[in
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A convex set of atoms on one device."""
+    """Convex set of atoms on one device."""
 
     device: str
-    """The device's label."""
     atoms: tuple[int, ...]
-    """Positions of its atoms, ascending."""
+    """Positions, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A graph cut into segments."""
+    """Partition of a graph into segments."""
 
     segments: tuple[Segment, ...]
     """In an order in which they can run."""
     exact: bool
-    """No cut with fewer segments exists for this placement."""
+    """No cut of this placement has fewer segments."""
 
 
 def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> Cut:
-    """Return the fewest segments that hold `placement`.
+    """Return the fewest segments that realize `placement`.
 
-    Up to two labels, exact and linear. Let the schedule alternate between the labels, beginning with label `first`
-    (its first turn may stay empty). level(v) = max over producers p of level(p) + [label(p) != label(v)], sources at 0
-    for `first` and 1 for the other label, is the earliest turn in which v can run, so by induction no schedule that
-    begins with `first` needs fewer turns than the levels, and running every level as one segment needs no more.
-    Every schedule begins with one of the two labels, so the better of both starts is the minimum.
+    One or two labels: exact, in linear time. Let turns alternate between the labels, starting with `first` (whose
+    turn may stay empty). level(v) = max over producers p of level(p) + [label(p) != label(v)], with sources at 0 for
+    `first` and at 1 for the other label, is the earliest turn for v. By induction no schedule that starts with
+    `first` needs fewer turns, and one segment per level needs no more. The better of both starts is the minimum.
 
-    Ties: beginning with the host keeps the number of other segments at its minimum, n. A start with another label that
-    needs n + 1 of those has at least 2 n + 1 segments in all, and the host's start has at most 2 n + 1. So it can tie
-    and never win, and giving ties to the start with fewer segments of other labels minimizes both numbers at once.
+    Ties: a start with the host has the minimal number n of other segments. A start with another label and n + 1 of
+    those has at least 2 n + 1 segments, and the host's start has at most 2 n + 1. It can therefore tie but not win,
+    so preferring fewer segments of other labels on a tie minimizes both numbers.
 
-    Three and more labels: see `partition.plan.schedule`; `exact` says whether the number is the minimum.
-
-    Siblings that are not connected share a segment. The last step is `check_order`.
+    Three or more labels: see `schedule`. Unconnected siblings share a segment. `check_order` verifies the result.
 
     Args:
         graph: the graph.
-        placement: the label of every atom.
-        host: label of the device whose segments count for less in a tie; without it, the label of the first atom.
+        placement: label of every atom.
+        host: label whose segments count for less in a tie; by default the label of the first atom.
 
     Raises:
-        GraphError: the placement does not name one label per atom.
+        GraphError: the placement does not have one label per atom.
     """
     if len(placement) != len(graph.atoms):
         raise GraphError(
@@ -257,7 +253,7 @@ def _better_start(
 
 
 def _levels(graph: Graph, placement: Sequence[str], first: str) -> list[int]:
-    other = [label != first for label in placement]  # a level is odd if, and only if, its label is the other one
+    other = [label != first for label in placement]  # a level is odd if and only if its label is not `first`
     levels: list[int] = []
     for parity, predecessors in zip(other, graph.atom_predecessors, strict=True):
         level = int(parity)
@@ -271,7 +267,7 @@ def _levels(graph: Graph, placement: Sequence[str], first: str) -> list[int]:
 
 
 def _counts(levels: Sequence[int], even_free: bool) -> tuple[int, int]:
-    """How many segments there are, and how many of them count; only the lowest level may be empty."""
+    """Return the numbers of all segments and of those that count; only the lowest level may be empty."""
     deepest, lowest = max(levels), min(levels)
     even, odd = deepest // 2 + 1 - (lowest > 0), (deepest + 1) // 2
     return even + odd, odd if even_free else even
@@ -287,13 +283,13 @@ def _by_levels(placement: Sequence[str], levels: Sequence[int]) -> tuple[Segment
 
 
 def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
-    """Check that `segments` can run in the given order.
+    """Check that `segments` can run in this order.
 
-    Every atom is in exactly one segment and reads only from its own or an earlier one. All edges of the contracted
-    graph then point forwards, so it has no cycle and every segment is convex.
+    Every atom is in exactly one segment and reads only from its own or an earlier one. The contracted graph is then
+    acyclic, so every segment is convex.
 
     Raises:
-        GraphError: this does not hold; the message names a node.
+        GraphError: it cannot; the message names a node.
     """
     home = _homes(graph, segments)
     for atom, (home_segment, predecessors) in enumerate(zip(home, graph.atom_predecessors, strict=True)):
@@ -308,7 +304,7 @@ def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
 
 
 def _homes(graph: Graph, segments: Sequence[Segment]) -> list[int]:
-    """The segment of every atom, -1 where it has none."""
+    """Return the segment of every atom, or -1."""
     home = [-1] * len(graph.atoms)
     for position, segment in enumerate(segments):
         for atom in segment.atoms:
@@ -325,14 +321,14 @@ def _name(graph: Graph, atom: int) -> str:
 
 
 def halve(segment: Segment, weights: Sequence[float] | Mapping[int, float]) -> tuple[Segment, Segment] | None:
-    """Split a segment in two that run one after the other, or return None where it holds a single atom.
+    """Split a segment into two that run in sequence; return None if it holds a single atom.
 
-    Atoms are numbered in a topological order, so the front and the back of the segment are convex if it is, and
-    nothing in the front reads from the back. Of all such splits, the one whose heavier half is lightest is taken.
+    Atoms are in topological order, so both halves are convex if the segment is, and the front reads nothing from the
+    back. The split minimizes the heavier half.
 
     Args:
         segment: the segment.
-        weights: per atom of the graph, by its position, a number that is not negative, such as bytes.
+        weights: non-negative weight of each atom of the graph, such as bytes.
     """
     if len(segment.atoms) < 2:
         return None
@@ -344,48 +340,47 @@ def halve(segment: Segment, weights: Sequence[float] | Mapping[int, float]) -> t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One segment in its place."""
+    """Segment of a plan with its boundary values."""
 
     segment: int
-    """Position of the segment in the plan, which is also its name in reports."""
+    """Index in the plan; reports name the segment by it."""
     device: str
-    """The label of the device that runs it."""
     nodes: tuple[int, ...]
     """Positions of its nodes in the graph, ascending."""
     inputs: tuple[str, ...]
-    """Values it reads that it does not make itself, constants left out, in order of first use."""
+    """Values read but not produced here, without constants, in order of first use."""
     constants: tuple[str, ...]
-    """Constants it reads, in order of first use."""
+    """Constants read, in order of first use."""
     outputs: tuple[str, ...]
-    """Values it makes that someone outside reads, in order of production."""
+    """Values produced here and read elsewhere, or model outputs, in order of production."""
     released: tuple[str, ...]
-    """Values that nobody reads after this step."""
+    """Inputs that no later step reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A placed and cut graph, ready to be compiled."""
+    """Placed and cut graph, ready to be compiled."""
 
     graph: Graph
     devices: tuple[str, ...]
-    """Labels of the devices, in the person's order of preference."""
+    """Labels in the user's order of preference."""
     verdicts: Mapping[str, tuple[Verdict, ...]]
     """Per device, its verdict on every atom."""
     placement: tuple[str, ...]
-    """The device of every atom."""
+    """Device of every atom."""
     steps: tuple[Step, ...]
-    """In the order in which they run."""
+    """In execution order."""
     exact: bool
-    """The number of segments is the smallest possible for this placement."""
+    """No cut of this placement has fewer segments."""
 
     @property
     def produced_values(self) -> frozenset[str]:
-        """Values that steps make for others, or as outputs."""
+        """Values that steps hand over to other steps or return."""
         return frozenset(name for step in self.steps for name in step.outputs)
 
     @property
     def switches(self) -> int:
-        """How often execution passes from one device to another."""
+        """Number of times that execution passes from one device to another."""
         return sum(a.device != b.device for a, b in zip(self.steps, self.steps[1:], strict=False))
 
 
@@ -398,26 +393,26 @@ def make_plan(
     *,
     exact: bool,
 ) -> Plan:
-    """Return the plan that runs `segments` in the given order.
+    """Return the plan that runs `segments` in this order.
 
-    Values that sub-graphs capture count as read. A model output is never released. A model output that is itself a
-    model input or a constant is no step's output.
+    Values that subgraphs capture count as read. Model outputs are never released. A model output that is also a model
+    input or constant is no step's output.
 
     Args:
         graph: the graph.
-        devices: labels in the person's order of preference.
+        devices: labels in the user's order of preference.
         verdicts: per device, its verdict on every atom.
-        placement: the device of every atom.
-        segments: in the order in which they shall run.
-        exact: whether the number of segments is known to be the smallest.
+        placement: device of every atom.
+        segments: in execution order.
+        exact: the number of segments is known to be minimal.
 
     Raises:
-        GraphError: a segment reads a value that a later one makes, or a node is in none or in two of them.
+        GraphError: a segment reads a value that a later one produces, or a node is in no segment or in two.
     """
     check_order(graph, segments)
     parts = [_nodes(graph, segment) for segment in segments]
     output_names = frozenset(graph.outputs)
-    # Later segments come later here too, so what stays is the last one that reads the value.
+    # Later segments overwrite earlier ones, so the last reader remains.
     last = {
         name: position for position, nodes in enumerate(parts) for node in nodes for name in graph.nodes[node].reads
     }

@@ -1,8 +1,8 @@
-"""Candidates for delegation: the model's nodes as atoms, converted, in the form that suits a device.
+"""Candidates for delegation: the model's nodes as atoms, converted to each device's form.
 
-atoms        nodes that get one verdict together, their split where a device refuses them, and expanded function ops
-conversions  the prepared model, converted once for many shapes where that is possible, and random feeds for it
-segments     a segment as the model that its device takes
+atoms        nodes that get one verdict together, splits of refused atoms, and expanded function ops
+conversions  conversions of the prepared model, shared by many shapes where possible, and random feeds
+segments     segments as models in the form that their device takes
 """
 
 from __future__ import annotations

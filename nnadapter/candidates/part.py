@@ -1,4 +1,4 @@
-"""Segments as the models that devices take, and their specialization for concrete sizes."""
+"""Segments as models, and their specialization for concrete sizes."""
 
 from __future__ import annotations
 
@@ -22,39 +22,38 @@ from nnadapter.ir.symbolic_numbers import slot_reader
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A model cut out for one step, and the values that its inputs stand for, in their order."""
+    """Model of one step, and the values that its inputs stand for, in order."""
 
     model: SegmentModel
     inputs: tuple[str, ...]
 
 
 class SpecializablePart:
-    """A segment whose dimensions and attributes are traced, and what it is given of shapes.
+    """Segment with symbolic sizes, and the shape-derived values among its inputs.
 
     Args:
-        part: the segment; what it is given is among its inputs.
-        given: of it.
+        part: the segment.
+        given: shape-derived values; on specialization they become constants.
     """
 
     def __init__(self, part: Part, given: ShapeDerivedValues) -> None:
         self.part, self.given = part, given
         self.inputs = tuple(name for name in part.inputs if name not in given.names)
-        """What it reads once it is filled."""
-        with suppress(InvalidModelError):  # who is asked about it at some sizes says so
-            verify(part.model)  # once: what holds for traced numbers holds for all that a replay does not refuse
+        """Inputs of the specialized segment."""
+        with suppress(InvalidModelError):  # specialization reports the same error
+            verify(part.model)  # once: guards extend the result to all sizes that a replay accepts
         named = zip(part.inputs, part.model.inputs, strict=True)
         self._given = {index: name for name, index in named if name in given.names}
         self.model = SpecializableModel(part.model, tuple(self._given))
-        """Of the segment."""
         own = {value.number for value in numbers(part.model) if isinstance(value, SymbolicNumber)}
         self._key = slot_reader(sorted(own | given.numbers))
 
     def key(self, known: Sequence[Any]) -> tuple[Any, ...]:
-        """Equal where the filled segments are."""
+        """Return the cache key: equal if and only if the specialized segments are equal."""
         return self._key(known)
 
     def specialize(self, known: Sequence[Any]) -> Part:
-        """The segment with the numbers of a replay; what it was given are constants."""
+        """Return the segment for the sizes of a replay, with shape-derived values as constants."""
         contents = {}
         if self._given:
             values = self.given.at(known)
@@ -63,5 +62,5 @@ class SpecializablePart:
 
 
 def group_specializations(parts: Sequence[SpecializablePart]) -> None:
-    """Say that segments, of one device, are filled by the same replays: what these come to is made once for all."""
+    """Let the segments of one device share the numbers that a replay computes."""
     SpecializationGroup([part.model for part in parts])

@@ -1,4 +1,4 @@
-"""Segments as the models that devices take: adapter IR or ONNX, at one set of shapes or with dynamic shapes."""
+"""Segments as models in the form that devices take: adapter IR or ONNX, with static or dynamic shapes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 Calls = Mapping[int, tuple[Attributes, tuple[OperandType, ...]]]
-"""By node the attributes of the operation CUSTOM that it is, and the types of what it reads."""
+"""Per node that a custom kernel computes: attributes of its operation CUSTOM, and the types of its inputs."""
 
 
 def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conversion: Conversion) -> Calls:
-    """Return which of some nodes kernels of a device compute."""
+    """Return those of `nodes` that custom kernels of a device compute."""
     if not kernels.kernels or CUSTOM not in conversion.model.operation_types:
         return {}
     calls = {}
@@ -46,7 +46,7 @@ def calls_among(kernels: KernelTable, nodes: Iterable[int], graph: Graph, conver
 
 
 def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conversion) -> Unsupported | None:
-    """Why no kernel of a device computes a node whose op they are for; None where they are for none such."""
+    """Return why no kernel of a device computes a node; None if no kernel is for its op, or one does."""
     op = graph.nodes[node].domain, graph.nodes[node].op_type
     if op not in kernels.by_op:
         return None
@@ -59,15 +59,15 @@ def why_no_call(kernels: KernelTable, node: int, graph: Graph, conversion: Conve
 
 
 def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls: Calls) -> onnx.ModelProto:
-    """Change the nodes of a model that are calls, and have the model say the types of all that its nodes make.
+    """Turn the nodes in `calls` into calls of custom kernels, and declare the types of all intermediate values.
 
     Args:
-        model: a part of the graph, which nobody else has.
-        nodes: the positions of its nodes in `graph`.
-        graph: what is placed.
-        calls: of some of the nodes.
+        model: part of the graph; modified in place.
+        nodes: positions of its nodes in `graph`.
+        graph: the placed graph.
+        calls: calls of some of the nodes; if empty, the model is returned unchanged.
     """
-    from nnadapter.kernels.segments import call_node  # where there are such calls
+    from nnadapter.kernels.segments import call_node
 
     if not calls:
         return model
@@ -94,42 +94,41 @@ def _request(
 
 
 Placed = tuple[int, Node]
-"""The position of a node in the model, and the node as it is placed: one that was repeated makes values of its own."""
+"""Position of a node in the model, and the node as placed: a repeated node has its own value names."""
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxParts:
-    """Takes ONNX sub-graphs out of a specialized model; they refer to large weights (`nnadapter.onnx.references`)."""
+    """Extractor of ONNX subgraphs from a specialized model; large weights stay references."""
 
     specialized: Specialized
     index: OnnxIndex
 
     @property
     def graph(self) -> Graph:
-        """The graph that is cut."""
         return self.specialized.graph
 
     def part(self, step: Step) -> Part:
-        """The nodes of `step` with the constants they read."""
+        """Return the nodes of `step` with the constants they read."""
         nodes = self._placed(step.nodes)
         return Part(self._extract(nodes, self.graph, step.inputs, step.constants, step.outputs), step.inputs)
 
     def cpu_part(self, step: Step) -> Part:
-        """What ONNX Runtime gets: the nodes of `step`; or the model as it was, if there is no other step.
+        """Return the part for ONNX Runtime: the nodes of `step`, or the original model if it is the only step.
 
-        ONNX Runtime loads models whose known shapes contradict each other, as long as it does not see it. What was
-        prepared says more than the model did, so it is handed over only where the model has to be cut.
+        ONNX Runtime loads models with contradictory shapes as long as it does not notice. Preparation adds shapes that
+        could reveal them, so ONNX Runtime gets the prepared graph only if it has to be cut.
         """
         return self.part(step) if len(step.nodes) < len(self.graph.nodes) else self.as_it_was(step.outputs)
 
     def as_it_was(self, outputs: Sequence[str]) -> Part:
-        """The model before preparation."""
+        """Return the model before preparation."""
         return original_model(self.specialized.model_nodes, self.index, outputs)
 
     def without_constants(self) -> onnx.ModelProto:
-        """Return the remaining graph without constants, with the types of what some operators read.
+        """Return the remaining graph without constants, with types of the inputs of some operators.
 
-        These are operators of other domains, and those of ONNX that do not broadcast as numpy does.
+        Those are operators of other domains, and ONNX operators older than numpy-style broadcasting.
         """
         graph = self.graph
         is_old = opsets_of(self.index.model.opset_import).get("", 1) < BROADCASTING_OPSET
@@ -140,7 +139,7 @@ class OnnxParts:
         return whole
 
     def remaining_model(self) -> onnx.ModelProto:
-        """Everything that is left to run, with the types of what nodes make that inference may know nothing of."""
+        """Return the remaining graph, with types of intermediate values that ONNX shape inference may not know."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
         made = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
@@ -191,7 +190,7 @@ def original_model(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part
 
 
 def _rename(proto: onnx.NodeProto, node: Node) -> None:
-    """Let a node read and make what the graph says: one that was repeated makes values of its own."""
+    """Give a repeated node the name and values that it has in the graph."""
     if tuple(proto.output) != node.outputs:
         proto.name, proto.output[:] = node.name, node.outputs
     if tuple(proto.input) != node.inputs:
@@ -199,7 +198,7 @@ def _rename(proto: onnx.NodeProto, node: Node) -> None:
 
 
 def ir_part(conversion: Conversion, step: Step) -> Part:
-    """The operations of `step`; inputs that no operation reads (a ratio of Dropout) are left out."""
+    """Return the operations of `step`; leave out inputs that no operation reads, such as Dropout's ratio."""
     operands = conversion.operand_of
     inputs = tuple(name for name in step.inputs if name in operands)
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
@@ -208,77 +207,75 @@ def ir_part(conversion: Conversion, step: Step) -> Part:
 
 
 def onnx_part(kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
-    """The segment as ONNX, with calls where kernels of its device compute nodes."""
+    """Return the segment as ONNX, with calls for the nodes that custom kernels of its device compute."""
     part = parts.part(step)
     calls = calls_among(kernels, step.nodes, parts.graph, conversion)
     return replace(part, model=with_calls(part.model, step.nodes, parts.graph, calls)) if calls else part
 
 
 def part_of(capability: Capability, kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
-    """The segment in the form that its device takes."""
+    """Return the segment in the form that its device takes."""
     if capability.form is ModelForm.IR:
         return ir_part(conversion, step)
     return with_weights(onnx_part(kernels, step, conversion, parts), capability)
 
 
 def with_weights(part: Part, capability: Capability) -> Part:
-    """A segment as ONNX with its weights inside, where its device takes no references to them."""
+    """Return the ONNX segment with its weights inlined unless its device supports references to them."""
     return part if capability.supports_external_initializers else replace(part, model=inlined(part.model))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ShapedModel:
-    """What is offered to devices, and placed."""
+    """Model specialized for one set of input shapes, as it is offered to devices and placed."""
 
     prepared: Prepared
-    """The model whatever its input shapes."""
+    """The model before specialization."""
     shapes: Shapes
-    """Of the inputs."""
+    """Input shapes."""
     specialized: Specialized
-    """The model at these shapes."""
     conversion: Conversion
-    """The same as adapter IR."""
+    """The specialized model as adapter IR."""
     parts: OnnxParts
-    """The same as ONNX, whole or in parts."""
+    """The specialized model as ONNX."""
     apart: frozenset[str] = frozenset()
-    """Values that no atom holds inside."""
+    """Values that must stay visible between atoms."""
 
     @property
     def graph(self) -> Graph:
-        """The graph that is cut."""
         return self.specialized.graph
 
     @property
     def structure(self) -> NodeHashes:
-        """Hashes of the model's own nodes, worked out when they are first asked for."""
+        """Hashes of the model's own nodes, computed lazily."""
         return self.prepared.structure
 
     def hashes(self) -> Sequence[str]:
-        """What every node of the graph is, but for where it stands."""
+        """Return the content hash of every node of the graph."""
         alone = self.structure.content_hashes
         return [alone[position] for position in self.specialized.positions]
 
 
 @dataclass(frozen=True, eq=False)
 class DynamicParts(OnnxParts):
-    """Takes ONNX sub-graphs out of a model, for any sizes of its inputs."""
+    """Extractor of ONNX subgraphs with dynamic shapes."""
 
     prepared: Prepared
 
     @cached_property
     def open_graph(self) -> Graph:
-        """The graph that is cut, with what is known of its values at all sizes: their ranks at least."""
+        """The graph with facts that hold at all sizes, at least the ranks."""
         always, now = {**self.prepared.values, **self.prepared.inferred_ranks}, self.graph.values
         return self.graph.revalued({name: _open(always.get(name), now, name) for name in now})
 
     @property
     def sized_outputs(self) -> tuple[str, ...]:
-        """Outputs of the model that follow from the shapes of inputs alone: no node of a plan makes them."""
+        """Model outputs that follow from input shapes alone; no node of a plan produces them."""
         known, always = self.specialized.constants, self.prepared.constants
         return tuple(name for name in self.graph.outputs if name in known and name not in always)
 
     def part(self, step: Step) -> Part:
-        """The nodes of `step`, those behind the sizes that they read, and the constants that these read."""
+        """Return the nodes of `step`, the folded nodes that compute sizes they read, and the constants."""
         nodes, inputs, constants = self._needed(step)
         made = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
@@ -288,15 +285,15 @@ class DynamicParts(OnnxParts):
         return Part(part, tuple(inputs))
 
     def nodes(self, step: Step) -> tuple[Node, ...]:
-        """The nodes of `part`, in its order."""
+        """Return the nodes of `part`, in its order."""
         return tuple(node for _, node in self._needed(step)[0])
 
     def reads(self, step: Step) -> tuple[str, ...]:
-        """What `part` reads."""
+        """Return the inputs of `part`."""
         return tuple(self._needed(step)[1])
 
     def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
-        """Nodes, in their order, inputs and constants of a part."""
+        """Return nodes in order, inputs and constants of a part."""
         own, always, left = self.specialized.model_nodes, self.prepared.constants, frozenset(self.specialized.positions)
         nodes = self._placed(step.nodes)
         made = {name for _, node in nodes for name in node.outputs}
@@ -315,12 +312,12 @@ class DynamicParts(OnnxParts):
                 nodes.append((position, own.nodes[position]))
                 made.update(own.nodes[position].outputs)
                 pending.extend(own.nodes[position].reads)
-        # A step that takes adapter IR is given what follows from sizes; here it is made anew.
+        # An adapter IR step gets shape-derived values as inputs; an ONNX part computes them again.
         return sorted(nodes, key=itemgetter(0)), [name for name in inputs if name not in made], list(constants)
 
 
 def _open(always: Value | None, now: Mapping[str, Value], name: str) -> Value:
-    """What is known of a value at all sizes; the rank that it has now, where no more is: that may be worked out."""
+    """Return the facts that hold at all sizes; if the rank is unknown there, assume the current one."""
     if always is not None and always.shape is not None:
         return always
     value = now[name]

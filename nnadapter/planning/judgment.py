@@ -1,8 +1,6 @@
-"""Judgment of a model: verdicts of converters and devices, constraints, and atoms under a ban.
+"""Judgment of a model: verdicts of converters and devices, constraints of the user, and bans.
 
-A model with what devices say of it and what a person demands: all that a placement needs to know.
-
-A judgment is a value. What takes something back, a rule or a device that broke its promise, gives another one.
+A judgment is immutable; withdrawing a verdict makes a new one.
 """
 
 from __future__ import annotations
@@ -30,34 +28,33 @@ if TYPE_CHECKING:
 
 
 Verdicts = tuple[Verdict, ...]
-"""One for every atom."""
+"""One verdict per atom."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Support:
-    """The verdict of every device that was asked on every atom of a model."""
+    """Verdicts of the devices that were asked, on every atom."""
 
     verdicts: Mapping[str, Verdicts]
-    """Devices in order of preference; a last resort that was not needed is left out. What was taken back later, by
-    rules or because it did not work, is a refusal here."""
+    """Devices in order of preference, without an unneeded last resort. Later withdrawals are refusals here."""
     on_host: Verdicts
-    """What the host takes, whatever a person's rules say."""
+    """The host's verdicts regardless of rules."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices that were asked."""
         return tuple(self.verdicts)
 
     @property
     def is_complete(self) -> bool:
-        """Every atom has a device."""
+        """Whether every atom has a device."""
         return all(map(any, zip(*self.verdicts.values(), strict=True)))
 
 
 def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
-    """Return the verdict of a device on every atom; a driver that fails when asked has refused it.
+    """Return a device's verdict on every atom; a driver that raises refuses all of them.
 
-    What a converter calls invalid is nothing for the last resort either, which computes something of almost any node.
+    The last resort inherits the converter's INVALID_NODE refusals, because it would compute something for almost any
+    node.
     """
     conversion = model.conversion
     is_ir = device.capability.form is ModelForm.IR
@@ -70,9 +67,9 @@ def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
 
 
 def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupported, ...], ...]:
-    """Return every refusal of each node: that of its converter, or those of the operations that it became.
+    """Return all refusals of each node: the converter's, or the device's for each of the node's operations.
 
-    What a converter refused became no operation, so what the device would say of it is not known.
+    A node that its converter refused has no operations, so the device's refusals are unknown.
     """
     conversion = model.conversion
     if device.capability.form is ModelForm.ONNX:
@@ -103,7 +100,7 @@ def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Ve
 
 
 def _of_domains(device: SessionDevice, verdict: Verdict, operation: Operation) -> Verdict:
-    """The verdict, or a refusal of a node as it is, of a domain that the device does not declare."""
+    """Return the verdict, or a refusal if the operation is CUSTOM of a domain that the device does not declare."""
     domain = operation.attributes["domain"] if operation.type == CUSTOM else ""
     if operation.type != CUSTOM or domain in device.capability.domains:
         return verdict
@@ -111,7 +108,7 @@ def _of_domains(device: SessionDevice, verdict: Verdict, operation: Operation) -
 
 
 def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
-    # What accelerates nothing judges operators by their names, so that the weights need not be copied for it.
+    # Hosts judge operators by name, so they need no copy of the weights.
     graph, kernels = model.graph, device.kernels
     nodes = range(len(graph.nodes))
     offered = model.parts.remaining_model() if device.accelerates else model.parts.without_constants()
@@ -139,28 +136,28 @@ def _of_valid(verdict: Verdict, converted: Verdict) -> Verdict:
 
 
 Atoms = tuple[str, tuple[int, ...]]
-"""A device and the atoms of one segment on it: what identifies a segment while the graph is cut again and again."""
+"""Device and atoms of a segment: its identity while the graph is cut repeatedly."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Judgment:
-    """What is placed."""
+    """Model to be placed, with verdicts and demands."""
 
     model: ShapedModel
     support: Support
     demands: Demands
     unexpanded_at_these_shapes: frozenset[str] = frozenset()
-    """Nodes that are written down in the ops of their bodies at other sizes, perhaps, and not at these."""
+    """Nodes left unexpanded here that may be expanded at other shapes."""
 
 
 def answers(judgment: Judgment, setting: Setting) -> Answers:
-    """The verdicts of each device that accelerates."""
+    """Return the verdicts of each accelerator."""
     verdicts = judgment.support.verdicts
     return [device_verdicts for name, device_verdicts in verdicts.items() if name in setting.accelerators]
 
 
 def completed(judgment: Judgment, setting: Setting) -> Judgment:
-    """The same with the last resort asked as well, if an atom has no device without it."""
+    """Return the judgment with the last resort's verdicts added if some atom has no device."""
     support, spare = judgment.support, setting.last_resort
     if spare.name in support.verdicts or support.is_complete:
         return judgment
@@ -170,15 +167,15 @@ def completed(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def constrained(judgment: Judgment, setting: Setting) -> Judgment:
-    """The same with what rules forbid taken back, and with what a plan file says.
+    """Return the judgment with the rules applied and the plan file matched.
 
     Raises:
-        RulesError: a rule cannot be kept.
+        RulesError: a rule cannot be satisfied.
     """
     constraints, model, support = setting.constraints, judgment.model, judgment.support
     rules, specialized = constraints.rules, model.specialized
     applied = bound = None
-    if rules.pins or rules.bans:  # most people have neither these nor a plan file
+    if rules.pins or rules.bans:  # rare
         from nnadapter.rules.application import apply_rules
 
         applied = apply_rules(
@@ -193,16 +190,16 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
 
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
-    """The same with every atom on its device, as long as that takes it; with None, as the policy has it."""
+    """Return the judgment with `labels` demanded while their devices take the atoms; None restores the policy."""
     whole = None if labels is None else dict(enumerate(labels))
     return replace(judgment, demands=replace(judgment.demands, whole=whole))
 
 
 def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupported]) -> Judgment:
-    """The same with verdicts taken back: the atoms of each key are refused by its device, for that reason.
+    """Return the judgment with the atoms of each key refused by its device for the given reason.
 
     Raises:
-        RulesError: an atom is pinned to a device that does not have it any more.
+        RulesError: an atom is pinned to a device that now refuses it.
     """
     support = judgment.support
     verdicts = {name: list(device_verdicts) for name, device_verdicts in support.verdicts.items()}
@@ -226,7 +223,7 @@ def _refuse_broken_pin(judgment: Judgment, device: str, atom: int, refusal: Unsu
 
 
 def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
-    """Why the first node that no device takes is taken by none."""
+    """Return an error message: why no device takes the first unplaceable node."""
     graph, verdicts = judgment.model.graph, judgment.support.verdicts
     refusals = zip(*verdicts.values(), strict=True)
     atom, atom_verdicts = next(
@@ -246,7 +243,7 @@ def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
         if _may_take(setting.by_name[name], op) or (brought and name in setting.accelerators)
     )
     package = f"install the package that brings {node.domain}::{node.op_type}, " if node.domain else ""
-    if brought and brought in others:  # its converter is not used, which was just said
+    if brought and brought in others:  # `others` already explains why its converter is not used
         return (
             f"{description} is taken by no device, not even by {host.display_name}: {verdicts[host.name][atom]}{others}"
         )
@@ -258,12 +255,12 @@ def unplaceable_message(judgment: Judgment, setting: Setting) -> str:
 
 
 def _may_take(device: SessionDevice, op: tuple[str, str]) -> bool:
-    """Whether a device has a kernel for an op (domain and op type) that nobody converts, or declares its domain."""
+    """Return whether a device has a kernel for an op (domain, op type), or declares its domain."""
     return op in device.kernels.by_op or op[0] in device.capability.domains
 
 
 def barred(judgment: Judgment, setting: Setting) -> Judgment:
-    """The same with what bans forbid taken back; most sessions have none, and nothing is looked at."""
+    """Return the judgment with banned nodes refused."""
     bans: dict[Atoms, Unsupported] = {
         (device.name, (atom,)): Unsupported(Reason.BANNED, ban.text)
         for device in setting.devices
@@ -282,13 +279,13 @@ def _banned(judgment: Judgment, device: SessionDevice, bans: SessionBans) -> Ite
 
 
 def model_of(model: ShapedModel, device: SessionDevice, atoms: Sequence[int]) -> SegmentModel:
-    """Return some atoms as the model that a device takes."""
+    """Return atoms as the model that a device takes."""
     step = step_of(model.graph, device.name, atoms)
     return part_of(device.capability, device.kernels, step, model.conversion, model.parts).model
 
 
 def step_of(graph: Graph, device: str, atoms: Sequence[int]) -> Step:
-    """Return the step that some atoms would be, whatever else there is: what others read of them is its output."""
+    """Return a step of these atoms alone; values that other nodes read are its outputs."""
     nodes = tuple(sorted(node for atom in atoms for node in graph.atoms[atom]))
     own, kept = frozenset(nodes), frozenset(graph.outputs)
     made = [name for node in nodes for name in graph.nodes[node].outputs if name]

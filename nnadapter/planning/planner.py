@@ -1,16 +1,8 @@
-"""Planner of a prepared model: variants with function ops expanded or not, judged and partitioned.
+"""Planner of one prepared model for one session: judge it at given input shapes, then partition it.
 
-Which constants are dequantized once, before any run.
-
-DequantizeLinear of weights stays a node: devices and ONNX Runtime make one operation on integers of it and its readers.
-Where the device of a reader refuses it, it would run on another device at every run, and hand over the same numbers.
-
-Plans one prepared model for one session: judges it at a set of shapes, and settles the judgment.
-
-A model has variants: function ops that every device refuses are written down in their bodies, where the devices take
-all of these. Which one it is follows from the verdicts at the shapes that are asked for, not from shapes before; what
-is remembered of those only saves work: variants, drafts, and refusals that no shape changes. It stands here, and in no
-value that is returned.
+Function ops that every device refuses are expanded if devices take their entire bodies; each set of expanded nodes is
+a variant of the model. The variant depends only on the verdicts for the requested shapes. Caches of variants, drafts
+and refusals that hold at all shapes save work and never change the outcome.
 """
 
 from __future__ import annotations
@@ -63,9 +55,12 @@ if TYPE_CHECKING:
 
 
 def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
-    """Return the positions of nodes in the model that dequantize constants for a device that does not take them.
+    """Return positions in the model of DequantizeLinear nodes over constants to evaluate before any run.
 
-    A device takes a reader where it is the first that does. Readers that are left to the host do not count.
+    They normally stay nodes, because devices and ONNX Runtime fuse them with their readers. If a reader's device
+    refuses
+    the node, another device would run it on every run with the same result. A reader's device is the first that takes
+    the reader; readers left to the host do not count.
     """
     specialized, graph = judgment.model.specialized, judgment.model.graph
     device_answers = answers(judgment, setting)
@@ -87,28 +82,27 @@ def to_dequantize(judgment: Judgment, setting: Setting) -> frozenset[int]:
 
 
 Refused = dict[str, Unsupported]
-"""What the host took and did not load, by the names of nodes of the model; all shapes share it."""
+"""Nodes that the host accepted and then failed to load, by name in the model; shared by all shapes."""
 
 
 @dataclass(eq=False)
 class Variant:
-    """Asks the devices of a session about one variant of a model, for one set of shapes after the other."""
+    """Variant of a model, judged by the devices of a session for one set of shapes after another."""
 
     prepared: Prepared
     setting: Setting
     refused_by_host: Refused
     refused_at_all_shapes: Bodies = field(default_factory=dict)
-    """Nodes that every device refuses whole at all shapes, and that were taken in their bodies at the last ones."""
+    """Nodes that every device refuses at all shapes and that were expanded for the last shapes."""
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
     _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
-    """Atoms, by their nodes' names, that were offered node by node in vain."""
+    """Atoms, by their nodes' names, whose split was offered without success."""
     _calls: KernelCalls | None = None
     _dequantized: Variant | None = None
 
     def __post_init__(self) -> None:
-        """Index the model once."""
         self.index = OnnxIndex.of(self.prepared.model)
         tables = [device.kernels for device in self.setting.devices]
         opsets = {entry.domain: entry.version for entry in self.prepared.model.opset_import}
@@ -116,16 +110,16 @@ class Variant:
         self.conversions = Conversions(self.prepared, self._calls)
 
     def clear(self) -> None:
-        """Forget what other shapes would share."""
+        """Drop conversions cached for other shapes."""
         self.conversions.clear()
         if self._dequantized is not None:
             self._dequantized.clear()
 
     def judge(self, shapes: Shapes) -> Judgment:
-        """Specialize, convert, and ask every device; atoms that one refuses are offered to it node by node.
+        """Specialize, convert and ask every device; offer atoms that a device refuses node by node.
 
-        Nodes that a device refuses after that and has a custom kernel for are calls of it. Constants that its nodes
-        read dequantized, and that it would not dequantize, are so from then on, whatever the shapes.
+        Nodes that a device still refuses become calls of its custom kernels if it has one for them. If devices read
+        dequantized constants but refuse the dequantization, it is evaluated from then on, for all shapes.
         """
         if self._dequantized is not None:
             return self._dequantized.judge(shapes)
@@ -143,7 +137,7 @@ class Variant:
     def _with_calls(self, shapes: Shapes) -> Judgment:
         if self._calls is None:
             return self._offered(shapes)
-        self.conversions.call_kernels(frozenset())  # what is called follows from the verdicts at these shapes
+        self.conversions.call_kernels(frozenset())  # the calls depend on the verdicts at these shapes
         judgment = self._offered(shapes)
         model, verdicts = judgment.model, judgment.support.verdicts
         asked = [
@@ -185,7 +179,7 @@ class Variant:
         return completed(Judgment(model, support, Demands()), self.setting)
 
     def _ask(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
-        """What a device says. The host judges operators by their names: the same for all shapes with the same nodes."""
+        """Return a device's verdicts; the host judges operators by name, so its verdicts are cached by the nodes."""
         if not device.is_host:
             return self._asked(device, model)
         known, verdicts = self._by_host
@@ -212,29 +206,28 @@ class Variant:
 
 
 _DEEPEST = 4
-"""Functions whose bodies hold functions that no device takes whole, at most."""
+"""Maximum depth of nested function expansions."""
 _MOST_VARIANTS = 4
-"""Variants that are kept beside the model's own; the one used longest ago goes."""
+"""Maximum of cached variants besides the model's own (LRU)."""
 
 TakenBack = Mapping[str, Mapping[str, Unsupported]]
 ALL = ""
-"""In place of the name of a node."""
+"""Key in place of a node's name: all nodes."""
 _Key = tuple[Variant, frozenset[str]]
-"""A variant, and its nodes that are expanded."""
+"""A variant and its expanded nodes."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Expanded:
-    """A variant with more nodes expanded."""
+    """Variant derived from another one by expanding nodes."""
 
     variant: Variant
     wholes: tuple[str, ...]
-    """Per node of its model, the node of the variant before that it is, or in whose place it stands."""
+    """Per node of its model, the node of the parent variant that it is or was expanded from."""
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
-    """Return `model` with what does not depend on input shapes done; kernels of the devices say types of their ops.
-
+    """Return `model` prepared as far as shapes do not matter; custom kernels supply the types of their ops.
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
@@ -246,52 +239,51 @@ def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
 
 @dataclass(eq=False)
 class Planner:
-    """Plans one prepared model in one setting."""
+    """Planner of one prepared model in one session setting."""
 
     prepared: Prepared
     setting: Setting
     refused_by_host: Refused = field(default_factory=dict)
     withdrawn_nodes: TakenBack = field(default_factory=dict)
-    """By device, the nodes that it is not to have any more, and why; ALL stands for every node."""
+    """Per device, the nodes withdrawn from it and the reason; the key ALL covers every node."""
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
     _hopeless: set[str] = field(default_factory=set)
-    """Nodes whose bodies are not taken at any shapes."""
+    """Nodes whose bodies devices refuse at all shapes."""
     _drafts: Drafts = field(default_factory=Drafts)
     _lock: Lock = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
-        """Take the model as it is for the first variant."""
         self._own = Variant(self.prepared, self.setting, self.refused_by_host)
 
     def clear(self) -> None:
-        """Forget what other shapes would share."""
+        """Drop everything cached for other shapes."""
         self._own.clear()
         self._variants.clear()
         self._drafts.clear()
 
     @paused_collection
     def judge(self, shapes: Shapes) -> Judgment:
-        """Specialize, convert, and ask every device; then what rules forbid is taken back.
+        """Specialize, convert and ask every device, then apply rules, bans and withdrawals. Thread-safe.
 
-        Atoms that a device refuses are offered to it node by node, function ops that all refuse by their bodies.
+        Offers atoms that a device refuses node by node, and function ops that all refuse as their bodies.
         """
         shown = {name: list(shape) for name, shape in shapes.items()}
-        # What one set of shapes teaches saves work for the next.
+        # The lock guards caches that shapes share.
         with self.setting.trace.span(SESSION, PLAN, "judge", shapes=shown), self._lock:
             return self._left_over(barred(constrained(self._judged(shapes), self.setting), self.setting))
 
     def settle(self, judgment: Judgment, known: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
-        """Place and cut until every segment is admitted by its device; see `settling.settle`."""
+        """Place and cut until every device admits its segments; see `settling.settle`."""
         with self.setting.trace.span(SESSION, PLAN, "place and cut") as facts:
             settled = settle(judgment, self.setting, self._drafts, known)
             facts["segments"] = len(settled.plan.steps)
         return settled
 
     def blame(self, judgment: Judgment, step: Step, refused: Mapping[int, Unsupported]) -> Judgment:
-        """Return the judgment without the nodes of `step` (positions in it) that its device did not load.
+        """Return the judgment with nodes of `step` (positions in it) banned from the device that failed to load them.
 
-        Those of the host are remembered for other shapes; other devices are asked again.
+        Refusals of the host are recorded for all shapes; other devices are asked again at other shapes.
         """
         nodes = {step.nodes[position]: why for position, why in refused.items()}
         specialized, graph = judgment.model.specialized, judgment.model.graph
@@ -302,7 +294,7 @@ class Planner:
         return banning(judgment, self.setting, bans)
 
     def _left_over(self, judgment: Judgment) -> Judgment:
-        """The judgment without what was taken back."""
+        """Return the judgment with withdrawn nodes banned."""
         bans: dict[Atoms, Unsupported] = {}
         graph, verdicts = judgment.model.graph, judgment.support.verdicts
         for device, nodes in list(self.withdrawn_nodes.items()):
@@ -335,7 +327,7 @@ class Planner:
         return replace(judged, unexpanded_at_these_shapes=frozenset(undecided & names))
 
     def _step_as_before(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
-        """The next variant, this one not looked at, where it would be refused and the next is taken as before."""
+        """Return the next variant and its judgment if the expansion of the last shapes still pays, otherwise None."""
         tried = self._tried(variant, variant.refused_at_all_shapes, shapes) if variant.refused_at_all_shapes else None
         if tried is None or len(tried[2].worth) < len(variant.refused_at_all_shapes):
             return None
@@ -344,9 +336,9 @@ class Planner:
     def _step(
         self, variant: Variant, before: Judgment, bodies: Bodies, lasting: set[str]
     ) -> tuple[Variant, Judgment] | None:
-        """The next variant and what is said of it, with those of `bodies` expanded for which that is worth it.
+        """Expand those of `bodies` that are worth it; return the new variant and its judgment, None if none is.
 
-        Those that no shapes are taken to change are added to `lasting`; at others they are tried all the same.
+        Adds nodes whose refusal is assumed to hold at all shapes to `lasting`; other shapes try them again.
         """
         variant.refused_at_all_shapes = {}
         homeless = unplaceable_nodes(before.model.graph, _of_all(before))
@@ -371,7 +363,7 @@ class Planner:
     def _tried(
         self, variant: Variant, bodies: Bodies, shapes: Shapes, homeless: Collection[str] = ()
     ) -> tuple[Variant, Judgment, Trial] | None:
-        """A variant with all of `bodies` expanded, what is said of it, and for which of them that is worth it."""
+        """Return the variant with all of `bodies` expanded, its judgment, and the outcome for each of them."""
         made = self._expanded(variant, bodies)
         if made is None:
             return None
@@ -382,7 +374,7 @@ class Planner:
         return made.variant, judged, trial_of(bodies, wholes, model.graph, said, homeless, _of_all(judged))
 
     def _expanded(self, variant: Variant, bodies: Bodies) -> _Expanded | None:
-        """The variant with these nodes expanded, made once; None where none of them can be."""
+        """Return the cached variant with these nodes expanded; None if none of them can be."""
         key = variant, frozenset(bodies)
         cached_expansion = self._variants.get(key)
         made = expanded(variant.prepared, bodies) if cached_expansion is None else None
@@ -393,5 +385,5 @@ class Planner:
 
 
 def _of_all(judgment: Judgment) -> Answers:
-    """The verdicts of each device that was asked, the host and the last resort among them."""
+    """Return the verdicts of every device asked, including the host and the last resort."""
     return list(judgment.support.verdicts.values())

@@ -1,4 +1,4 @@
-"""Setting of a session: opened devices, contexts and bans, rules and plan file; and models ONNX Runtime cannot load."""
+"""Setting of a session: opened devices with contexts and bans, constraints, and the use of the last resort."""
 
 from __future__ import annotations
 
@@ -43,18 +43,17 @@ if TYPE_CHECKING:
 
 
 Kept = Mapping[int, str]
-"""Atom -> the device that it stays on as long as that takes it."""
+"""Atom -> device that it stays on while the device takes it."""
 NOTHING_KEPT: Kept = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What a person demands of every model of a session."""
+    """Constraints from a session's options, for all of its models."""
 
     policy: Policy = POLICIES["priority"]
     fallback: Fallback = "warn"
     rules: Rules = field(default_factory=Rules)
-    """Pins, bans and limits."""
     plan_file: PlanFile | None = None
 
     def fallback_at(self, stage: str) -> str:
@@ -62,14 +61,14 @@ class Constraints:
 
 
 def read_constraints(options: Options) -> Constraints:
-    """Return what a person demands.
+    """Return the constraints of `options`.
 
     Raises:
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
     """
     plan_file, rules = None, Rules()
-    if options.plan is not None:  # most people write neither
+    if options.plan is not None:  # rare
         from nnadapter.planning.plan_files import read_plan
 
         plan_file = read_plan(options.plan)
@@ -82,30 +81,30 @@ def read_constraints(options: Options) -> Constraints:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Demands:
-    """What comes of constraints for one model at one set of shapes."""
+    """Constraints applied to one model at one set of shapes."""
 
     applied: AppliedRules | None = None
-    """What rules did; None where there are none."""
+    """Effects of rules; None without rules."""
     bound: MatchedPlan | None = None
-    """What the plan file says; None where there is none."""
+    """Matched plan file; None without one."""
     whole: Kept | None = None
-    """A whole placement that shall not be weighed against others; None where the policy decides."""
+    """Complete placement to use instead of the policy's; None if the policy decides."""
 
     @property
     def kept(self) -> Kept:
-        """Atoms that stay where they are put as long as their device takes them."""
+        """Devices demanded for single atoms, which hold while the device takes the atom."""
         if self.whole is not None:
             return self.whole
         return NOTHING_KEPT if self.bound is None else self.bound.placement
 
 
 class SessionBans:
-    """See `nnadapter.store.context.DeviceBans`. Usable from many threads at once.
+    """Bans of one device in a session, see `nnadapter.store.context.DeviceBans`. Thread-safe.
 
     Args:
         device: its name.
-        options: of its context.
-        folder: of the session's cache; None where it has none.
+        options: options of its context.
+        folder: the session's cache folder, if any.
     """
 
     def __init__(self, device: str, options: OptionValues, folder: Path | None) -> None:
@@ -114,17 +113,16 @@ class SessionBans:
         self._bans = None if folder is None else self._made()
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
         return bool(self._bans)
 
     @property
     def all(self) -> tuple[Ban, ...]:
-        """Those that hold now."""
+        """Bans in force."""
         return () if self._bans is None else self._bans.all
 
     @property
     def of_nodes(self) -> bool:
-        """Whether nodes are banned, and not only segments for their size."""
+        """Whether nodes are banned, not only segments for their size."""
         return self._bans is not None and self._bans.of_nodes
 
     def find(self, model: SegmentModel) -> Ban | None:
@@ -153,29 +151,29 @@ class SessionBans:
 
 @dataclass(frozen=True, eq=False)
 class SessionDevice:
-    """One device of a session."""
+    """Opened device of a session."""
 
     name: str
     capability: Capability
     context: Context
     named: bool
-    """The person named it."""
+    """The user named it."""
     options: OptionValues = field(default_factory=dict)
-    """Of the context: every option, defaults filled in."""
+    """Context options, defaults included."""
     kernels: KernelTable = field(default_factory=KernelTable)
-    """Custom kernels of the device, as they were when it was opened; the context calls them."""
+    """Custom kernels registered when the device was opened; the context calls them."""
     has_memory: bool = False
-    """It has memory of its own, where values stay."""
+    """It keeps values in its own memory."""
     has_streams: bool = False
-    """It works while the host goes on."""
+    """It computes asynchronously."""
     has_raw_inputs: bool = False
-    """Its own code gets the addresses of inputs."""
+    """Its driver receives the addresses of inputs."""
     is_isolated: bool = False
-    """It has a process of its own."""
+    """It runs in a process of its own."""
     cache: CachedContext | None = None
-    """The context, where it looks into a cache; None where the session has none."""
+    """The context, if it uses a cache."""
     bans: SessionBans | None = None
-    """What it is not given any more; None for one that does not accelerate."""
+    """Bans in force; None if it does not accelerate."""
 
     @property
     def accelerates(self) -> bool:
@@ -184,53 +182,49 @@ class SessionDevice:
 
     @property
     def is_host(self) -> bool:
-        """It is the device that takes what nobody else takes."""
         return self.capability.role is DeviceRole.HOST
 
     @property
     def takes_ir(self) -> bool:
-        """It takes adapter IR."""
         return self.capability.form is ModelForm.IR
 
     def close(self) -> None:
-        """Close the context."""
         named_call(self.name, "close")(close_all, [self.context])
 
     @property
     def is_spare(self) -> bool:
-        """It is the last resort that nobody named: asked only for what everyone else refused."""
+        """Whether it is the last resort without being named, and so is asked only about unplaceable nodes."""
         return self.capability.role is DeviceRole.LAST_RESORT and not self.named
 
     @property
     def display_name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return "the CPU" if self.is_host else repr(self.name)
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """The devices of a session, in order of preference, the last resort included, and what a person demands."""
+    """Devices of a session in order of preference, last resort included, and the user's constraints."""
 
     devices: tuple[SessionDevice, ...]
     constraints: Constraints = field(default_factory=Constraints)
     trace: Trace = SILENT
-    """Takes what happens in the session."""
+    """Trace that records the session's events."""
     absent: tuple[Absent, ...] = ()
-    """Devices that the person named and that failed when they were opened."""
+    """Named devices that failed to open."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SessionDevice]:
-        """The devices."""
         return {device.name: device for device in self.devices}
 
     @cached_property
     def host(self) -> SessionDevice:
-        """The device that takes what nobody else takes."""
+        """The device that takes every node that ONNX Runtime can run."""
         return next(device for device in self.devices if device.is_host)
 
     @cached_property
     def last_resort(self) -> SessionDevice:
-        """The device for what even the host refuses."""
+        """The device for nodes that even the host refuses."""
         return next(device for device in self.devices if device.capability.role is DeviceRole.LAST_RESORT)
 
     @cached_property
@@ -240,17 +234,17 @@ class Setting:
 
     @cached_property
     def domains(self) -> frozenset[str]:
-        """ONNX domains of which some device is offered nodes as they are."""
+        """ONNX domains whose unconverted nodes are offered to some device."""
         return frozenset(domain for device in self.devices if device.takes_ir for domain in device.capability.domains)
 
     @cached_property
     def owning(self) -> frozenset[str]:
-        """Names of the devices that have memory of their own, where values stay."""
+        """Names of the devices that keep values in their own memory."""
         return frozenset(device.name for device in self.devices if device.has_memory)
 
     @cached_property
     def streaming(self) -> frozenset[str]:
-        """Names of the devices whose steps are enqueued where that saves a wait."""
+        """Names of the devices whose steps are enqueued if that saves a wait."""
         return frozenset(
             device.name
             for device in self.devices
@@ -259,8 +253,8 @@ class Setting:
 
     @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
-        """What every device costs, worked out when somebody asks: calibrations are read for it."""
-        from nnadapter.costs.cost_model import device_costs  # most sessions ask for none
+        """Costs of every device, computed lazily because calibration files are read."""
+        from nnadapter.costs.cost_model import device_costs  # rarely needed
 
         return {
             device.name: replace(
@@ -273,7 +267,7 @@ class Setting:
         }
 
     def close(self) -> None:
-        """Close every context, and write the trace."""
+        """Close every context, then write the trace."""
         try:
             close_all(self.devices)
         finally:
@@ -295,18 +289,19 @@ def open_setting(
     options: Options,
     session_options: onnxruntime.SessionOptions | None = None,
 ) -> Setting:
-    """Open every requested device and create a context on it, and read what a person demands.
+    """Open every requested device with a context, and read the constraints.
 
-    A device that fails in that is left out, where the policy of stage `load` allows it.
+    A device that fails to open is left out if the fallback policy of stage `load` allows it.
 
     Raises:
-        DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and may not.
+        DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and the policy forbids it.
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: an option does not exist or does not fit; policy `latency`, and what a device costs was
-            not measured, or that of the host beside it; a trace cannot be written.
+        InvalidOptionError: an option does not exist or does not fit; policy `latency` lacks calibrated costs of a
+        device,
+            or of the host to compare with; a trace cannot be written.
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
-        MissingExtraError: the policy weighs costs, a device accelerates, and scipy is not installed.
+        MissingExtraError: the policy uses costs, a device accelerates, and scipy is not installed.
     """
     opened: list[SessionDevice] = []
     absents = Absents(options.fallback_at("load"))
@@ -351,7 +346,7 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
 
 
 def _cached(device: SessionDevice, options: Options) -> SessionDevice:
-    """The device with a context that looks into the session's cache, if there is one and the device accelerates."""
+    """Return the device with a caching context if the session has a cache and the device accelerates."""
     if options.cache_dir in (None, False) or not device.accelerates:
         return device
     from nnadapter.store.context import cached_context
@@ -361,7 +356,7 @@ def _cached(device: SessionDevice, options: Options) -> SessionDevice:
 
 
 def _banning(device: SessionDevice, options: Options) -> SessionDevice:
-    """The device with its bans: those in the session's cache, if there is one."""
+    """Return the device with its bans, read from the session's cache if there is one."""
     if not device.accelerates:
         return device
     return replace(device, bans=SessionBans(device.name, device.options, _folder(options)))
@@ -376,13 +371,13 @@ def _folder(options: Options) -> Path | None:
 
 
 def _check_costs(setting: Setting) -> None:
-    """Raise InvalidOptionError for devices whose costs nobody measured, with why no calibration of theirs is used."""
+    """Raise InvalidOptionError if the cost of a device is neither calibrated nor simulated."""
     from nnadapter.costs.cost_model import Source
 
     trusted = (Source.CALIBRATED, Source.SIMULATED)
     costs = {device.name: setting.costs[device.name] for device in setting.devices if device.accelerates}
     if any(cost.source is Source.CALIBRATED for cost in costs.values()):
-        costs[setting.host.name] = setting.costs[setting.host.name]  # what was measured is not weighed against a guess
+        costs[setting.host.name] = setting.costs[setting.host.name]  # a measured cost is not compared with a guess
     unknown = {name: cost for name, cost in costs.items() if cost.source not in trusted}
     if not unknown:
         return
@@ -399,15 +394,15 @@ def left_to_last_resort(
     setting: Setting,
     session_options: onnxruntime.SessionOptions | None,
 ) -> dict[int, Unsupported] | InvalidModelError:
-    """Return the nodes (positions) that ONNX Runtime refuses and the last resort takes, and why; else what to raise.
+    """Return the node positions that ONNX Runtime refuses and the last resort takes, with reasons; otherwise the error.
 
-    That says who brings, or would have to bring, an op that ONNX Runtime does not know.
+    The error names the package that has, or would need, the op that ONNX Runtime does not know.
 
     Args:
-        failed: what ONNX Runtime said.
+        failed: ONNX Runtime's error.
         model: the model.
-        setting: opened devices, of which the CPU comes first.
-        session_options: ONNX Runtime's own.
+        setting: opened devices, the CPU first.
+        session_options: ONNX Runtime's session options.
 
     Raises:
         InvalidOptionError: ONNX Runtime loads no model with the session options.

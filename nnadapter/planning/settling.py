@@ -1,4 +1,4 @@
-"""Placement by the session's policy, rules and plan file, and its cut into segments that their devices admit."""
+"""Placement by the session's policy, rules and plan file, and its cut into segments that devices admit."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
-    """Return the placement found, or a cheaper candidate of one segment, with what such candidates cost.
+    """Return `placed`, or a cheaper candidate of one segment; correct the costs of all such candidates.
 
     Args:
-        placed: by the launches of `table.prices`.
-        table: with launches of segments that are alone.
+        placed: priced with the launches of `table.prices`, which are those between other segments.
+        table: also has the launches of sole segments.
     """
     candidates = sorted(
         (_put_right(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
@@ -63,29 +63,28 @@ def _put_right(candidate: Candidate, table: CostTable) -> Candidate:
 
 
 Hashes = Callable[[], Sequence[str]]
-"""Works out a hash for every node of a graph: what it is, but for where it stands."""
+"""Lazily returns the content hash of every node of a graph."""
 
 _ALL_SHARE = "placed as by policy latency: all devices share the processors, so that none works while another one does"
 _REPEATED = 4
-"""One in so many nodes has to be in repeats of one block, or a graph does not count as repeating itself."""
+"""A graph counts as repetitive if at least one in this many nodes is in repeats of one block."""
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """A device for every atom."""
+    """Device of every atom, and how costs decided."""
 
     labels: tuple[str, ...]
     placed: CheapestPlacement | None = None
-    """What is known of it, where costs decided. Its atoms are those of `graph`."""
+    """Set if costs decided; its atoms are those of `graph`."""
     table: CostTable | None = None
-    """The costs that decided."""
     graph: FusedGraph | None = None
-    """The graph that was placed: what devices fuse is one atom."""
+    """The priced graph, with the nodes that a device fuses as one atom."""
     note: str = ""
-    """Why it is not the cheapest placement found, if it is not."""
+    """Reason why it is not the cheapest placement found, if so."""
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """The placements that were priced, cheapest first, of the atoms that `labels` are of."""
+        """Return the priced placements in terms of the atoms of `labels`, cheapest first."""
         if self.placed is None or self.graph is None:
             return ()
         return tuple(
@@ -94,7 +93,7 @@ class Placement:
 
 
 def place(judgment: Judgment, setting: Setting) -> Placement:
-    """Return a device for every atom: by what the person demands, then by the policy.
+    """Return a device for every atom: demands of the user first, then the policy.
 
     Raises:
         InvalidModelError: no device takes some atom.
@@ -108,7 +107,7 @@ def place(judgment: Judgment, setting: Setting) -> Placement:
 
 
 def _by_order(judgment: Judgment, _: Setting, kept: Kept) -> Placement:
-    """Every atom on the first device, in the person's order, that takes it."""
+    """Place every atom on the first device, in the user's order, that takes it."""
     support = judgment.support
     labels = list(place_by_priority(judgment.model.graph, support.devices, support.verdicts))
     for atom, name in kept.items():
@@ -117,11 +116,11 @@ def _by_order(judgment: Judgment, _: Setting, kept: Kept) -> Placement:
 
 
 def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
-    """The cheapest placement found, and others that were priced; see `partition.by_cost.latency`.
+    """Return the cheapest placement found, with the other priced ones; see `partition.by_cost.latency`.
 
-    Blocks that repeat are placed alike where that costs no more.
+    Repeated blocks get the same placement if that costs no more.
     """
-    from nnadapter.costs.cost_model import cost_table  # for policies that weigh costs alone
+    from nnadapter.costs.cost_model import cost_table  # only for policies that use costs
 
     model, verdicts = judgment.model, judgment.support.verdicts
     graph, conversion = model.graph, model.conversion
@@ -136,7 +135,7 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
             prices.run[others, number_of[atom]] = np.inf
     if setting.constraints.fallback_at("load") == "forbid":
         _leave_only_named(prices, setting)
-    from partition.by_cost.latency import place_by_latency  # for policies that weigh costs alone
+    from partition.by_cost.latency import place_by_latency  # only for policies that use costs
 
     placed = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, model.hashes))
     placed = with_single_segments(placed, table)
@@ -144,7 +143,7 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
 
 
 def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
-    """The cheapest placement found, or the CPU alone where that saves less than costs are off by."""
+    """Return the cheapest placement, or a simpler one if the saving is below the error of the costs."""
     from nnadapter.planning.pricing import beyond_doubt
 
     placement = _by_costs(judgment, setting, kept)
@@ -154,7 +153,7 @@ def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) 
 
 
 def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
-    """The placement whose busiest device has the least to do; see `partition.by_cost.latency`."""
+    """Return the placement whose busiest device has the least load; see `partition.by_cost.latency`."""
     sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
     if len(sharing) == len(setting.devices):
         placement = _by_costs_unless_in_doubt(judgment, setting, kept)
@@ -165,7 +164,7 @@ def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     from partition.by_cost.latency import place_by_throughput
 
     balanced = place_by_throughput(whole.graph, cheapest.table.prices, sharing=sharing, starts=starts)
-    busiest = [name for name in balanced.busiest if balanced.loads[name]] or balanced.busiest[:1]  # none has to work
+    busiest = [name for name in balanced.busiest if balanced.loads[name]] or balanced.busiest[:1]  # all loads are zero
     alone = f"{''.join(busiest)}, the busiest device, takes"
     what = alone if len(busiest) < 2 else f"{' and '.join(busiest)}, which share the processors, take"
     note = (
@@ -182,11 +181,11 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {
     "throughput": _by_load,
     "measured": _by_costs,
 }
-"""How each of `nnadapter.policies.POLICIES` places what nothing keeps elsewhere."""
+"""Placement function of each of `nnadapter.policies.POLICIES`."""
 
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
-    """Return what each device that takes the adapter IR fuses of all that it takes."""
+    """Return the fusions that each adapter IR device reports for everything that it takes."""
     from nnadapter.costs.cost_model import fused_groups
 
     model, verdicts = judgment.model, judgment.support.verdicts
@@ -198,14 +197,14 @@ def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
 
 
 def _leave_only_named(prices: Prices, setting: Setting) -> None:
-    """Leave nothing to a device that nobody named as long as a named one takes it."""
+    """Forbid devices that the user did not name to take atoms that a named device takes. Modifies `prices`."""
     rows = np.array([setting.by_name[name].named for name in prices.devices], dtype=bool)
     taken = np.isfinite(prices.run[rows]).any(axis=0)
     prices.run[np.ix_(~rows, taken)] = np.inf
 
 
 def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> FusedGraph:
-    """The graph with what devices fuse joined, as long as that joins nothing that is kept on different devices."""
+    """Return the graph with fused groups as atoms, without groups that join atoms fixed to different devices."""
     from nnadapter.costs.cost_model import fuse_atoms
 
     def agrees(atoms: Iterable[int]) -> bool:
@@ -220,7 +219,7 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> FusedGra
 
 
 def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
-    """The blocks that repeat, each in a good part of the graph. Op types alone tell quickly that there are none."""
+    """Return the repeated blocks that cover enough of the graph. Op types rule out most graphs before hashing."""
     least = max(2, len(graph.nodes) // _REPEATED)
     from partition.by_cost.repeats import find_blocks
 
@@ -230,54 +229,51 @@ def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
 
 
 _ROUNDING = 1 + 1e-9
-"""What the price of a plan may be above that of its placement, being summed in another order."""
+"""Tolerance between the price of a plan and of its placement, which are summed in different orders."""
 Draft = tuple[Sequence[Segment], Plan]
-"""The segments and the plan, if no device refuses a segment."""
+"""Segments and plan before devices are asked to admit them."""
 
 
 @dataclass(frozen=True, eq=False)
 class AdmittedSegment:
-    """A segment that its device admitted, in the form that it takes. The host's are made when they are compiled."""
+    """Segment in the form that its device takes, with the device's answer. Host segments get theirs at compilation."""
 
     part: Part
     admission: Admission
     unproven: Mapping[int, Unsupported] = field(default_factory=dict)
-    """Why atoms of it cannot stay there: they compute indices that nothing checks."""
+    """Atoms that must leave the device, because they compute indices that nothing checks."""
 
     @property
     def is_ir(self) -> bool:
-        """The model is adapter IR."""
         return isinstance(self.part.model, Model)
 
 
 @dataclass(frozen=True, eq=False)
 class Partitioning:
-    """One model at one set of shapes, placed and cut."""
+    """Placed and cut model at one set of shapes."""
 
     setting: Setting
     judgment: Judgment
-    """The last verdicts."""
+    """The final verdicts."""
     placement: Placement
-    """By these verdicts."""
     plan: Plan
     pieces: tuple[AdmittedSegment | None, ...]
     """Per step of the plan; None for the host."""
     limits: tuple[RuleEffect, ...] = ()
-    """What limits on segments did."""
+    """Effects of the limits on segments."""
     halvings: tuple[str, ...] = ()
-    """Why segments were cut in two, in the words of their devices."""
+    """Devices' reasons for splitting segments in two."""
     weighed: Placement | None = None
-    """What was weighed first, where devices or limits did not admit the cheapest as it was."""
+    """The first placement, if devices or limits did not admit the cheapest as it was."""
 
     @property
     def model(self) -> ShapedModel:
-        """What was placed."""
         return self.judgment.model
 
     @cached_property
     def price(self) -> PlanPrice:
-        """What the plan costs: by the prices that it was placed by, where costs decided and still tell of it."""
-        from nnadapter.planning.pricing import costs_of, cpu_table, holds_together, price_plan  # reports ask for it
+        """Cost of the plan, by the prices that placed it if these still describe it."""
+        from nnadapter.planning.pricing import costs_of, cpu_table, holds_together, price_plan  # needed only by reports
 
         placement, model, costs = self.placement, self.model, self.setting.costs
         if placement.table is not None and placement.graph is not None and holds_together(self.plan, placement.graph):
@@ -290,17 +286,16 @@ class Partitioning:
 
 
 class Drafts:
-    """The draft that was asked for last, which other shapes share as long as no verdict changes."""
+    """Cache of the last draft, reused for other shapes while no verdict changes."""
 
     def __init__(self) -> None:
         self._last: Draft | None = None
 
     def clear(self) -> None:
-        """Forget it."""
         self._last = None
 
     def of(self, judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
-        """See `draft`. Where costs decide, other sizes may be placed otherwise, and nothing is shared."""
+        """Return `draft(...)`, cached unless costs or demands decide, which may place other sizes differently."""
         if setting.constraints.policy.weighs or judgment.demands.kept:
             return draft(judgment, placement, setting)
         last = self._last
@@ -323,20 +318,20 @@ def settle(
     drafts: Drafts | None = None,
     known: dict[Atoms, AdmittedSegment] | None = None,
 ) -> Partitioning:
-    """Place and cut until every segment is admitted by its device.
+    """Place and cut until every device admits its segments.
 
-    Where costs decide, and devices or limits did not admit what was cheapest, the other candidates are settled as well,
-    as long as they promise to be cheaper, and the cheapest is returned.
+    If costs decided but devices or limits did not admit the cheapest placement, other candidates are settled too while
+    their predicted cost is lower, and the cheapest result is returned.
 
     Args:
-        judgment: what devices say.
-        setting: the devices.
-        drafts: what other shapes share.
-        known: answers from before, by segment; new ones are added.
+        judgment: verdicts on the model.
+        setting: the session's devices and constraints.
+        drafts: cache shared by shapes.
+        known: cached answers of devices, by segment; extended.
 
     Raises:
         InvalidModelError: no device takes some atom.
-        RulesError: a limit or a pin cannot be kept.
+        RulesError: a limit or a pin cannot be satisfied.
     """
     drafts, known = drafts or Drafts(), {} if known is None else known
     placement = place(judgment, setting)
@@ -356,7 +351,7 @@ def settle(
 def _partition(
     judgment: Judgment, placement: Placement, setting: Setting, drafts: Drafts, known: dict[Atoms, AdmittedSegment]
 ) -> Partitioning:
-    """The one placement, cut until every segment is admitted by its device."""
+    """Cut one placement until every device admits its segments."""
     host = setting.host.name
     effects: list[RuleEffect] = []
     halvings: dict[str, None] = {}
@@ -394,12 +389,12 @@ def _partition(
 
 
 def draft(judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
-    """The segments and the plan, if no device refuses a segment."""
+    """Return segments and plan before devices are asked to admit them."""
     graph, labels, host = placement.graph, placement.labels, setting.host.name
     if graph is None:
         segmentation = cut(judgment.model.graph, labels, host=host)
         return segmentation.segments, _plan(judgment, placement, segmentation.segments, exact=segmentation.exact)
-    # What was priced as one stays in one segment.
+    # Atoms that were priced as one stay in one segment.
     segmentation = cut(graph.graph, [labels[part[0]] for part in graph.parts], host=host)
     segments = [graph.spread_segment(segment) for segment in segmentation.segments]
     return segments, _plan(judgment, placement, segments, exact=segmentation.exact)
@@ -423,7 +418,7 @@ def _ask(plan: Plan, step: Step, model: ShapedModel, setting: Setting) -> Admitt
 
 
 def _unproven(plan: Plan, step: Step, model: ShapedModel, device: SessionDevice) -> Mapping[int, Unsupported]:
-    """Return why atoms of a step cannot stay on its device."""
+    """Return why atoms of a step must leave its device."""
     if not device.accelerates or device.capability.checks_indices:
         return {}
     refused = refusals_of_indices(model, plan, step)
@@ -446,7 +441,7 @@ def _halves(segment: Segment, refusal: Unsupported, model: ShapedModel) -> tuple
 
 
 def _bytes(atom: int, model: ShapedModel) -> int:
-    """Bytes that an atom keeps on a device: its weights and what it makes."""
+    """Return the bytes that an atom occupies on a device: weights and results."""
     graph, constants = model.graph, model.specialized.constants
     nodes = [graph.nodes[node] for node in graph.atoms[atom]]
     weights = {name: constants[name].nbytes for node in nodes for name in node.reads if name in constants}
@@ -454,10 +449,10 @@ def _bytes(atom: int, model: ShapedModel) -> int:
 
 
 def segments_over_limits(partitioning: Partitioning, segments: Sequence[Segment]) -> SegmentsDroppedByLimits:
-    """Return the segments that the person's limits give up; none if there are no limits.
+    """Return the segments that the user's limits drop.
 
     Raises:
-        RulesError: a limit cannot be kept, or needs costs that nobody knows.
+        RulesError: a limit cannot be satisfied, or needs costs that are unknown.
     """
     setting, plan, flops = partitioning.setting, partitioning.plan, partitioning.model.conversion.flops
     rules = setting.constraints.rules
