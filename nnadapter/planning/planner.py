@@ -228,6 +228,7 @@ class _Expanded:
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
     """Return `model` prepared as far as shapes do not matter; custom kernels supply the types of their ops.
+
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
