@@ -1,6 +1,6 @@
-"""The command line as a process: `python -m nnadapter`, and what the installed commands call.
+"""Entry points of the command line: `python -m nnadapter` and the installed commands.
 
-Everything else is imported here when it is needed, so that signals are answered from the first moment on.
+Other modules are imported inside the functions, so that signal handlers are installed first.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from nnadapter.process.terminal import raise_on_signals, report, reset_signals, 
 
 _BAD_OUTPUT = 2
 _PRINTS = "echo"
-"""The function of click's that results are printed by."""
+"""Function of click that prints results."""
 
 
 def main() -> None:
-    """`nnadapter`."""
+    """Run the command `nnadapter`."""
     _run("main", "nnadapter")
 
 
 def partition_report() -> None:
-    """`partition-report`."""
+    """Run the command `partition-report`."""
     _run("partition_report", "partition-report")
 
 
@@ -36,17 +36,16 @@ def _run(command: str, name: str) -> None:
             sys.exit(report(stop))
         if not isinstance(error, OSError) or _raised_in(error) != _PRINTS:
             raise
-        sys.stdout = None  # nothing is tried again at the end of the process
+        sys.stdout = None  # so that the interpreter does not flush it again at exit
         if sys.stderr is not None:
             reason = error.strerror or error
             print(f"Error: standard output cannot be written: {reason}; send it elsewhere", file=sys.stderr)
         sys.exit(_BAD_OUTPUT)
-    finally:  # only the end of the interpreter is left: a signal ends it without a word
+    finally:  # a signal during interpreter shutdown ends the process silently
         reset_signals()
 
 
 def _raised_in(error: BaseException) -> str:
-    """Return the name of the function that raised an error."""
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
         step = step.tb_next

@@ -1,12 +1,11 @@
-"""ONNX's own seam for backends: `prepare`, `run_model`, `run_node`, as functions of this module and as a class.
+"""ONNX backend interface: `prepare`, `run_model` and `run_node`, as functions and as a class.
 
     from nnadapter import backend
     prepared = backend.prepare(model, device="fake_npu,cpu")
     prepared.run([x])
 
-A device is `"CPU"`, which is ONNX's word for what is there anyway and here stands for the devices of sessions that name
-none, or what `InferenceSession` takes: names in order of preference, with commas between them. `devices=` and
-`options=` are taken as `InferenceSession` takes them. Source: onnx.backend.base.
+`device` is comma-separated device names in order of preference. `"CPU"` means the default devices of sessions.
+`devices=` and `options=` are those of `InferenceSession`. Source: onnx.backend.base.
 """
 
 from __future__ import annotations
@@ -37,30 +36,30 @@ if TYPE_CHECKING:
     from nnadapter.drivers.selection import DeviceRequest
 
 _Value = np.ndarray[Any, Any] | list[np.ndarray[Any, Any]]
-"""A tensor, or a sequence of tensors."""
+"""Tensor, or sequence of tensors."""
 _HOST = "CPU"
 _QUIET = Options(fallback="allow")
-"""Backends are asked whether results are right; what runs where is in the session's report."""
+"""No warnings: backend tests compare results, and the report lists fallbacks."""
 
 
 class PreparedModel(base.BackendRep):
-    """A model that is ready to run. Source: onnx.backend.base.BackendRep."""
+    """Model that is ready to run. Source: onnx.backend.base.BackendRep."""
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
-        """What runs it; it has the report."""
+        """Session that runs the model; it has the report."""
         self._names = [value.name for value in session.get_inputs()]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the outputs of one run.
+        """Run the model and return its outputs.
 
         Args:
-            inputs: values in the order of the model's inputs, or by name, or the one value; lists for sequences.
-                None for an optional that is not given.
-            **kwargs: not used.
+            inputs: values in input order or by name, or a single value. Lists are sequences; None is an absent
+            optional.
+            **kwargs: ignored.
 
         Raises:
-            InvalidInputError: there are more values than inputs, or one does not fit.
+            InvalidInputError: there are more values than inputs, or a value does not fit its input.
         """
         feed = inputs if isinstance(inputs, Mapping) else self._named(inputs)
         return tuple(self.session.run(None, {name: _fed(value) for name, value in feed.items()}))
@@ -73,7 +72,7 @@ class PreparedModel(base.BackendRep):
 
 
 class Backend(base.Backend):
-    """Runs ONNX models by sessions. Source: onnx.backend.base.Backend."""
+    """ONNX backend on sessions. Source: onnx.backend.base.Backend."""
 
     @classmethod
     def prepare(
@@ -85,24 +84,24 @@ class Backend(base.Backend):
         options: Options | Mapping[str, Any] = _QUIET,
         **kwargs: Any,
     ) -> PreparedModel:
-        """Return the model, ready to run.
+        """Open a session for a model and return it as a `PreparedModel`.
 
         Args:
             model: the model.
-            device: `"CPU"`, or names of devices with commas between them.
-            devices: instead of `device`, as `InferenceSession` takes them.
-            options: as `InferenceSession` takes them; by default nothing is warned of.
-            **kwargs: what other backends take; not used.
+            device: `"CPU"`, or comma-separated device names.
+            devices: as in `InferenceSession`; replaces `device`.
+            options: as in `InferenceSession`; the default suppresses fallback warnings.
+            **kwargs: arguments of other backends; ignored.
 
         Raises:
-            NNAdapterError: as `InferenceSession` does.
+            NNAdapterError: as in `InferenceSession`.
         """
         chosen = _devices(device) if devices is None else devices
         return PreparedModel(InferenceSession(model, devices=chosen, options=options))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = _HOST, **kwargs: Any) -> tuple[Any, ...]:
-        """Run a model once. See `prepare` and `PreparedModel.run`."""
+        """Run a model once and return its outputs. See `prepare` and `PreparedModel.run`."""
         prepared = cls.prepare(model, device, **kwargs)
         with prepared.session:
             return prepared.run(inputs)
@@ -116,20 +115,22 @@ class Backend(base.Backend):
         outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Run one node.
+        """Run one node and return its outputs.
 
         Args:
             node: the node.
-            inputs: values in the order of its inputs, absent ones left out; or by name. Arrays, what numpy makes
-                arrays of, and lists of arrays for sequences.
-            device: see `prepare`.
-            outputs_info: data type and dimensions of every output, where they are known.
-            **kwargs: `opset_version` of ONNX's own domain, by default the newest that the installed onnx has; the rest
-                as for `prepare`. Other domains have the newest version that onnx and ONNX Runtime know.
+            inputs: values in the order of its present inputs, or by name: anything numpy converts to arrays, or lists
+            of
+                arrays for sequences.
+            device: as in `prepare`.
+            outputs_info: data type and shape of every output, if known.
+            **kwargs: `opset_version` of the ONNX domain (default: the newest of the installed onnx), and arguments of
+                `prepare`. Other domains use the newest version that onnx and ONNX Runtime support.
 
         Raises:
-            InvalidInputError: there are not as many values as inputs or outputs, a name has none, or two that differ.
-            NNAdapterError: as `InferenceSession` does.
+            InvalidInputError: the number of values does not match, a name has no value, or a name has two different
+            values.
+            NNAdapterError: as in `InferenceSession`.
         """
         opset = int(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
         feed = _feed_of(node, inputs)
@@ -137,7 +138,7 @@ class Backend(base.Backend):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = _HOST, **kwargs: Any) -> bool:
-        """Whether `prepare` takes the model, with the same arguments; it is tried, so it costs as much."""
+        """Return True if `prepare` succeeds with the same arguments. Costs as much as `prepare`."""
         try:
             cls.prepare(model, device, **kwargs).session.close()
         except NNAdapterError:
@@ -146,7 +147,7 @@ class Backend(base.Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether every device that is named exists and can be used here; not so for what is no name."""
+        """Return True if every device named exists and is available on this machine."""
         try:
             for name in _devices(device):
                 open_device(name)
@@ -166,7 +167,7 @@ def _fed(value: Any) -> Any:
 
 
 def _feed_of(node: onnx.NodeProto, inputs: Any) -> dict[str, _Value]:
-    """What each name that the node reads is fed with."""
+    """Return the value for each name that the node reads."""
     names = [name for name in node.input if name]
     if isinstance(inputs, Mapping):
         pairs = list(inputs.items())
@@ -230,7 +231,7 @@ def _model_of(
 
 
 def _newest_version(domain: str) -> int:
-    """The newest version of a domain that onnx has schemas of, no newer than ONNX Runtime loads; 1 if it has none."""
+    """Return the newest version of a domain in onnx's schemas, capped at ONNX Runtime's; 1 if there is no schema."""
     newest = max((schema.since_version for schema in onnx.defs.get_all_schemas() if schema.domain == domain), default=1)
     return min(newest, onnxruntime_limits()[0].get(domain, newest))
 

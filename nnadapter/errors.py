@@ -1,50 +1,49 @@
-"""The one tree of exceptions.
+"""Exception tree of the package.
 
     NNAdapterError
-    ├── InvalidModelError        the model: not ONNX, truncated, contradicts itself
+    ├── InvalidModelError        the model is not ONNX, is truncated, or contradicts itself
     │   ├── ModelFileError       the model's file or its external data cannot be read
-    │   └── CompiledModelError   a compiled model: damaged, of a newer version, or not for what it is asked here
-    ├── InvalidInputError        the caller: a feed that is missing, superfluous, or of the wrong type or shape
-    │   ├── DonatedValueError         a value on a device that was donated to another run, and is gone
-    │   ├── InputTypeError       a feed of the wrong data type
-    │   ├── InputValueError      a feed with an index, a length or a count out of its range
-    │   └── MissingInputError    a feed that is not there
-    ├── InvalidOptionError       the caller: an option, a rule or a device's option that does not exist or does not fit
-    │   ├── RulesError           rules that cannot be read, contradict each other, or cannot be kept
-    │   ├── PlanFileError        a plan file that cannot be read or written
-    │   ├── ReportFileError      an old report that cannot be read
-    │   └── FaultScriptError     a script of faults, for the device faulty, that cannot be read or does not fit
-    ├── DeviceNotFoundError      the caller: a device nobody offers
-    ├── MissingExtraError        the installation: a package that an extra brings is not there
-    ├── DeviceUnavailableError   the machine: the device is known and cannot be used here
-    │   ├── DeviceOpeningError   the driver: it failed when the device was opened, or was to give a context
-    │   └── MissingDeviceExtraError  the installation: the device's package is not there; a MissingExtraError as well
-    ├── NotDelegatedError        the policy: fallback is forbidden and something would have to fall back
-    ├── DriverError              the driver: it broke the interface or a promise
-    │   ├── CompilationError     it said yes and could not compile
-    │   └── ExecutionError       a compiled program failed while it ran
-    │       ├── AccuracyError    what it computed was compared with the CPU, and is wrong
-    │       ├── TransientError   it failed now; the same may go well when it is repeated
+    │   └── CompiledModelError   a compiled model is damaged, too new, or unsuitable for the request
+    ├── InvalidInputError        a feed is missing, superfluous, or of the wrong type or shape
+    │   ├── DonatedValueError    a fed device value was donated to an earlier run
+    │   ├── InputTypeError       a feed has the wrong data type
+    │   ├── InputValueError      a feed holds an index, a length or a count out of range
+    │   └── MissingInputError    a required input is not fed
+    ├── InvalidOptionError       an option, a rule or a device option does not exist or is not valid
+    │   ├── RulesError           rules cannot be read, contradict each other, or cannot be satisfied
+    │   ├── PlanFileError        a plan file cannot be read or written
+    │   ├── ReportFileError      a saved report cannot be read
+    │   └── FaultScriptError     a fault script of the device `faulty` cannot be read or is not valid
+    ├── DeviceNotFoundError      no driver offers a device of that name
+    ├── MissingExtraError        a package of an optional extra is not installed
+    ├── DeviceUnavailableError   the device is known but cannot be used on this machine
+    │   ├── DeviceOpeningError   the driver failed to open the device or to create a context
+    │   └── MissingDeviceExtraError  the device's package is not installed; also a MissingExtraError
+    ├── NotDelegatedError        fallback is forbidden and would be needed
+    ├── DriverError              the driver broke the interface or a promise
+    │   ├── CompilationError     the driver accepted a segment and could not compile it
+    │   └── ExecutionError       a compiled program failed at run time
+    │       ├── AccuracyError    results differ from the CPU's beyond the tolerance
+    │       ├── TransientError   the failure may go away on a retry
     │       └── DeviceLostError  the device is gone; nothing on it can be used again
-    │           └── DeviceTimeoutError  it gave no answer in time, and was given up
-    ├── PassError                the pass: it changed what a model computes, or broke its form
+    │           └── DeviceTimeoutError  the device did not answer in time and was abandoned
+    ├── PassError                a graph pass changed the model's results or broke its form
     ├── IncompatibleProgramError a serialized program is damaged, or of another version, device or options
-    ├── StoredFileError          a file that is kept between sessions is damaged, or of another version
-    ├── OutOfMemoryError         the device: no room
-    ├── CancelledError           the caller: it asked to stop
-    │   └── DeadlineExceededError  the run was not done in time
-    └── ClosedError              the caller: the session was closed before
+    ├── StoredFileError          a file stored between sessions is damaged or of another version
+    ├── OutOfMemoryError         the device is out of memory
+    ├── CancelledError           the caller stopped the run
+    │   └── DeadlineExceededError  the run missed its deadline
+    └── ClosedError              the session was closed before
 
-and four warnings:
+and the warnings:
 
-    FallbackWarning              something that a device should have done went to the CPU
-    DriverWarning                a driver did something wrong that cost nothing
-    CacheWarning                 something is wrong with a cache, so that work is done again
-    ConversionWarning            a model was converted, and may be another than it was
+    FallbackWarning              work of a device fell back to the CPU
+    DriverWarning                a driver misbehaved without an effect on results
+    CacheWarning                 a cache is damaged or not writable, so work is repeated
+    ConversionWarning            a converted model may differ from its source
 
-Every message says what failed, which, what was got and expected, and what to do next. What a program may want
-to know is in fields, not in the text: errors about a device name it, the `phase` in which it failed (one of `PHASES`),
-and the segment and nodes, where it got that far.
+Messages are for people. Programs read fields: device errors have `device`, `phase` (one of `PHASES`), and `segment` and
+`nodes` if they are known.
 """
 
 from __future__ import annotations
@@ -56,15 +55,15 @@ if TYPE_CHECKING:
     from partition.graph import Unsupported
 
 PHASES = ("open", "context", "judge", "admit", "compile", "deserialize", "create", "run", "close")
-"""What a driver is asked for, in the order in which a session asks."""
+"""Calls to a driver, in the order of a session."""
 
 
 class NNAdapterError(Exception):
-    """The root: every error that this package raises on purpose."""
+    """Root of all errors that this package raises deliberately."""
 
 
 class InvalidModelError(NNAdapterError):
-    """The model is at fault: it is not ONNX, is truncated, or contradicts itself."""
+    """The model is not ONNX, is truncated, or contradicts itself."""
 
 
 class ModelFileError(InvalidModelError):
@@ -72,32 +71,32 @@ class ModelFileError(InvalidModelError):
 
 
 class InvalidInputError(NNAdapterError):
-    """The caller is at fault: a feed is missing, superfluous, or has the wrong type or shape."""
+    """A feed is missing, superfluous, or of the wrong type or shape."""
 
     def __init__(self, message: str, *, name: str | None = None) -> None:
         super().__init__(message)
         self.name = name
-        """The input in question, if it is one."""
+        """Input at fault, if it is a single one."""
 
 
 class DonatedValueError(InvalidInputError):
-    """The caller is at fault: a run was given a value on a device, and made a result in its memory. It is gone."""
+    """A fed device value was donated to an earlier run, which wrote a result into its memory. The value is gone."""
 
 
 class InputTypeError(InvalidInputError):
-    """The caller is at fault: a feed has the wrong data type."""
+    """A feed has the wrong data type."""
 
 
 class InputValueError(InvalidInputError):
-    """The caller is at fault: a feed holds an index, a length or a count that is out of its range."""
+    """A feed holds an index, a length or a count out of range."""
 
 
 class MissingInputError(InvalidInputError):
-    """The caller is at fault: a required input is not fed."""
+    """A required input is not fed."""
 
     @classmethod
     def of(cls, missing: Sequence[str], fed_names: Iterable[str], needed: Sequence[str]) -> MissingInputError:
-        """The error of a feed of `fed_names` inputs that lacks some, in ONNX Runtime's words and with advice."""
+        """Return the error for a feed without the inputs `missing`, worded like ONNX Runtime's, with advice."""
         return cls(
             f"Required inputs ({[*missing]}) are missing from input feed ({[*fed_names]}); "
             f"feed every one of {[*needed]}",
@@ -106,44 +105,44 @@ class MissingInputError(InvalidInputError):
 
 
 class InvalidOptionError(NNAdapterError):
-    """The caller is at fault: an option does not exist or its value does not fit."""
+    """An option does not exist, or its value is not valid."""
 
 
 class _FileError(NNAdapterError):
-    """What concerns a file of ours, and a place in it."""
+    """Error about one of our files, and a location in it."""
 
     def __init__(self, message: str, *, file: str = "", entry: str = "", key: str = "") -> None:
         super().__init__(message)
         self.file = file
-        """The file, or what stands for it."""
+        """Path, or a description of the source."""
         self.entry = entry
-        """Which of its entries, counted from 1 (`pin 2`); empty for the file as a whole."""
+        """Entry in the file, counted from 1 (`pin 2`); empty for the entire file."""
         self.key = key
-        """The key there; empty for the entry as a whole."""
+        """Key in the entry; empty for the entire entry."""
 
 
 class CompiledModelError(_FileError, InvalidModelError):
-    """The compiled model is at fault: it is damaged, of a newer version, or not for what it is asked here."""
+    """A compiled model is damaged, of a newer version, or unsuitable for the request."""
 
 
 class RulesError(_FileError, InvalidOptionError, ValueError):
-    """The rules are at fault: they cannot be read, contradict each other, or ask for what cannot be."""
+    """Rules cannot be read, contradict each other, or cannot be satisfied."""
 
 
 class PlanFileError(_FileError, InvalidOptionError):
-    """The plan file is at fault: it cannot be read, is of another version, or contradicts itself."""
+    """A plan file cannot be read, is of another version, or contradicts itself."""
 
 
 class ReportFileError(_FileError, InvalidOptionError):
-    """The report is at fault: it cannot be read, is of another version, or is no report."""
+    """A saved report cannot be read, is of another version, or is not a report."""
 
 
 class FaultScriptError(_FileError, InvalidOptionError, ValueError):
-    """The script of the device `faulty` is at fault: it cannot be read, or asks for what there is not."""
+    """A fault script of the device `faulty` cannot be read, or uses unknown entries."""
 
 
 class _SegmentError(NNAdapterError):
-    """What concerns a device, and nodes on it."""
+    """Error about a device, and nodes on it."""
 
     def __init__(
         self,
@@ -154,42 +153,42 @@ class _SegmentError(NNAdapterError):
         nodes: Sequence[str] = (),
         phase: str | None = None,
     ) -> None:
-        NNAdapterError.__init__(self, message)  # a class with another base has that one's fields itself
+        NNAdapterError.__init__(self, message)  # not super(): a class with a second base sets that one's fields itself
         self.device = device
-        """The device that did not take it or did not do it."""
+        """Device that refused or failed."""
         self.segment = segment
-        """The segment's position in the plan, where it got that far."""
+        """Index of the segment in the plan; None if it was never planned."""
         self.nodes = tuple(nodes)
         """Names of the nodes concerned."""
         self.phase = phase
-        """What the device was asked for, one of `PHASES`; None where it is not a device that failed."""
+        """Call that failed, one of `PHASES`; None if no device failed."""
 
 
 class DeviceNotFoundError(NNAdapterError):
-    """The caller is at fault: no driver offers a device of that name."""
+    """No driver offers a device of that name."""
 
 
 class DeviceUnavailableError(_SegmentError):
-    """The machine is at fault: the device is known and cannot be used here."""
+    """The device is known but cannot be used on this machine."""
 
 
 class DeviceOpeningError(DeviceUnavailableError):
-    """The driver is at fault: it failed when the device was to be opened, or to give a context."""
+    """The driver failed to open the device or to create a context."""
 
 
 class MissingExtraError(NNAdapterError):
-    """The installation is at fault: a package that an extra brings is not there."""
+    """A package of an optional extra is not installed."""
 
     def __init__(self, message: str, *, extra: str, package: str) -> None:
         super().__init__(message)
         self.extra = extra
-        """The extra: `pip install 'nnadapter[EXTRA]'` brings the package."""
+        """Extra to install: `pip install 'nnadapter[EXTRA]'`."""
         self.package = package
-        """What is missing, as package indexes call it."""
+        """Missing package, by its name on package indexes."""
 
 
 class MissingDeviceExtraError(DeviceUnavailableError, MissingExtraError):
-    """The installation is at fault: the package that a device needs, which an extra brings, is not there."""
+    """The package that a device needs, which an optional extra installs, is missing."""
 
     def __init__(self, message: str, *, extra: str, package: str) -> None:
         super().__init__(message, phase="open")
@@ -198,15 +197,15 @@ class MissingDeviceExtraError(DeviceUnavailableError, MissingExtraError):
 
 
 class NotDelegatedError(_SegmentError):
-    """The policy forbids fallback, and something would have to fall back to the CPU."""
+    """Fallback is forbidden, and something would have to fall back to the CPU."""
 
 
 class DriverError(_SegmentError):
-    """The driver is at fault: it broke the interface, or a promise."""
+    """The driver broke the interface or a promise."""
 
 
 class CompilationError(DriverError):
-    """The driver said yes to a segment and could not compile it."""
+    """The driver accepted a segment and could not compile it."""
 
     def __init__(
         self,
@@ -220,15 +219,15 @@ class CompilationError(DriverError):
     ) -> None:
         super().__init__(message, device=device, segment=segment, nodes=nodes, phase=phase)
         self.refused = dict(refused or {})
-        """Why, by position of the node in the segment's model, where the driver knows which nodes are to blame."""
+        """Reasons by index of the node in the segment's model, if the driver knows which nodes are at fault."""
 
 
 class ExecutionError(DriverError):
-    """A compiled program failed while it ran."""
+    """A compiled program failed at run time."""
 
 
 class AccuracyError(ExecutionError):
-    """What a device computed was compared with the CPU, and is beyond what its precision allows."""
+    """Results of a device differ from the CPU's beyond the tolerance of its precision."""
 
     def __init__(
         self,
@@ -242,11 +241,11 @@ class AccuracyError(ExecutionError):
     ) -> None:
         super().__init__(message, device=device, segment=segment, nodes=nodes, phase=phase)
         self.deviation = deviation
-        """The largest difference over what is allowed; infinite where one side alone is a number."""
+        """Largest difference divided by the tolerance; infinite if only one side is a number."""
 
 
 class TransientError(ExecutionError):
-    """It failed now, and the same may go well when it is repeated; drivers raise it. All other failures persist."""
+    """Failure that a retry may avoid. Drivers raise it; all other failures count as permanent."""
 
 
 class DeviceLostError(ExecutionError):
@@ -254,62 +253,62 @@ class DeviceLostError(ExecutionError):
 
 
 class DeviceTimeoutError(DeviceLostError):
-    """The device gave no answer in time, and was given up."""
+    """The device did not answer in time and was abandoned."""
 
 
 class PassError(NNAdapterError):
-    """The pass is at fault: what it made computes something else, has another border or is no sound model."""
+    """A graph pass changed the model's results or its inputs and outputs, or returned an invalid model."""
 
     def __init__(self, message: str, *, name: str, output: str = "") -> None:
         super().__init__(message)
         self.name = name
-        """The pass."""
+        """Name of the pass."""
         self.output = output
-        """The model output that differs, where it came to that."""
+        """Model output that differs, if it came to a comparison."""
 
 
 class IncompatibleProgramError(_SegmentError):
-    """A serialized program is damaged, or from another version, for another device, or for options that do not fit."""
+    """A serialized program is damaged, or of another version, device or set of options."""
 
 
 class StoredFileError(_FileError):
-    """A file that is kept between sessions (a calibration) is damaged, of another version, or cannot be written."""
+    """A file stored between sessions (a calibration) is damaged, of another version, or cannot be written."""
 
 
 class OutOfMemoryError(_SegmentError):
-    """The device has no room for what was asked."""
+    """The device has no memory for the request."""
 
 
 class CancelledError(_SegmentError):
-    """The caller asked for the run to stop: what was under way, or next, is in the fields."""
+    """The caller stopped the run. The fields name the current or next step."""
 
 
 class DeadlineExceededError(CancelledError):
-    """The run was not done within `Options.deadline_s`: what was under way, or next, is in the fields."""
+    """The run missed `Options.deadline_s`. The fields name the current or next step."""
 
 
 class ClosedError(NNAdapterError):
-    """The caller is at fault: it uses a session that was closed."""
+    """The session is used after it was closed."""
 
 
 class FallbackWarning(UserWarning):
-    """Something that a device should have done went to another one, or to the CPU."""
+    """Work of a device went to another device or to the CPU."""
 
 
 class DriverWarning(UserWarning):
-    """A driver did something wrong that cost no result."""
+    """A driver misbehaved, without an effect on results."""
 
 
 class CacheWarning(UserWarning):
-    """Something is wrong with a cache: an entry is damaged, say, or nothing can be written. Work is done again."""
+    """A cache entry is damaged, or the cache cannot be written. Work is repeated."""
 
 
 class ConversionWarning(UserWarning):
-    """A model was converted, and may compute something else than what it was converted from, as far as is known."""
+    """A converted model may compute something other than its source."""
 
 
 FAILURES = (Exception, SystemExit, GeneratorExit)
-"""What a driver may raise, to be dealt with as its failure: one that tries to end the process, too."""
+"""Exceptions of drivers to handle as failures, including attempts to end the process."""
 
 
 def located(
@@ -319,13 +318,15 @@ def located(
     segment: int | None = None,
     nodes: Sequence[str] = (),
 ) -> NNAdapterError:
-    """Fill in what an error that passes a border does not say yet: where it was. Returns the error.
+    """Fill in the fields of a device error that are not set yet, and return it.
+
+    Drivers know neither their segment nor the user's name of their device.
 
     Args:
-        error: of a driver, say, which knows neither its segment nor how a person calls its device.
-        device: that failed.
+        error: error that passes from a driver to the session.
+        device: device that failed.
         phase: one of `PHASES`.
-        segment: position in the plan.
+        segment: index in the plan.
         nodes: names of the segment's nodes.
     """
     if isinstance(error, _SegmentError):
@@ -337,7 +338,7 @@ def located(
 
 
 def describe(error: BaseException) -> str:
-    """Return an error in one line, as reports show it; its type alone, where a driver's own cannot say what it is."""
+    """Return an error as one line for reports; only its type if its text cannot be computed."""
     try:
         text = " ".join(str(error).split())
     except FAILURES:
@@ -348,14 +349,14 @@ def describe(error: BaseException) -> str:
 
 
 def close_names(name: object, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the known ones that are close to it, or all of them."""
+    """Return the end of a message about an unknown name: the known names close to it, or all of them."""
     known = sorted(known)
     return near_names(name, known) or f"known: {', '.join(known) or 'none'}"
 
 
 def near_names(name: object, known: Iterable[str], before: str = "") -> str:
-    """Return a question for the known names that are close to an unknown one, behind `before`; empty if none is."""
-    from difflib import get_close_matches  # most sessions end without a wrong name
+    """Return a question that suggests names close to an unknown one, prefixed by `before`; empty if none is close."""
+    from difflib import get_close_matches  # lazily: most sessions have no wrong name
 
     by_upper = {valid_name.upper(): valid_name for valid_name in known}
     close = get_close_matches(str(name).upper(), by_upper, n=3, cutoff=0.6)

@@ -1,7 +1,4 @@
-"""Optional parts of the package: the one table through which the core reaches them.
-
-The core works without them and has no import statement for them. A part is imported when an entry is requested.
-"""
+"""Table of optional parts of the package, which the core imports only through it, on request."""
 
 from __future__ import annotations
 
@@ -37,14 +34,10 @@ ENTRIES: Mapping[str, str] = MappingProxyType(
         "is_torch_module_name": "nnadapter.torch.modules:names_module",
     }
 )
-"""Name -> `module:name` of a function or value."""
+"""Entry name -> `module:name` of a function or value."""
 
 
 def optional_part(name: str) -> Any:
-    """Import an entry of an optional part.
-
-    Args:
-        name: a key of `ENTRIES`.
-    """
+    """Import and return a value of `ENTRIES`."""
     module, _, attribute = ENTRIES[name].partition(":")
     return getattr(import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""Settings of a session, and what the environment says of them."""
+"""Options of a session, and the environment variables that supply defaults."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 FALLBACKS = ("warn", "allow", "forbid")
 STAGES = ("load", "compile", "run", "accuracy")
-"""Where a device may fail: when it is opened and asked, when it compiles, when it runs, and in what it computed."""
+"""Stages of a failure: opening a device and asking for verdicts, compiling, running, and wrong results."""
 Fallback = str | Mapping[str, str]
-"""One of `FALLBACKS`, or one for each of some of `STAGES`."""
+"""One of `FALLBACKS` for all stages, or a mapping from stages to them."""
 
 
 VERIFYING = ("once",)
@@ -27,62 +27,70 @@ VERIFYING = ("once",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a session decides. Raises InvalidOptionError for a value that does not fit."""
+    """Options of a session. Raises InvalidOptionError if a value is not valid."""
 
     policy: str = "priority"
-    """How nodes are placed: `priority`, the first device in the person's order that takes the node; `latency`, the
-    cheapest placement found, by calibrated or simulated costs; `throughput`, by the same costs, the one whose busiest
-    device has the least to do, for `stream`; `measured`, the fastest of some, timed here."""
+    """Placement policy. `priority`: the first device in the user's order that supports the node. `latency`: the
+    cheapest placement found, by calibrated or simulated costs. `throughput`: by the same costs, the placement whose
+    busiest device has the least work, for `stream`. `measured`: the fastest of several placements, timed on this
+    machine.
+    """
     fallback: Fallback = "warn"
-    """When something a device should have done goes to the CPU instead: `warn`, once for each cause, `allow` silently
-    (it is in the report all the same), or `forbid` (a typed error). Or one of these for each of some stages, `warn` for
-    the others: `load` (a device is opened, asked what it takes, reads programs), `compile`, `run`, and `accuracy` (what
-    it computes is found to be wrong). See docs/failures.md."""
+    """Reaction when work planned for a device falls back to the CPU. `warn`: once per cause. `allow`: silently; the
+    report still lists it. `forbid`: raise a typed error. A mapping sets it per stage (`load`, `compile`, `run`,
+    `accuracy`); other stages warn. See docs/failures.md.
+    """
     rules: str | os.PathLike[str] | Rules | None = None
-    """Pins, bans and limits: a TOML file, its text, or `Rules`."""
+    """Pins, bans and limits: path of a TOML file, its text, or `Rules`."""
     plan: str | os.PathLike[str] | None = None
-    """A file made by `nnadapter report --save-plan`: where nodes go, as long as their device takes them."""
+    """Plan file written by `nnadapter report --save-plan`. Nodes go where it says if the device still supports them."""
     max_plans: int = 64
-    """How many sets of input shapes keep their compiled plan; what was used once and longest ago goes first."""
+    """Maximum number of input shapes with a compiled plan. The least recently used plan is evicted first; plans used
+    only once go before others.
+    """
     max_plan_bytes: int = 1 << 30
-    """How many bytes the compiled plans may hold together, beside weights that they share, as far as their devices
-    say what they hold; what was used once and longest ago goes first, the one used last stays however large it is."""
+    """Maximum bytes of all compiled plans together, without shared weights, as far as drivers report their memory.
+    Evicted like `max_plans`; the most recently used plan always stays.
+    """
     background: bool = False
-    """True: no run waits for a device that compiles. A plan for shapes that have none as yet is made in a thread, and
-    until then the CPU runs the model as it is; so which device a run has depends on the clock, and weights are held
-    once more, for models of fixed shapes until their plan is made. Where more shapes come again and again than
-    `max_plans`, and devices compile for each, plans are dropped before they are used. False: a run waits for its plan,
-    and sessions that are used alike do alike."""
+    """True: no run waits for a compilation. Plans for new shapes are compiled in a thread; until then the CPU runs the
+    entire model. The device of a run then depends on timing, and weights are held twice (for static-shape models
+    until their plan is ready). If more shapes recur than `max_plans`, static-shape plans may be evicted before they
+    are used. False: a run waits for its plan, so behavior is deterministic.
+    """
     deadline_s: float | None = None
-    """Seconds that a run may take once it has its plan; in a stream over several devices, waits for its turn on one of
-    them do not count. Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the
-    middle of one. A run that came to its end gives its results, however late. A run may have another one:
-    `run_options.add_run_config_entry("nnadapter.deadline_s", "0.5")`."""
+    """Seconds that a run may take, without compilation and without waiting for other runs of a stream. Afterwards the
+    run raises DeadlineExceededError before its next step, or within a step if the device can stop. A finished run
+    returns its results, however late. Per run: `run_options.add_run_config_entry("nnadapter.deadline_s", "0.5")`.
+    """
     isolate: bool | Collection[str] | Mapping[str, Any] | None = None
-    """Devices that have a process of their own, so that a crash or a hang of their driver is an error
-    (docs/isolation.md): True for all that accelerate, names, or names with seconds that they may take by phase, as
-    `{"openvino": {"run": 0.5}}`. None, the default: those in NNADAPTER_ISOLATE (1, or names). False: none.
-    `("fake_npu", {"isolate": True})` says it of one."""
+    """Devices that run in a process of their own, so that a driver's crash or hang becomes an error
+    (docs/isolation.md). True: all accelerators. Otherwise names, or names with timeouts in seconds per phase:
+    `{"openvino": {"run": 0.5}}`. None: NNADAPTER_ISOLATE (1, or names) decides. False: none. `("fake_npu",
+    {"isolate": True})` isolates one device.
+    """
     trace: str | os.PathLike[str] | None = None
-    """A file that says, when the session is closed, what happened in it and when: it opens in ui.perfetto.dev and
-    chrome://tracing. `InferenceSession.end_profiling` writes it sooner."""
+    """Trace file to write when the session closes, or earlier by `InferenceSession.end_profiling`. It opens in
+    ui.perfetto.dev and chrome://tracing.
+    """
     cache_dir: str | os.PathLike[str] | bool | None = None
-    """A folder where plans and what drivers compile are kept between sessions, and found again where everything that
-    decides them is the same (docs/cache.md); True for the usual one, in NNADAPTER_CACHE_DIR or the platform's folder.
-    None, the default: sessions have the usual one where NNADAPTER_CACHE_DIR is set, else nothing is kept. False:
-    nothing is kept. Programs in it are run: it is to be trusted as code is."""
+    """Folder that caches plans and compiled programs between sessions (docs/cache.md). True: the default folder,
+    NNADAPTER_CACHE_DIR or the platform's cache folder. None: the default folder if NNADAPTER_CACHE_DIR is set,
+    otherwise no cache. False: no cache. Cached programs are executed: trust the folder as you trust code.
+    """
     max_cache_bytes: int = 1 << 32
-    """How many bytes that folder may hold; what was used longest ago goes first."""
+    """Maximum bytes of the cache folder. The least recently used entries are evicted first."""
     verify: str | None = None
-    """`once`: a program that was never checked with this version of its driver is compared with the CPU on its first
-    feed. Nodes that are beyond what the device's precision allows go elsewhere, and the run returns what is right. See
-    docs/accuracy.md. None: nothing is compared."""
+    """`once`: compare a program with the CPU on its first feed, unless it was checked before with this driver version.
+    Nodes beyond the tolerance of the device's precision move elsewhere, and the run returns correct results. None:
+    do not compare. See docs/accuracy.md.
+    """
     shadow: int | None = None
-    """N: one run in N is repeated on the CPU, step by step. A device that keeps being beyond what its precision allows
-    is put aside. See docs/accuracy.md. None: no run is."""
+    """N: repeat one run in N on the CPU, step by step. A device that repeatedly exceeds its tolerance is withdrawn.
+    None: repeat none. See docs/accuracy.md.
+    """
 
     def __post_init__(self) -> None:
-        """Check every value."""
         _one_of("policy", self.policy, tuple(POLICIES))
         _check_fallback(self.fallback)
         _positive("max_plans", self.max_plans)
@@ -123,12 +131,12 @@ class Options:
 
     @property
     def checks(self) -> bool:
-        """Whether runs are compared with the CPU."""
+        """True if runs are compared with the CPU."""
         return self.verify is not None or self.shadow is not None
 
     @property
     def isolated(self) -> bool | Collection[str] | Mapping[str, Any]:
-        """Devices that have a process of their own, by `isolate` or, where that does not say, by NNADAPTER_ISOLATE."""
+        """Devices to isolate: `isolate`, or NNADAPTER_ISOLATE if that is None."""
         if self.isolate is not None:
             return self.isolate
         text = os.environ.get("NNADAPTER_ISOLATE", "").strip()
@@ -137,34 +145,34 @@ class Options:
         return tuple(name.strip() for name in text.split(",") if name.strip())
 
     def fallback_at(self, stage: str) -> str:
-        """Return what is done where a device fails at a stage: `warn`, `allow` or `forbid`."""
+        """Return the reaction to a device's failure at a stage: `warn`, `allow` or `forbid`."""
         return fallback_at(self.fallback, stage)
 
 
 def fallback_at(fallback: Fallback, stage: str) -> str:
-    """Return what `Options.fallback` says of a stage, one of `STAGES`."""
+    """Return the value of `Options.fallback` for one of `STAGES`."""
     return fallback if isinstance(fallback, str) else fallback.get(stage, "warn")
 
 
 def fallback_text(fallback: Fallback) -> str:
-    """Return what `Options.fallback` says, in words."""
+    """Return `Options.fallback` as text."""
     if isinstance(fallback, str):
         return fallback
     return ", ".join(f"{stage}: {fallback_at(fallback, stage)}" for stage in STAGES)
 
 
 def _rules() -> type[Rules]:
-    """The class, imported where somebody gives rules."""
+    """Import `Rules` lazily: most sessions have none."""
     from nnadapter.rules.values import Rules
 
     return Rules
 
 
 def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> None:
-    """Refuse arguments of a session that look like options, or like other `parameters`; ONNX Runtime ignores any.
+    """Refuse session arguments that look like options or misspelled `parameters`; others are ignored.
 
     Raises:
-        InvalidOptionError: one is a field of `Options`, or is nearly called like one or like a parameter.
+        InvalidOptionError: a name equals a field of `Options`, or is close to one or to a parameter.
     """
     field_names = [field.name for field in fields(Options)]
     for name in arguments:
@@ -172,7 +180,7 @@ def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> Non
             raise InvalidOptionError(
                 f"{name!r} is a field of nnadapter.Options, not an argument; pass options=nnadapter.Options({name}=...)"
             )
-        from difflib import get_close_matches  # most sessions end without a wrong name
+        from difflib import get_close_matches  # lazily: most sessions have no wrong name
 
         close = get_close_matches(name, [*field_names, *parameters], n=1, cutoff=0.75)
         if close:
@@ -180,10 +188,10 @@ def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> Non
 
 
 def options_from(options: Options | Mapping[str, Any] | None) -> Options:
-    """Return `options` as a value; a dictionary names the fields.
+    """Return `options` as an `Options`; a mapping holds its fields by name.
 
     Raises:
-        InvalidOptionError: an unknown name, or a value that does not fit.
+        InvalidOptionError: a name is unknown, or a value not valid.
     """
     if options is None:
         return Options()
@@ -199,7 +207,7 @@ def options_from(options: Options | Mapping[str, Any] | None) -> Options:
 
 
 def of_session(options: Options) -> Options:
-    """Return options with the usual cache, where they do not speak of one and NNADAPTER_CACHE_DIR names a folder."""
+    """Return options that use the default cache if `cache_dir` is None and NNADAPTER_CACHE_DIR is set."""
     is_named = options.cache_dir is None and os.environ.get("NNADAPTER_CACHE_DIR", "").strip()
     return replace(options, cache_dir=True) if is_named else options
 
@@ -209,13 +217,13 @@ _lock = new_lock()
 
 
 def set_default_devices(names: list[str]) -> None:
-    """Make `names` the devices of sessions that name none."""
+    """Set the devices of sessions that name none."""
     with _lock:
         _process_device[:] = names
 
 
 def default_devices() -> list[str]:
-    """Devices of a session that names none: what was set, else NNADAPTER_DEVICES, else the CPU."""
+    """Return the devices of sessions that name none: those set, otherwise NNADAPTER_DEVICES, otherwise the CPU."""
     with _lock:
         if _process_device:
             return list(_process_device)

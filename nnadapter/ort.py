@@ -1,11 +1,11 @@
-"""A module to put in place of onnxruntime: all of its public names and sub-modules, with our InferenceSession behind.
+"""Drop-in replacement for onnxruntime: its public names and sub-modules, with our InferenceSession.
 
-    from nnadapter import ort as onnxruntime        # one import changed
-    ort.install(); import client; ort.use("fake_npu")   # or none: the client is not touched
+    from nnadapter import ort as onnxruntime        # change one import
+    ort.install(); import client; ort.use("fake_npu")   # or leave the client unchanged
 
-`use` names the devices that come before the providers a client asks for, and the options of its sessions. Sessions
-answer with ONNX Runtime's provider names, and what they raise is also ONNX Runtime's exception (InvalidArgument,
-NoSuchFile, ...), ValueError and TypeError where it raises those.
+`use` puts devices before the providers that a client requests, and sets session options. Sessions report ONNX Runtime's
+provider names. Errors are also instances of ONNX Runtime's exceptions (InvalidArgument, NoSuchFile, ...), ValueError or
+TypeError, whichever ONNX Runtime raises.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
     (errors.DriverError, _native.EPFail),
     (errors.NNAdapterError, _native.Fail),
 )
-"""Our errors and what ONNX Runtime raises in such a case, most specific first."""
+"""Our errors and ONNX Runtime's exception for the same case, most specific first."""
 
 _LOAD_CANCELLED = getattr(_native, "ModelLoadCanceled", _native.Fail)
-"""ONNX Runtime's exception for a session whose load cancellation flag is set; older versions have none of its own."""
+"""ONNX Runtime's exception for a set load cancellation flag; older versions have no specific one."""
 _lock = new_lock()
 _chosen: tuple[Sequence[DeviceRequest], _Options | None] = (), None
-"""Devices and options, for sessions that name none."""
+"""Devices and options of sessions that name none."""
 _replaced: dict[str, ModuleType] = {}
 
 
 def use(
     devices: DeviceRequest | Sequence[DeviceRequest], *, options: _Options | Mapping[str, Any] | None = None
 ) -> None:
-    """Put `devices` before the providers that clients name, in sessions made from now on.
+    """Put `devices` before the providers that clients request, in sessions opened from now on.
 
     Args:
-        devices: as `InferenceSession` takes them; an empty list for what clients ask for.
-        options: of those sessions, see `Options`; the usual ones if None.
+        devices: as in `InferenceSession`; an empty list restores the clients' own choice.
+        options: `Options` of those sessions; None for the defaults.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: a device cannot be used like that, or an option
-            does not fit.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: a device cannot be used, or an option is not
+            valid.
     """
     global _chosen
     chosen = None if options is None else options_from(options)
@@ -73,7 +73,7 @@ def use(
 
 
 def install() -> None:
-    """Make `import onnxruntime` give this module, for clients that are imported after it."""
+    """Make `import onnxruntime` return this module in clients imported afterwards."""
     with _lock:
         if not _replaced:
             _replaced["onnxruntime"] = sys.modules["onnxruntime"]
@@ -81,17 +81,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`. Clients that were imported in between keep what they imported."""
+    """Undo `install`. Clients imported in between keep their reference to this module."""
     with _lock:
         sys.modules.update(_replaced)
         _replaced.clear()
 
 
 class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's own, which knows again what was put in the place of initializers and open dimensions.
-
-    So it counts for a session over devices, too.
-    """
+    """ONNX Runtime's session options; they record overrides of initializers and dimensions for devices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,17 +97,14 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
         self.is_load_cancelled = False
 
     def set_load_cancellation_flag(self, value: bool) -> None:
-        """See ONNX Runtime: no session opens while it is set."""
         super().set_load_cancellation_flag(value)
         self.is_load_cancelled = value
 
     def add_initializer(self, name: str, ort_value: Any) -> None:
-        """See ONNX Runtime: `ort_value` takes the place of an initializer."""
         super().add_initializer(name, ort_value)
         self.overrides.initializers[name] = ort_value
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
-        """See ONNX Runtime: the values take the place of initializers that lie beside the model."""
         values = dict(zip(names, ort_values, strict=True))
         self._external.update(values)
         self.overrides.initializers.update(values)
@@ -118,42 +112,38 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
     ) -> None:
-        """See ONNX Runtime: the buffers are the files that lie beside the model."""
         super().add_external_initializers_from_files_in_memory(names, buffers, lengths)
         files = zip(names, buffers, lengths, strict=True)
         self.overrides.files.update({name: memoryview(buffer).cast("B")[:length] for name, buffer, length in files})
 
     def use_for_whole_model(self) -> None:
-        """Add the external initializers, with which ONNX Runtime opens no session of a part of the model."""
+        """Add external initializers to a session of the entire model; ONNX Runtime rejects them for a part of it."""
         super().add_external_initializers(list(self._external), list(self._external.values()))
         self._external.clear()
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """See ONNX Runtime: dimensions of inputs that are called so have this size."""
         super().add_free_dimension_override_by_name(name, size)
         self.overrides.sizes[name] = size
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """See ONNX Runtime: dimensions of inputs that stand for this have this size."""
         super().add_free_dimension_override_by_denotation(denotation, size)
         self.overrides.sizes_by_denotation[denotation] = size
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's run options with a list of their entries, which copies of them need."""
+    """ONNX Runtime's run options that record their entries, because copies need them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.entries: dict[str, str] = {}
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """See ONNX Runtime: set an entry."""
         super().add_run_config_entry(key, value)
         self.entries[key] = value
 
 
 class InferenceSession(_InferenceSession):
-    """See `nnadapter.InferenceSession`; its `devices` are those of `use`, and then the client's providers."""
+    """`nnadapter.InferenceSession` on the devices of `use`, followed by the client's providers."""
 
     def __init__(
         self,
@@ -186,7 +176,7 @@ class InferenceSession(_InferenceSession):
             return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
     def run_with_iobinding(self, iobinding: _IOBinding, run_options: Any = None) -> None:
-        """See `nnadapter.InferenceSession.run_with_iobinding`; whatever goes wrong is a RuntimeError, too."""
+        """Run on bound values. Every error is also a RuntimeError."""
         try:
             super().run_with_iobinding(iobinding, run_options)
         except errors.NNAdapterError as error:
@@ -198,7 +188,7 @@ class InferenceSession(_InferenceSession):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """See `nnadapter.InferenceSession.set_providers`; a provider that does not exist is a RuntimeError."""
+        """Check that the session already uses these providers. An unknown provider is also a RuntimeError."""
         names = [provider[0] if isinstance(provider, tuple) else provider for provider in providers or ()]
         available_providers = {*_original.get_all_providers(), *self.get_providers()}
         unknown = [
@@ -237,23 +227,23 @@ class InferenceSession(_InferenceSession):
             raise _theirs(error, RuntimeError) from error
 
     def _serves(self, devices: Sequence[str]) -> bool:
-        """Whether they are among the session's: those of `use` come before what a client asks for."""
+        """Return True if all devices are among the session's: devices of `use` come in addition to requested ones."""
         return {*devices, "cpu"} <= {*self.devices, "cpu"}
 
     def get_providers(self) -> list[str]:
-        """ONNX Runtime's names for its providers, the CPU among them, ours for the other devices."""
+        """Return ONNX Runtime's provider names of the devices; other devices keep our names."""
         return [provider_of_device(name) for name in self.devices]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Per provider, its options: none."""
+        """Return empty options per provider."""
         return {name: {} for name in self.get_providers()}
 
 
 class IOBinding(_IOBinding):
-    """A binding of inputs and outputs whose results in the host's memory are ONNX Runtime's OrtValues."""
+    """IOBinding that returns results in host memory as OrtValues."""
 
     def get_outputs(self) -> list[Any]:
-        """Return the results: `nnadapter.DeviceValue` on a device that the output was bound to, else OrtValue."""
+        """Return results: `nnadapter.DeviceValue` for outputs bound to a device, otherwise OrtValue."""
         results = super().get_outputs()
         return [
             result
@@ -264,7 +254,7 @@ class IOBinding(_IOBinding):
 
 
 def get_available_providers() -> list[str]:
-    """ONNX Runtime's own list: what a client may name."""
+    """Return ONNX Runtime's own list of providers."""
     providers: list[str] = _original.get_available_providers()
     return providers
 
@@ -272,7 +262,7 @@ def get_available_providers() -> list[str]:
 def _merge_devices(
     chosen: list[DeviceRequest], providers: Sequence[Any] | None, options: Sequence[Mapping[str, Any]] | None
 ) -> list[DeviceRequest]:
-    """The chosen devices, then those that the client's providers stand for and that were not chosen."""
+    """Return the chosen devices, followed by the devices of other requested providers."""
     names = {request if isinstance(request, str) else request[0] for request in chosen}
     provider_requests = devices_of_providers(providers, options) if providers else []
     return chosen + [
@@ -290,7 +280,7 @@ def _as_theirs(*, of_loading: bool = False) -> Iterator[None]:
 
 
 def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:
-    """The same error as an instance of ONNX Runtime's class too."""
+    """Return the error as an instance of ONNX Runtime's class too."""
     table = next(raised for ours, raised in _THEIRS if isinstance(error, ours))
     both = _both(type(error), *((theirs,) if theirs else _raised_there(error) or (table,)))
     translated = both.__new__(both)
@@ -300,7 +290,7 @@ def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None)
 
 
 def _raised_there(error: errors.NNAdapterError) -> tuple[type[Exception], ...]:
-    """The classes of the exception of ONNX Runtime that became this error; none if there is no such exception."""
+    """Return the classes of the ONNX Runtime exception that caused this error; empty if there is none."""
     if isinstance(error, (errors.MissingInputError, errors.CancelledError, errors.ModelFileError)):
         return ()
     cause: BaseException | None = error
@@ -323,15 +313,15 @@ def _both(ours: type[errors.NNAdapterError], *theirs: type[Exception]) -> type[e
 
 
 def __getattr__(name: str) -> Any:
-    """Everything else is ONNX Runtime's own."""
+    """Return ONNX Runtime's own attribute."""
     return getattr(_original, name)
 
 
 def __dir__() -> list[str]:
-    """ONNX Runtime's names and ours."""
+    """List ONNX Runtime's names and ours."""
     return sorted({*dir(_original), *(name for name in globals() if not name.startswith("_"))})
 
 
-# Sub-modules are found where ONNX Runtime's are: `import onnxruntime.capi` works while this module stands in for it.
+# ONNX Runtime's path, so that `import onnxruntime.capi` works while this module replaces it
 __path__ = _original.__path__
 __version__ = _original.__version__

@@ -1,4 +1,4 @@
-"""Policies: what each goes by when it places nodes. How each places them is `nnadapter.planning.settling.PLACERS`."""
+"""Placement policies and their properties. `nnadapter.planning.settling.PLACERS` implements them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 
 class Policy(NamedTuple):
-    """A way of choosing a device for every node."""
+    """Rule for choosing a device for every node."""
 
     name: str
     description: str
-    """How nodes are placed, as the command line says it."""
+    """Text for the command line's help."""
     weighs: bool = False
     """Costs decide."""
     promises: bool = False
-    """It is only as good as its costs, so they have to be calibrated or simulated ones."""
+    """The policy is only as good as its costs, so it requires calibrated or simulated ones."""
     times: bool = False
-    """Some of the placements that costs suggest are compiled and timed; the fastest is kept."""
+    """Several placements that costs suggest are compiled and timed; the fastest is used."""
 
 
 POLICIES: Mapping[str, Policy] = {
@@ -39,4 +39,4 @@ POLICIES: Mapping[str, Policy] = {
         ),
     )
 }
-"""By name; the first is what a session goes by when nobody says more."""
+"""Policies by name; the first is the default."""

@@ -1,14 +1,12 @@
-"""Sessions, reports, comparisons and devices, as a person calls them; and the five NNAdapter interfaces.
+"""Sessions, comparisons and benchmarks, and the five NNAdapter interfaces to run a hand-built model on one device.
 
-For people who build a model by hand, without ONNX and partitioner, on one device:
-
-    Device        a device of this machine, by its name
+    Device        a device of this machine, by name
     Context       the device opened with options
-    ModelBuilder  makes the model, operand by operand (`nnadapter.ir.builder`)
-    Compilation   the device's verdicts on a model, and the program that it makes of it
+    ModelBuilder  builds the model, operand by operand (`nnadapter.ir.builder`)
+    Compilation   the device's verdicts on a model, and its compiled program
     Execution     inputs, a run, outputs
 
-Each is made from the one before it, is a context manager, and closes what was made from it before itself.
+Each is created from the one above and is a context manager. Closing one closes everything created from it first.
 
 Source: NNAdapterDevice, NNAdapterContext, NNAdapterModel, NNAdapterCompilation, NNAdapterExecution.
 """

@@ -1,4 +1,4 @@
-"""Planning without a session: `nnadapter.partition_report`, segments as ONNX files, and `nnadapter.compile`."""
+"""Planning and compiling ahead of time: `nnadapter.partition_report`, segments as ONNX files, `nnadapter.compile`."""
 
 from __future__ import annotations
 
@@ -71,26 +71,26 @@ def partition_report(
     save_plan: str | os.PathLike[str] | None = None,
     save_segments: str | os.PathLike[str] | None = None,
 ) -> PartitionReport:
-    """Return what would run where and why; nothing is compiled.
+    """Return the placement of every node and its reason, without compiling.
 
-    By policy `measured` it is what was measured earlier for this model, these devices and shapes; if nothing was, the
-    placement that costs predict to be best, which a note of the report says.
+    With policy `measured`, the report shows an earlier measurement for this model, devices and shapes. Without one, it
+    shows the placement predicted by costs, with a note.
 
     Args:
-        model: path, contents, or `onnx.ModelProto`. Of a compiled model, the report is the one that is in it: what
-            would ask for another is refused.
-        devices: as for `InferenceSession`.
-        input_shapes: shapes of inputs whose sizes the model leaves open; usual sizes are tried where none is given.
-        options: how to decide.
-        input_values: contents of inputs that choose branches of the model, one number standing for all elements;
-            where they are not given, the branch is taken that a condition which holds takes.
-        save_plan: a file to write where every node goes to; `Options.plan` takes it.
-        save_segments: a folder to write every segment to, as an ONNX file that runs alone.
+        model: path, bytes, or `onnx.ModelProto`. A compiled model contains its report; options for a different one
+            are refused.
+        devices: as in `InferenceSession`.
+        input_shapes: shapes of inputs with dynamic dimensions; default: assumed shapes.
+        options: `Options`, or a mapping of its fields.
+        input_values: contents of inputs that decide branches; one number fills all elements. Without them, conditions
+            count as true.
+        save_plan: file to write with the placement, for `Options.plan`.
+        save_segments: folder to write with every segment as a standalone ONNX file.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
-        InvalidInputError: `input_shapes` does not fit, or no usual size does.
-        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`.
+        InvalidInputError: `input_shapes` do not fit, or no assumed shape does.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `InferenceSession`.
     """
     if kind_of(model) is SourceKind.COMPILED:
         assert isinstance(model, (str, os.PathLike, bytes)), "nothing else is"
@@ -124,7 +124,7 @@ def partition_report(
 
 
 def _refuse_asking(options: Options, **arguments: Any) -> None:
-    """Refuse what asks for another report than the one that is kept in a compiled model."""
+    """Refuse arguments that would require another report than the stored one."""
     usual = Options()
     placing = {name: getattr(options, name) != getattr(usual, name) for name in ("policy", "rules", "plan")}
     named = [name for name, value in (arguments | placing).items() if value]
@@ -142,7 +142,7 @@ def _observed(
     input_shapes: Mapping[str, Sequence[int]],
     input_values: Mapping[str, Any],
 ) -> Observed:
-    """The model placed and cut; by policy `measured`, as it was timed earlier, or with a note that it was not."""
+    """Place and cut the model. With policy `measured`: as timed earlier, or with a note that it was not."""
     prepared = prepare_for(model, setting)
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
     observations = list[Observed]()
@@ -154,7 +154,7 @@ def _observed(
     usual = partial(default_shapes, prepared, shapes_by_name)
     if setting.accelerators:
         partitioning, notes = of_choice(prepared, usual, input_values, plan)
-    else:  # ONNX Runtime runs the model as it was given
+    else:  # ONNX Runtime runs the model unchanged
         partitioning, notes = plan(prepared), ()
     observed = next(observation for observation in observations if observation.partitioning is partitioning)
     return replace(
@@ -163,7 +163,7 @@ def _observed(
 
 
 def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
-    """The model placed and cut, see `_observed`."""
+    """Place and cut the model for one branch decision, see `_observed`."""
     planner = Planner(prepared, setting)
     judgment = planner.judge(default_shapes(prepared, shapes))
     if not setting.constraints.policy.times:
@@ -177,7 +177,7 @@ def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
 
 
 def _assumed(names: Sequence[str]) -> tuple[str, ...]:
-    """What is said of inputs whose sizes nobody gave."""
+    """Return the note about inputs with assumed sizes."""
     if not names:
         return ()
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -202,8 +202,8 @@ def _name(source: object, model: onnx.ModelProto) -> str:
 def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -> tuple[Path, ...]:
     """Write every segment to `folder`, as `segment_0_fake_npu.onnx`, and return the paths.
 
-    Inputs and outputs are called as in the model. A segment is what its device is given: adapter IR as what it says,
-    ONNX as it is. Where ONNX cannot say an operation, as one from outside, the segment is the nodes of the model.
+    Inputs and outputs keep the model's names. A segment is exported as its device receives it. If ONNX cannot express
+    an operation (an external one), the segment contains the original nodes.
 
     Raises:
         ModelFileError: a file cannot be written.
@@ -215,7 +215,7 @@ def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -
         raise ModelFileError(f"{str(place)!r} is no folder: {error.strerror or error}; give another path") from error
     paths = []
     for number, (step, piece) in enumerate(zip(partitioning.plan.steps, partitioning.pieces, strict=True)):
-        device = re.sub(r"[^\w.-]", "_", step.device)  # a device's id is any text: `:`, or a path out of the folder
+        device = re.sub(r"[^\w.-]", "_", step.device)  # device names may contain any character, such as `:` or `/`
         paths.append(place / f"segment_{number}_{device}.onnx")
         save_model(_segment(step, piece, partitioning), paths[-1])
     return tuple(paths)
@@ -226,7 +226,7 @@ def _segment(step: Step, piece: AdmittedSegment | None, partitioning: Partitioni
     model = None if piece is None else piece.part.model
     if not isinstance(model, Model):
         part_model: onnx.ModelProto = (parts.cpu_part(step) if model is None else parts.part(step)).model
-        return part_model  # nodes that kernels compute are what they were
+        return part_model  # kernels compute the original nodes
     exported = export_model(model)
     if exported.refusals:
         original: onnx.ModelProto = parts.part(step).model
@@ -235,11 +235,11 @@ def _segment(step: Step, piece: AdmittedSegment | None, partitioning: Partitioni
 
 
 _TRIES = 1
-"""Shapes that are tried beside usual ones where sizes cannot be left open at these."""
+"""Further shapes to try if a program cannot have dynamic shapes at the assumed ones."""
 _MOST_PLANS = 64
 
 
-def compile(  # noqa: A001  as people call it: nnadapter.compile
+def compile(  # noqa: A001  public name: nnadapter.compile
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     out: str | os.PathLike[str],
     *,
@@ -250,28 +250,27 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     keep_model: bool = False,
     dynamic_shapes: bool | None = None,
 ) -> PartitionReport:
-    """Compile a model for devices, and write all that running it needs as one file, for `InferenceSession(out)`.
+    """Compile a model for devices into one file that `InferenceSession(out)` opens without the model.
 
     Args:
-        model: path of an ONNX file or a Paddle model, contents, or an `onnx.ModelProto`.
-        out: path of the file, which takes the place of one that is there when it is complete.
-        devices: as `InferenceSession` takes them. With fallback forbidden, the file holds nothing for the CPU in the
-            place of a device.
-        input_shapes: one set of input shapes, or several; usual ones if None, where the model leaves them open.
-        dynamic_shapes: plans serve all shapes of the class that theirs are of, where the devices can: those of
-            `input_shapes`, and of shapes at which a model is likely to be run if these are None. Without, there is one
-            plan for each set of shapes. None: where no shapes are given and the model leaves them open.
-        options: how nodes are placed; see `Options`. With `verify`, programs are checked on seeded numbers.
-        sess_options: ONNX Runtime's own, for what is compiled for the CPU.
-        keep_model: the model goes in too, and the CPU runs it at shapes that the file has no plan for.
+        model: an ONNX model (path or bytes), path of a Paddle model, or an `onnx.ModelProto`.
+        out: path of the file. An existing file is replaced once the new one is complete.
+        devices: as in `InferenceSession`. With fallback forbidden, the file has no CPU fallback for devices.
+        input_shapes: one or several sets of input shapes. None: assumed shapes, if the model has dynamic shapes.
+        dynamic_shapes: True: each plan serves all of its guarded shapes, if devices support it: for `input_shapes`, or
+            else for likely shapes. False: one plan per set of shapes. None: True for dynamic models without
+            `input_shapes`.
+        options: `Options`, or a mapping of its fields. With `verify`, programs are checked on seeded random inputs.
+        sess_options: ONNX Runtime's SessionOptions, for segments on the CPU.
+        keep_model: also store the model, so that the CPU can run shapes without a plan.
 
     Returns:
-        What runs where, of the last set of shapes.
+        Report for the last set of shapes.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
-        CompiledModelError: the file cannot be written, or something has no form in files.
-        InvalidOptionError: an option or a path does not fit.
+        CompiledModelError: the file cannot be written, or a program cannot be serialized.
+        InvalidOptionError: an option or a path is not valid.
         NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
     """
     chosen, target = options_from(options), Path(out)
@@ -297,11 +296,11 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
             checked_shapes: Sequence[Shapes] = shape_sets or [default_shapes(plans.prepared)]
             for checked in checked_shapes:
                 engine.run(None, random_feed(model, checked))
-            plans.forget_plans()  # what a device computes wrongly was taken from it
+            plans.forget_plans()  # checks have moved wrong nodes off their device, so plan again
         leaves_open = input_shapes is None if dynamic_shapes is None else dynamic_shapes
         leaves_open = leaves_open and not plans.is_fixed
         _plan_each(plans, partial(_compile_dynamic if leaves_open else _prepare, plans, shape_sets))
-        report = build_report(engine.observed())  # makes a plan for usual shapes if there is none
+        report = build_report(engine.observed())  # plans assumed shapes if there is no plan
         save(target, plans, report_of, keeps_model=keep_model)
         return report
     finally:
@@ -310,13 +309,13 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
 
 
 def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target: Path) -> None:
-    """Refuse to put the file in the place of the model that it is made of."""
+    """Refuse to overwrite the model."""
     if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
         raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be lost; give another path")
 
 
 def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -> None:
-    """Make the plans of each choice; what no input may choose contradicts itself perhaps, as long as others do not."""
+    """Plan each branch decision. Impossible ones may fail if at least one plan succeeds."""
     errors = list[NNAdapterError]()
     for chosen in source.ahead:
         try:
@@ -328,14 +327,14 @@ def _plan_each(source: ModelPlanSource, plan: Callable[[Chosen | None], None]) -
 
 
 def _prepare(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
-    """Make plans of a choice at shapes that are wanted, or else at usual ones."""
+    """Compile static-shape plans of a branch decision, for the requested or assumed shapes."""
     if shape_sets or chosen is not None or not source.plans_kept:
         for shapes in shape_sets or [default_shapes(_prepared(source, chosen))]:
             source.prepare_choice(shapes, chosen)
 
 
 def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
-    """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
+    """Compile dynamic-shape plans for requested or likely shapes; static ones if requested shapes fail."""
     prepared, initial_count = _prepared(source, chosen), _count_open(source)
     usual = default_shapes(prepared)
     for shapes in shape_sets or [usual]:
@@ -343,7 +342,7 @@ def _compile_dynamic(source: ModelPlanSource, shape_sets: Sequence[Shapes], chos
         if not source.open_for(complete, chosen):
             source.prepare_choice(complete, chosen)
     for count, shapes in enumerate(() if shape_sets else further_shapes(prepared, usual)):
-        with suppress(NNAdapterError):  # nobody asked for these
+        with suppress(NNAdapterError):  # not requested explicitly
             source.open_for(shapes, chosen)
         if count == _TRIES and _count_open(source) == initial_count:
             return

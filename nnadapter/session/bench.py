@@ -1,12 +1,10 @@
 """Benchmark of a session against other engines, in interleaved runs: `nnadapter.bench`.
 
-A session's time beside that of engines by themselves, taken so that others can rely on it.
-
-1. All are loaded, each alone, and run once: both are timed, and the outputs compared.
-2. They take turns (`costs/calibrator.py`), in an order by chance that is another one each round and the same in every
-   call: who comes after whom decides what caches hold.
-3. What counts is the median of the turns, and of a comparison the median of the rounds' own ratios, with the quarters
-   below and above: where these lie on both sides of 1 the rounds cannot tell the two apart, and the report says so.
+1. Load every engine and run it once. Both are timed, and outputs are compared. 2. Engines take turns
+   (`costs/calibrator.py`). The order is random in each round, because it decides cache contents, and
+   the same in every call.
+3. Report the median time per engine, and the median and quartiles of the per-round ratios. If the quartiles include 1,
+   the engines cannot be told apart, and the report says so.
 """
 
 from __future__ import annotations
@@ -44,24 +42,24 @@ if TYPE_CHECKING:
 
 
 PEERS = ("ort", "openvino")
-"""Names of engines."""
+"""Names of the engines to compare with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """An engine."""
+    """Engine to compare with."""
 
     name: str
     version: str
     opened: Callable[[str | os.PathLike[str] | bytes], Callable[[Mapping[str, Any]], Sequence[Any]]]
-    """Model -> what runs a feed and gives all outputs, in the model's order."""
+    """Load a model and return a function that runs a feed and returns all outputs in the model's order."""
 
 
 def peer_of(name: str) -> Peer:
-    """Return an engine, which is imported now.
+    """Import and return an engine.
 
     Raises:
-        InvalidOptionError: there is none of this name.
+        InvalidOptionError: there is no engine of this name.
         MissingExtraError: its package is not installed.
     """
     if name not in PEERS:
@@ -73,48 +71,47 @@ def peer_of(name: str) -> Peer:
 
 
 SESSION = "session"
-"""What the session is called in tables."""
+"""Name of the session in tables."""
 _FEW = 5
-"""Rounds that are too few to tell two apart."""
+"""Minimum number of rounds for a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A middle, and the quarters below and above it."""
+    """Median with lower and upper quartile."""
 
     low: float
     middle: float
     high: float
 
     def to_dict(self) -> dict[str, float]:
-        """As plain data."""
+        """Return plain data."""
         return {"low": self.low, "middle": self.middle, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTiming:
-    """A session or an engine."""
+    """Measurements of a session or an engine."""
 
     name: str
     version: str
     load_seconds: float | None = None
-    """Reading and compiling, imports of an engine left out."""
+    """Time to read and compile the model, without importing the engine."""
     first_seconds: float | None = None
-    """The first run, with compiling where it was not done before."""
+    """Time of the first run, including lazy compilation."""
     round_seconds: tuple[float, ...] = ()
-    """Seconds of a run, round by round."""
+    """Seconds per run, one entry per round."""
     differing_outputs: Mapping[str, float] = field(default_factory=dict)
-    """Outputs that are not what the session gave -> the largest difference."""
+    """Outputs that differ from the session's -> largest difference."""
     failure: str = ""
-    """Why an engine does not run the model."""
+    """Reason why the engine cannot run the model."""
 
     @property
     def spread(self) -> Spread | None:
-        """Of the turns."""
+        """Median and quartiles of `round_seconds`."""
         return _spread(self.round_seconds) if self.round_seconds else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
         return {
             "name": self.name,
             "version": self.version,
@@ -129,26 +126,26 @@ class EngineTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
-    """A session beside engines by themselves."""
+    """Times of a session and of other engines on one model."""
 
     devices: tuple[str, ...]
     nodes: Mapping[str, int]
-    """Device -> how many nodes ran there in the last run."""
+    """Device -> number of nodes that ran there in the last run."""
     failures: tuple[str, ...]
-    """What fell back from a device that had taken it."""
+    """Fallbacks from devices that had accepted the work."""
     session: EngineTiming
     baselines: tuple[EngineTiming, ...]
     report: PartitionReport
-    """Of the session."""
+    """Report of the session."""
 
     @property
     def ran_on_devices(self) -> bool:
-        """Nodes ran on the devices in question, and nothing fell back, so that the times are theirs."""
+        """True if nodes ran on the named devices without fallback, so that the times are theirs."""
         target_devices = [device for device in self.devices if device not in HOSTS] or self.devices
         return any(self.nodes.get(device, 0) for device in target_devices) and not self.failures
 
     def ratio_to(self, peer: EngineTiming) -> Spread | None:
-        """The session's time over an engine's, of the ratios of all rounds; None where it does not run the model."""
+        """Return the session's time divided by an engine's, over all rounds; None if the engine failed."""
         if not peer.round_seconds:
             return None
         return _spread(
@@ -159,7 +156,7 @@ class BenchReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: `ratio_to` of each peer is the session's time over its own."""
+        """Return plain data; `over` of each baseline is `ratio_to` it."""
         return {
             "devices": list(self.devices),
             "nodes": dict(self.nodes),
@@ -173,7 +170,7 @@ class BenchReport:
         }
 
     def __str__(self) -> str:
-        """What it comes to, a table, and what to know."""
+        """Return the comparison, a table, and notes."""
         return "\n".join([*self._words(), *self._table(), *self._notes()])
 
     def _words(self) -> Iterator[str]:
@@ -206,7 +203,7 @@ class BenchReport:
 
 
 def verdict(over: Spread, rounds: int) -> str:
-    """In words, what ratios of so many rounds say."""
+    """Describe ratios of this many rounds in words."""
     low, middle, high = map(_ratio, (over.low, over.middle, over.high))
     if rounds < _FEW:
         return f"{middle} times its time, by {rounds} of the {_FEW} rounds that it takes to tell"
@@ -249,26 +246,26 @@ def bench(
     stopwatch: Stopwatch | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> BenchReport:
-    """Time a session on `devices` beside engines by themselves, in turn.
+    """Time a session on `devices` against other engines, in interleaved rounds.
 
     Args:
-        model: as for `InferenceSession`, but a PyTorch module; a file made by `compile` is one that no engine runs.
-        devices: as for `InferenceSession`.
-        feed: input name -> array; seeded random numbers if None, which a compiled model does not get.
-        against: an engine or several, of `PEERS`.
-        input_shapes: for a random feed, shapes of inputs whose sizes the model leaves open.
-        options: how the session decides.
-        rounds: in which each takes a turn, at least one.
-        stopwatch: times; by the host's clock if None.
+        model: as in `InferenceSession`, except PyTorch modules. A compiled model requires `against=()`.
+        devices: as in `InferenceSession`.
+        feed: input name -> array. None: seeded random numbers; a compiled model requires a feed.
+        against: one or several of `PEERS`.
+        input_shapes: shapes of dynamic inputs for a random feed.
+        options: options of the session.
+        rounds: number of rounds, at least 1; each engine runs once per round.
+        stopwatch: timer; None for the host's clock.
         advance: called after each round.
 
     Raises:
-        NNAdapterError: the model cannot be loaded, a device or engine not be used, or the feed does not fit. An engine
-            that does not run this model is no error, but a line of the report.
+        NNAdapterError: the model cannot be loaded, a device or engine cannot be used, or the feed does not fit. An
+            engine that cannot run the model is a line of the report, not an error.
     """
     names = (against,) if isinstance(against, str) else tuple(dict.fromkeys(against))
     _check(model, feed, names, rounds)
-    chosen = replace(options_from(options), background=False)  # it is the device that is timed
+    chosen = replace(options_from(options), background=False)  # time the device, not the CPU that would replace it
     peers = [peer_of(name) for name in names]
     model = optional_part("paddle_model_as_onnx")(model, chosen)
     feed = random_feed(model, input_shapes) if feed is None else feed
@@ -319,7 +316,7 @@ def _opened(
     peer: Peer, model: str | os.PathLike[str] | bytes, feed: Mapping[str, Any], expected: Mapping[tuple[str, str], Any],
     watch: Stopwatch,
 ) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
-    """Load an engine, run it once, and compare what comes out; what runs it again, if it runs this model."""
+    """Load an engine, run it once and compare its outputs. The function that repeats the run is None on failure."""
     watch.wait_until_process_idle()
     started = time.perf_counter()
     try:
@@ -348,7 +345,7 @@ def _opened(
 def _in_turn(
     runs: Mapping[str, Callable[[], object]], rounds: int, watch: Stopwatch, advance: Callable[[], None]
 ) -> Mapping[str, tuple[float, ...]]:
-    """Name -> the seconds of its turns, round by round."""
+    """Return seconds per round by name."""
     turns: dict[str, list[float]] = {name: [] for name in runs}
     order, chance = [*runs.items()], random.Random(0)
     for _ in range(rounds):

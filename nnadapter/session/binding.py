@@ -1,4 +1,4 @@
-"""IOBinding of a session, and answers about ONNX Runtime's providers and their options."""
+"""IOBinding of a session, and ONNX Runtime's calls about providers and their options."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class IOBinding:
     """Inputs and outputs of one session, bound by name.
 
-    An output that is bound to a device by its name, `bind_output("present", "fake_npu")`, stays there; what
-    `get_outputs` gives for it is fed back by `bind_ortvalue_input` without a copy, whatever size it has.
+    An output bound to a device by name, `bind_output("present", "fake_npu")`, stays on the device. Feeding it back with
+    `bind_ortvalue_input` copies nothing and allows any size.
     """
 
     def __init__(self, session: Any) -> None:
@@ -35,17 +35,17 @@ class IOBinding:
         self._bound: Binding = engine.binding()
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Bind an array; it is not copied."""
+        """Bind an array without copying it."""
         self._bound.bind_input(name, arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
-        """Bind a value that lies on a device, or in the host's memory."""
+        """Bind a device-resident value, or an OrtValue in host memory."""
         self._bound.bind_input(name, ortvalue)
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Bind memory of the host by its address."""
+        """Bind host memory by its address."""
         self._bound.bind_input(name, array_at(name, device_type, element_type, shape, buffer_ptr))
 
     def bind_output(
@@ -57,44 +57,44 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Ask for an output, which stays on that device; given an address of the host's memory, it is written there."""
+        """Request an output and leave it on that device; with an address, write it to host memory there."""
         if buffer_ptr is None or shape is None:
             self._bound.bind_output(name, device_named(device_type, device_id))
         else:
             self._bound.bind_output(name, array_at(name, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue | DeviceValue) -> None:
-        """Ask for an output to be held by a value: an OrtValue is written into, a DeviceValue gets it as it is."""
+        """Request an output in a value: an OrtValue is overwritten, a DeviceValue takes the result uncopied."""
         self._bound.bind_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:
-        """Nothing to wait for: what was bound is there."""
+        """Do nothing: bound inputs are ready."""
 
     def synchronize_outputs(self) -> None:
-        """Nothing to wait for: a run waits for its devices."""
+        """Do nothing: a run waits for its devices."""
 
     def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
+        """Unbind all inputs."""
         self._bound.clear_inputs()
 
     def clear_binding_outputs(self) -> None:
-        """Forget the outputs."""
+        """Unbind all outputs."""
         self._bound.clear_outputs()
 
     def run(self, run_options: Any = None) -> Provenance:
-        """Run the session on what is bound. `InferenceSession.run_with_iobinding` is the way to call it."""
+        """Run the session on the bound values. Call `InferenceSession.run_with_iobinding` instead."""
         return self._bound.run(run_options)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The results as arrays of the caller's own."""
+        """Return the results as arrays that the caller owns."""
         return self._bound.arrays()
 
     def get_outputs(self) -> list[Any]:
-        """The results where they lie: `nnadapter.DeviceValue`, or ONNX Runtime's OrtValue where it made them."""
+        """Return the results without copying: `nnadapter.DeviceValue`, or OrtValue for results of ONNX Runtime."""
         return [_as_value(result) for result in self._bound.results]
 
     def get_outputs_as_ortvaluevector(self) -> Any:
-        """Return the results as ONNX Runtime's vector of OrtValues, which lie in the host's memory."""
+        """Return the results as ONNX Runtime's vector of OrtValues, in host memory."""
         from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
         from nnadapter.drivers.onnxruntime.values import ort_value_of
@@ -109,7 +109,7 @@ class IOBinding:
 def _as_value(result: Any) -> Any:
     if not hasattr(result, "dense_shape"):
         return result
-    from nnadapter.drivers.onnxruntime.values import ort_value_of  # few models make sparse tensors
+    from nnadapter.drivers.onnxruntime.values import ort_value_of  # lazily: few models have sparse outputs
 
     return ort_value_of(result)
 
@@ -120,7 +120,7 @@ _RECORDS = "session.record_ep_graph_assignment_info"
 
 @dataclass(frozen=True, slots=True)
 class AssignedNode:
-    """One node of the model. Source: onnxruntime.OrtEpAssignedNode."""
+    """Node of the model. Source: onnxruntime.OrtEpAssignedNode."""
 
     name: str
     op_type: str
@@ -129,7 +129,7 @@ class AssignedNode:
 
 @dataclass(frozen=True, slots=True)
 class AssignedSubgraph:
-    """The nodes that one provider runs together. Source: onnxruntime.OrtEpAssignedSubgraph."""
+    """Nodes that one provider runs together. Source: onnxruntime.OrtEpAssignedSubgraph."""
 
     ep_name: str
     nodes: tuple[AssignedNode, ...]
@@ -140,10 +140,10 @@ class AssignedSubgraph:
 
 
 def with_session_options(options: Options, session_options: onnxruntime.SessionOptions) -> Options:
-    """Return the options of a session over devices with what its session options forbid; warn of what is ignored.
+    """Return session options' equivalent in `Options`, and warn of ignored ones.
 
     Raises:
-        InvalidOptionError: ONNX Runtime opens no session with the session options, so no CPU segment.
+        InvalidOptionError: ONNX Runtime refuses the session options, so CPU segments cannot run.
         CancelledError: their load cancellation flag is set.
     """
     _warn_of_ignored(session_options)
@@ -154,7 +154,7 @@ def with_session_options(options: Options, session_options: onnxruntime.SessionO
 
 
 def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
-    """Warn about each of the session options that has no effect in a session over devices."""
+    """Warn about each session option that has no effect on devices."""
     ignored: list[tuple[str, str]] = []
     if options.optimized_model_filepath:
         path = f"an optimized model (optimized_model_filepath {options.optimized_model_filepath!r})"
@@ -171,10 +171,10 @@ def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
 
 
 def assignment_of(engine: Engine) -> Sequence[Any]:
-    """Return the segments of a session's plan; of the CPU alone, ONNX Runtime's own sub-graphs.
+    """Return the segments of a session's plan, or ONNX Runtime's own sub-graphs for the CPU alone.
 
     Raises:
-        InvalidOptionError: the session options do not ask for it.
+        InvalidOptionError: the session options do not enable it.
     """
     if session_entry(engine.session_options(), _RECORDS) != "1":
         raise InvalidOptionError(
@@ -197,10 +197,10 @@ def assignment_of(engine: Engine) -> Sequence[Any]:
 
 
 def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool) -> None:
-    """Refuse results of tuned kernels, or warn of them.
+    """Refuse or warn of results of tuned kernels.
 
     Raises:
-        InvalidOptionError: there are some, and invalid ones are an error.
+        InvalidOptionError: there are results and `error_on_invalid` is set.
     """
     if not results:
         return
@@ -212,10 +212,10 @@ def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: boo
 
 
 def set_dynamic_options(engine: Engine, options: Mapping[str, str]) -> None:
-    """Set options of ONNX Runtime's providers, on the CPU alone; warn of them elsewhere.
+    """Set dynamic options of ONNX Runtime's providers on the CPU alone; otherwise warn that they have no effect.
 
     Raises:
-        InvalidOptionError: there are no options.
+        InvalidOptionError: `options` is empty.
     """
     if not options:
         raise InvalidOptionError("dynamic options of providers are empty; name at least one")

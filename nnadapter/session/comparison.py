@@ -54,20 +54,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComparedRun:
-    """What was run, and where."""
+    """Model, devices and feed of a comparison, with the CPU's outputs."""
 
     model: str | os.PathLike[str] | bytes | onnx.ModelProto
     requests: Sequence[DeviceRequest]
-    """The devices."""
     options: Options
     tolerances: Tolerances
     feed: Values
     expected: Values
-    """The CPU's outputs."""
+    """Outputs of the CPU."""
     agrees: bool
-    """The outputs of the devices were within the tolerance."""
+    """True if the devices' outputs were within tolerance."""
     report: PartitionReport
-    """Where the nodes ran."""
+    """Report with the device of every node."""
 
 
 _LISTED = 10
@@ -75,16 +74,16 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Nodes that follow each other on devices, and their largest difference from the CPU."""
+    """Consecutive nodes on devices, and their largest difference from the CPU."""
 
     nodes: tuple[str, ...]
-    """Names of the model's own nodes; several where they stand for one thing, or were run together."""
+    """Names of the model's nodes; several if they form one atom, or ran together."""
     op_types: tuple[str, ...]
     devices: tuple[str, ...]
     deviation: Deviation
 
     def __str__(self) -> str:
-        """The nodes with what is off."""
+        """Return the nodes with their difference."""
         off, count = self.deviation, len(self.nodes)
         kinds, places = (", ".join(dict.fromkeys(names)) for names in (self.op_types, self.devices))
         ends = ", ".join(map(repr, self.nodes)) if count < 4 else f"{self.nodes[0]!r} to {self.nodes[-1]!r}"
@@ -99,50 +98,49 @@ class RuledOut:
 
     path: str
     pins: tuple[str, ...]
-    """Names of the nodes that are pinned to the CPU."""
+    """Names of the nodes pinned to the CPU."""
     agrees: bool
-    """The outputs agree with them; False where they do not even with every node on the CPU."""
+    """True if the outputs agree with these pins; False if they differ even with every node on the CPU."""
     compilations: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerReport:
-    """Where a device's values leave the CPU's."""
+    """Nodes where a device's values differ from the CPU's."""
 
     atoms: int
-    """How many groups of nodes that stand for one thing run on devices."""
+    """Number of atoms on devices."""
     outputs_agree: bool
     local_errors: tuple[Finding, ...]
-    """Beyond the tolerance on the CPU's values (local error), in topological order."""
+    """Nodes beyond tolerance on the CPU's input values (local error), in topological order."""
     first_accumulated_error: Finding | None
-    """The first nodes behind which the device's own values are beyond the tolerance, found by bisecting."""
+    """First nodes after which the device's own values are beyond tolerance, found by bisection."""
     shortest_deviating_stretch: Finding | None
-    """What is beyond the tolerance on the CPU's values although no node in it is by itself."""
+    """Nodes beyond tolerance together on the CPU's values, although none is by itself."""
     fused: bool
-    """`shortest_deviating_stretch` is beyond it only where the device may run its nodes as one."""
+    """True if `shortest_deviating_stretch` deviates only if the device may fuse its nodes."""
     largest: Finding | None
-    """The largest local error, within the tolerance or not."""
+    """Largest local error, within tolerance or not."""
     unchecked: tuple[str, ...]
-    """Nodes that the device did not run by themselves."""
+    """Nodes that the device could not run separately."""
     compilations: int
-    """Models that were compiled for the devices, but for what was saved and ruled out."""
+    """Models compiled for the devices, without those for `saved` and `ruled_out`."""
     saved: SavedFindings | None = None
     ruled_out: RuledOut | None = None
     unwritten: str = ""
-    """Why a file was not written."""
+    """Reason why a file was not written."""
 
     @property
     def first(self) -> Finding | None:
-        """What is to blame."""
+        """Most likely cause."""
         return next(iter(self.local_errors), None) or self.shortest_deviating_stretch
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
         first = self.first
         return {**asdict(self), "first": None if first is None else asdict(first)}
 
     def __str__(self) -> str:
-        """A line for each thing that is known."""
+        """Return one line per result."""
         return "\n".join(f"  {line}" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -181,7 +179,7 @@ class LayerReport:
             yield f"{which} is beyond the tolerance by itself; {nearest}"
 
     def _how(self) -> str:
-        """What is known of `shortest_deviating_stretch`."""
+        """Describe `shortest_deviating_stretch`."""
         if self.shortest_deviating_stretch is not None and not {*self.shortest_deviating_stretch.nodes}.isdisjoint(
             self.unchecked
         ):
@@ -203,23 +201,22 @@ def _counted(number: int, thing: str) -> str:
 
 
 _MOST_REMOVALS = 64
-"""Sets that are tried to leave pins out."""
+"""Maximum number of attempts to remove pins."""
 
 Group = Sequence[str]
-"""Nodes that are pinned together."""
+"""Nodes pinned together."""
 
 
 def rule_out(path: Path, compared: ComparedRun, suspects: Sequence[Group]) -> RuledOut:
-    """Write a file of rules with the fewest pins to the CPU found that make the outputs agree; the file is tried.
+    """Write a rules file with few pins to the CPU that make the outputs agree, and test it.
 
-    1. None, where they agree already. Else the fewest of the first of `suspects`: twice as many each time, then
-       bisecting between the last two.
-    2. Then pins are left out, half of them at once, a quarter, and so on to single ones, as long as outputs agree.
+    1. Find the fewest of the first `suspects` that suffice, by doubling and bisection; none if the outputs agree
+       already. 2. Remove pins while the outputs agree: half of them at once, then a quarter, down to single ones.
 
     Args:
-        path: the file.
-        compared: what was run.
-        suspects: groups of nodes to pin, the most likely first; all that run on devices.
+        path: file to write.
+        compared: run to repeat.
+        suspects: groups of nodes to pin, the most likely first; together all nodes on devices.
 
     Raises:
         OSError: the file cannot be written.
@@ -234,7 +231,7 @@ def rule_out(path: Path, compared: ComparedRun, suspects: Sequence[Group]) -> Ru
 
 
 def without_surplus(pins: list[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
-    """Leave out what is not needed. Source: A. Zeller, R. Hildebrandt, Simplifying failure-inducing input, 2002."""
+    """Remove unneeded pins. Source: A. Zeller, R. Hildebrandt, Simplifying failure-inducing input, 2002."""
     size, budget = len(pins) // 2, _MOST_REMOVALS
     while size and budget > 0:
         start = 0
@@ -250,7 +247,7 @@ def without_surplus(pins: list[Group], agrees: Callable[[Sequence[Group]], bool]
 
 
 def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
-    """The first of `suspects`, as many as it takes; all of them where nothing helps."""
+    """Return the shortest sufficient prefix of `suspects`; all of them if none suffices."""
     low, high = 0, 1
     while high < len(suspects) and not agrees(suspects[:high]):
         low, high = high, 2 * high
@@ -265,11 +262,11 @@ class _Trying:
         self.compilations = 0
 
     def agrees(self, groups: Sequence[Group]) -> bool:
-        """Whether the outputs do with these nodes on the CPU."""
+        """Return True if the outputs agree with these nodes on the CPU."""
         return self.agrees_by(Rules(pins=tuple(Pin(device=CPU, name=name) for group in groups for name in group)))
 
     def agrees_by(self, rules: Rules) -> bool:
-        """Whether the outputs do with these rules beside the person's own."""
+        """Return True if the outputs agree with these rules in addition to the user's."""
         self.compilations += 1
         compared, user_rules = self._compared, self._rules
         options = replace(
@@ -289,18 +286,18 @@ def _text(names: Sequence[str]) -> str:
 
 
 _MOST_VERIFIED = 4
-"""Atoms that are tried in a model of their own until one is wrong there too."""
+"""Maximum number of atoms to confirm in a model of their own."""
 
 
 def search_layers(
     compared: ComparedRun, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
 ) -> LayerReport:
-    """Return which nodes are wrong.
+    """Find the nodes that compute wrong values.
 
     Args:
-        compared: what was run.
-        save: a folder for the tensors and a small model of what is found first.
-        rules_out: a file for the smallest set of pins found that makes the outputs agree.
+        compared: run to examine.
+        save: folder for the tensors and a small model of the first result.
+        rules_out: file for the smallest set of pins found that makes the outputs agree.
     """
     with closing(open_setting(compared.requests, compared.options)) as setting:
         return _look(compared, _search(compared, setting), save, rules_out)
@@ -342,7 +339,7 @@ def _look(
             )
         if rules_out is not None:
             report = replace(report, ruled_out=rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])))
-    except (OSError, ValueError) as error:  # a sequence of different shapes is no array
+    except (OSError, ValueError) as error:  # ValueError: a sequence of different shapes is not an array
         return replace(report, unwritten=str(error))
     return report
 
@@ -359,7 +356,7 @@ def _search(compared: ComparedRun, setting: Setting) -> Search:
 
 
 def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stretch | None]:
-    """The atoms without those at the beginning that are not wrong in a model of their own, and the first one's run."""
+    """Drop leading atoms that are correct in a model of their own. Also return the first wrong atom's run."""
     for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
         stretch = search.stretch(atom, atom + 1)
         if stretch.deviation.beyond:
@@ -377,7 +374,7 @@ def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Findin
 
 
 def _pins(cutting: Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
-    """Per atom, the names to pin; where it shares all of its nodes, those."""
+    """Return the names to pin per atom: unshared nodes, or all if every node is shared."""
     return [cutting.model_node_names([atom], unshared=True) or cutting.model_node_names([atom]) for atom in atoms]
 
 
@@ -387,32 +384,32 @@ ABSOLUTE_TOLERANCE = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputDifference:
-    """One output of one feed, from the devices and from the CPU."""
+    """Comparison of one output of one feed between the devices and the CPU."""
 
     feed: int
     name: str
     dtype: str
     shape: tuple[int, ...]
     largest_absolute: float
-    """Largest absolute difference; infinite where one side alone is finite, or shapes, types or strings differ."""
+    """Largest absolute difference; infinite if only one side is finite, or if shapes, types or strings differ."""
     largest_relative: float
-    """Largest difference over the CPU's value, where that is not zero."""
+    """Largest difference divided by the CPU's nonzero value."""
     beyond: int
-    """Number of elements beyond the tolerance."""
+    """Number of elements beyond tolerance."""
     agrees: bool
     steps: int = 0
-    """How far each integer may be off, which are quantized values; others have to be equal."""
+    """Allowed difference of quantized integers; other integers must be equal."""
     constant: str = ""
-    """Why agreement says little, in words: the value was known before the run, or its elements are all the same."""
+    """Reason why agreement proves little: the value is a constant, or its elements are all equal."""
     cpu_differs: bool = False
-    """The CPU's result differs from the unoptimized CPU's, so the devices are held to the latter."""
+    """True if the CPU's result differs from the unoptimized CPU's, which then is the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
-    """Every output of every feed, and where the nodes ran that made it.
+    """Differences of every output of every feed, and the devices that ran the nodes.
 
-    Where outputs differ, both sides are held to the unoptimized CPU. The device is not blamed if only the CPU differs.
+    If outputs differ, the unoptimized CPU is the reference for both sides. A device passes if only the CPU differs.
     """
 
     devices: tuple[str, ...]
@@ -420,30 +417,29 @@ class CompareReport:
     absolute_tolerance: float
     differences: tuple[OutputDifference, ...]
     nodes: tuple[Mapping[str, int], ...]
-    """Per feed, device -> how many nodes ran there."""
+    """Per feed: device -> number of nodes that ran there."""
     failures: tuple[str, ...] = ()
-    """What fell back from a device that had taken it."""
+    """Fallbacks from devices that had accepted the work."""
     layers: LayerReport | None = None
-    """Which nodes are wrong, where that was asked for; of the first feed whose outputs differ, else of the first."""
+    """Result of the search for wrong nodes, if requested; of the first differing feed, otherwise of the first feed."""
 
     @property
     def compared(self) -> int:
-        """How many nodes ran on the devices in question, in the feed with the fewest."""
+        """Number of nodes that ran on the compared devices, in the feed with the fewest."""
         return min((sum(map(counts.__getitem__, self._compared_devices)) for counts in self.nodes), default=0)
 
     @property
     def agrees(self) -> bool:
-        """Nodes ran on the devices for every feed, nothing fell back, and every output is within the tolerance."""
+        """True if nodes ran on the devices for every feed, nothing fell back, and every output is within tolerance."""
         within = all(difference.agrees for difference in self.differences)
         return within and self.compared > 0 and not self.failures
 
     @property
     def _compared_devices(self) -> tuple[str, ...]:
-        """Those before the CPU; where there is none, the CPU is compared with itself."""
+        """Devices before the CPU; the CPU itself if there are none."""
         return self.devices[: self.devices.index(CPU)] or self.devices
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
         return {
             "devices": list(self.devices),
             "relative_tolerance": self.relative_tolerance,
@@ -459,7 +455,7 @@ class CompareReport:
         }
 
     def __str__(self) -> str:
-        """Where the nodes ran, what fell back, and one line per output."""
+        """Return the placement, fallbacks, and one line per output."""
         tolerance = f"{self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
         head = f"{', '.join(self.devices)} against cpu, tolerance {tolerance}"
         failures = (f"  fell back: {failure}" for failure in self.failures)
@@ -467,7 +463,7 @@ class CompareReport:
         return "\n".join([self._where(), head, *failures, *map(_line, self.differences), *layers])
 
     def _where(self) -> str:
-        """Of the feed with the fewest nodes on the devices."""
+        """Describe the feed with the fewest nodes on the devices."""
         devices = self._compared_devices
         counts = min(self.nodes, key=lambda counts: sum(map(counts.__getitem__, devices)), default=Counter[str]())
         total = sum(counts.values())
@@ -493,28 +489,29 @@ def compare(
     save: str | os.PathLike[str] | None = None,
     rules_out: str | os.PathLike[str] | None = None,
 ) -> CompareReport:
-    """Run `model` on the devices and on the CPU alone, and compare every output.
+    """Run `model` on devices and on the CPU alone, and compare every output.
 
     Args:
-        model: path, contents, or `onnx.ModelProto`.
-        devices: as for `InferenceSession`.
-        feeds: one feed or several; seeded random numbers if none is given.
-        input_shapes: for random feeds, shapes of inputs whose sizes the model leaves open.
-        options: how the session on the devices decides.
-        relative_tolerance: allowed difference over the CPU's value.
-        absolute_tolerance: allowed difference beside it.
-        layers: find the nodes that are wrong, by running parts of the model; see `nnadapter.session.comparison`.
-        save: with `layers`, a folder for a small model of what is found, with its tensors.
-        rules_out: with `layers`, a file to write the smallest set of pins found that makes the outputs agree.
+        model: path, bytes, or `onnx.ModelProto`.
+        devices: as in `InferenceSession`.
+        feeds: one feed or several; None for seeded random numbers.
+        input_shapes: shapes of dynamic inputs for random feeds.
+        options: options of the session on the devices.
+        relative_tolerance: allowed difference relative to the CPU's value.
+        absolute_tolerance: allowed difference in addition to it.
+        layers: also find the nodes that are wrong, by running parts of the model.
+        save: with `layers`: folder to write with a small model that reproduces the result, and its tensors.
+        rules_out: with `layers`: rules file to write with few pins that make the outputs agree.
 
     Raises:
-        NNAdapterError: the model cannot be loaded, a device not be used, a feed does not fit, or a file not be written.
-        InvalidOptionError: a tolerance is no number of at least 0, or what goes with `layers` is given without.
+        NNAdapterError: the model cannot be loaded, a device cannot be used, a feed does not fit, or a file cannot be
+            written.
+        InvalidOptionError: a tolerance is not a number of at least 0, or `save` or `rules_out` lacks `layers`.
     """
     _check_tolerances(relative=relative_tolerance, absolute=absolute_tolerance)
     _check_paths(layers, save, rules_out)
-    # The trace is that of the one session, and parts of the model are not looked for by the next one.
-    # What is wrong is to be seen, and on the device.
+    # The trace belongs to the main session, and caching parts of the model is useless. No verification or fallback in
+    # the background: errors must stay visible, and on the device.
     chosen = replace(options_from(options), verify=None, shadow=None, background=False)
     of_parts = replace(chosen, trace=None, cache_dir=False)
     model = optional_part("paddle_model_as_onnx")(model, chosen)
@@ -546,7 +543,7 @@ def compare(
 
 
 class _ReferenceValues:
-    """The values that the devices' results are held to: the CPU's, or the unoptimized CPU's where the CPU is off."""
+    """Reference values for devices: the CPU's outputs, or the unoptimized CPU's if the CPU is wrong."""
 
     def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
         self.names, self._tolerances = names, tolerances
@@ -554,12 +551,12 @@ class _ReferenceValues:
         self.wrong_on_cpu: set[str] = set()
 
     def differ(self, results: Sequence[Any]) -> list[str]:
-        """Return the outputs that are beyond the tolerance."""
+        """Return the outputs beyond tolerance."""
         each = zip(self.names, results, self.expected, strict=True)
         return [name for name, got, want in each if deviation(name, got, want, self._tolerances.of(name)).beyond]
 
     def hold_to(self, unoptimized: Sequence[Any] | None) -> None:
-        """Replace what the CPU gave by the unoptimized CPU's results where these are others."""
+        """Replace the CPU's outputs that differ from the unoptimized CPU's."""
         if unoptimized is None:
             return
         cpu, self.expected = self.expected, list(unoptimized)
@@ -581,7 +578,7 @@ def _unoptimized_results(
 
 
 class _ComparisonState:
-    """What was seen of a comparison, feed by feed."""
+    """Accumulated results of a comparison."""
 
     def __init__(self, compared: Callable[..., ComparedRun]) -> None:
         self._compared = compared
@@ -589,7 +586,7 @@ class _ComparisonState:
         self.nodes: list[Mapping[str, int]] = []
         self.failures: dict[str, None] = {}
         self.telling: ComparedRun | None = None
-        """The first feed on which the devices differ, or else the first."""
+        """First feed whose outputs differ, otherwise the first feed."""
 
     def add(
         self,
@@ -599,7 +596,7 @@ class _ComparisonState:
         judged: _ReferenceValues,
         tolerances: Tolerances,
     ) -> None:
-        """Compare the results of one run."""
+        """Add the results of one run."""
         report, names, expected = tested.report(), judged.names, judged.expected
         computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
         of_feed = [
@@ -621,7 +618,7 @@ class _ComparisonState:
 
 
 def failures_of(report: PartitionReport) -> Iterator[str]:
-    """What a report says of what fell back."""
+    """Return a report's notes about fallbacks."""
     exempt_prefixes = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, optional_part("openvino_divided_chains"))
     return (
         note for note in report.notes if not note.startswith(exempt_prefixes) and not note.endswith(NO_STORED_PROGRAM)
@@ -630,12 +627,12 @@ def failures_of(report: PartitionReport) -> Iterator[str]:
 
 def _check_tolerances(**tolerances: float) -> None:
     for name, value in tolerances.items():
-        if not value >= 0:  # nor is NaN, by which everything would be off
+        if not value >= 0:  # also refuses NaN
             raise InvalidOptionError(f"the {name} tolerance is a number of at least 0, got {value!r}")
 
 
 def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:
-    """Refuse paths that nothing would be written to, or that cannot be written, before anything is run."""
+    """Refuse unused or unwritable paths before anything runs."""
     if not layers and (save is not None or rules_out is not None):
         raise InvalidOptionError(
             "save and rules_out are written of what layers find; pass layers=True, or --layers on the command line"
@@ -662,7 +659,7 @@ def _tolerances(
     relative: float,
     absolute: float,
 ) -> Tolerances:
-    """What is allowed; the model is read again only where outputs may be quantized."""
+    """Return the tolerances. Reads the model again only if outputs may be quantized."""
     outputs = session.get_outputs()
     names, quantized = frozenset(output.name for output in outputs), frozenset[str]()
     if any("int" in output.type for output in outputs):
@@ -673,13 +670,13 @@ def _tolerances(
 
 
 def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
-    """What a session on the CPU alone gives, in the types that sessions on devices give."""
+    """Return the CPU session's outputs, converted to the types that device sessions return."""
     results = zip(session.run(None, feed), session.get_outputs(), strict=True)
     return [declared(result, output.type) for result, output in results]
 
 
 def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
-    """Device -> how many nodes ran there in the last run, wherever the plan had put them."""
+    """Device -> number of nodes that ran there in the last run, which may differ from the plan."""
     assert provenance is not None, "a run leaves its provenance"
     nodes = {segment.index: len(segment.nodes) for segment in report.segments}
     counts = Counter[str](dict.fromkeys(report.devices, 0))
@@ -689,12 +686,12 @@ def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping
 
 
 def _constant(name: str, expected: Any, computed: Collection[str]) -> str:
-    """Why an output says little, if it does."""
+    """Return the reason why an output's agreement proves little; empty if none."""
     if name not in computed:
         return "known before the run"
     values: Array = expected.reshape(-1) if isinstance(expected, np.ndarray) else np.empty(0)
     first = values[:1]
-    same = (values == first) | ((values != values) & (first != first))  # what is not equal to itself is no number
+    same = (values == first) | ((values != values) & (first != first))  # the second term matches NaN
     return f"every element is {first[0]}" if values.size > 1 and same.all() else ""
 
 
@@ -718,7 +715,7 @@ def _difference(
 
 
 def _described(value: Any) -> tuple[str, tuple[int, ...]]:
-    """Data type and shape; of a sequence its length, of an optional without contents nothing."""
+    """Return data type and shape; the length for a sequence, "nothing" for an empty optional."""
     if isinstance(value, list):
         return "sequence", (len(value),)
     if value is None:

@@ -1,9 +1,7 @@
 """Compilation of a model on one device, its program as bytes, and executions of the program.
 
-Programs as bytes: what the driver wrote, with the names and types that an execution needs in front of it.
-
-Bytes are an `Envelope`: its header is the message `Signature` of nnadapter/ir/model.proto, its contents are the
-driver's own bytes.
+Serialized programs are an `Envelope`: the header is the message `Signature` of nnadapter/ir/model.proto, the contents
+are the driver's bytes.
 """
 
 from __future__ import annotations
@@ -39,16 +37,16 @@ _ENVELOPE = Envelope(magic=b"NNAPROG\0", version=2)
 
 @dataclass(frozen=True, slots=True)
 class ProgramSignature:
-    """What goes into a program and comes out of it."""
+    """Inputs and outputs of a program."""
 
     device: str
-    """The device that it was compiled for."""
+    """Device that the program is compiled for."""
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
 
 
 def seal(signature: ProgramSignature, contents: bytes) -> bytes:
-    """Return a driver's bytes with the signature of the program in front."""
+    """Return a driver's bytes with the program's signature prepended."""
     from nnadapter.ir.protobuf.serialization import new, write_operand
 
     message = new("Signature")
@@ -91,17 +89,17 @@ _MOST_SHOWN = 3
 
 
 class Compilation(Handle):
-    """A model on its way to a program. Safe to use from many threads.
+    """Model on one device: verdicts, and its compiled program. Thread-safe.
 
     Source: NNAdapterCompilation_create, _finish, NNAdapterModel_getSupportedOperations.
 
     Args:
-        context: where it is to run.
-        model: what `ModelBuilder.finish` gave. It is checked as a whole; nothing is compiled before `compile`.
+        context: context to compile in.
+        model: result of `ModelBuilder.finish`. It is verified; nothing is compiled before `compile`.
 
     Raises:
-        InvalidModelError: the model contradicts itself, or is none.
-        InvalidOptionError: the context is none.
+        InvalidModelError: the model contradicts itself, or is not a Model.
+        InvalidOptionError: `context` is not a Context.
         ClosedError: the context was closed.
     """
 
@@ -127,12 +125,13 @@ class Compilation(Handle):
 
     @classmethod
     def deserialize(cls, context: Context, blob: bytes) -> Self:
-        """Return the compilation that `serialize` wrote, compiled as it was.
+        """Return a compilation from the bytes of `serialize`.
 
         Raises:
-            IncompatibleProgramError: the bytes are damaged, from another version or device, or were compiled under
-                options that do not fit the context's.
-            InvalidOptionError: the context is none.
+            IncompatibleProgramError: the bytes are damaged, from another version or device, or compiled with
+            incompatible
+                options.
+            InvalidOptionError: `context` is not a Context.
         """
         _check_context(context)
         signature, contents = unseal(blob, context.device.name)
@@ -153,22 +152,22 @@ class Compilation(Handle):
 
     @property
     def context(self) -> Context:
-        """Where it runs."""
+        """Context of the compilation."""
         return self._context
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """Names and types of what an execution is given, in order."""
+        """Names and types of the inputs, in order."""
         return self._signature.inputs
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """Names and types of what an execution gives back, in order."""
+        """Names and types of the outputs, in order."""
         return self._signature.outputs
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What the device says of each operation, in the model's order, not compiling; empty for a deserialized one."""
+        """Verdicts of the device on each operation, in the model's order, without compiling; empty if deserialized."""
         if self._model is None:
             return ()
         with self._lock:
@@ -178,9 +177,9 @@ class Compilation(Handle):
 
     @cached_property
     def admission(self) -> Admission:
-        """What the device says of the model as a whole: a verdict, and facts such as bytes of memory.
+        """Verdict of the device on the entire model, with facts such as bytes of memory.
 
-        The verdict is that of the first refused operation if there is one; a deserialized program is admitted.
+        If an operation is refused, it is the first such verdict. Deserialized programs are always admitted.
         """
         refused = next((verdict for verdict in self.verdicts if isinstance(verdict, Unsupported)), None)
         if refused is not None or self._model is None:
@@ -191,17 +190,17 @@ class Compilation(Handle):
             return admission
 
     def compile(self) -> Self:
-        """Have the device make its program, if it did not yet; return the compilation itself.
+        """Compile the program if it is not compiled yet, and return self.
 
         Raises:
-            NotDelegatedError: the device refuses an operation, or the model as a whole.
-            CompilationError: it said yes and could not compile.
+            NotDelegatedError: the device refuses an operation, or the entire model.
+            CompilationError: the device accepted the model and could not compile it.
         """
         self.program()
         return self
 
     def program(self) -> Program:
-        """The driver's own program, compiled now if it was not yet; errors as in `compile`."""
+        """Return the driver's program, compiling it first if needed. Raises the errors of `compile`."""
         with self._lock:
             self.check_open()
             if self._owned is None:
@@ -212,11 +211,11 @@ class Compilation(Handle):
             return self._owned
 
     def serialize(self) -> bytes | None:
-        """The program as bytes that `deserialize` takes, compiled now if it was not yet; None where the driver cannot.
+        """Return the program as bytes for `deserialize`, compiling it first if needed; None if the driver cannot.
 
         Raises:
             NotDelegatedError, CompilationError: as in `compile`.
-            DriverError: the driver failed to write it.
+            DriverError: the driver failed to serialize the program.
         """
         program = self.program()
         try:
@@ -230,12 +229,11 @@ class Compilation(Handle):
         return None if contents is None else seal(self._signature, contents)
 
     def __repr__(self) -> str:
-        """The kind, the device and what goes in and out."""
         names = (", ".join(operand.name for operand in operands) for operands in (self.inputs, self.outputs))
         return f"Compilation({self._context.device.name!r}: {' -> '.join(names)})"
 
     def _refuse(self, model: Model) -> None:
-        """Raise what says why the device does not take the model, if it does not."""
+        """Raise NotDelegatedError with the device's reasons if it refuses the model."""
         refused = [
             (operation, position, verdict)
             for position, (operation, verdict) in enumerate(zip(model.operations, self.verdicts, strict=True))
@@ -286,20 +284,20 @@ def _output_names(model: Model, operation: Operation) -> str:
 
 
 class Execution(Handle):
-    """One set of buffers of a program: set the inputs, compute, fetch the outputs.
+    """Buffers of one run of a program: set the inputs, compute, read the outputs.
 
-    An execution computes in one thread at a time; others wait. Executions of one compilation compute side by side,
-    unless the device does one thing at a time (`device.capability.threading`): then these wait too.
+    An execution runs in one thread at a time; other threads wait. Executions of one compilation run concurrently,
+    unless the device is serial (`device.capability.threading`).
 
     Source: NNAdapterExecution_create, _setInput, _setOutput, _compute.
 
     Args:
-        compilation: what is to run; compiled now if it was not yet.
+        compilation: compilation to run; compiled first if needed.
 
     Raises:
         NotDelegatedError, CompilationError: as in `Compilation.compile`.
-        InvalidModelError: `compilation` is none.
-        ExecutionError: the driver gave no execution.
+        InvalidModelError: `compilation` is not a Compilation.
+        ExecutionError: the driver failed to create an execution.
         ClosedError: the compilation was closed.
     """
 
@@ -329,24 +327,24 @@ class Execution(Handle):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """Names and types of what it is given, in order."""
+        """Names and types of the inputs, in order."""
         return self._inputs
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """Names and types of what it gives back, in order."""
+        """Names and types of the outputs, in order."""
         return self._outputs
 
     def set_input(self, which: str | int, array: Array) -> None:
-        """Set one input; it stays set for later runs. The array is not copied, so do not change it before `compute`.
+        """Set one input for all later runs. The array is not copied: do not change it before `compute`.
 
         Args:
-            which: the input's name or its position.
-            array: of exactly the input's data type and dimensions.
+            which: name or index of the input.
+            array: array of exactly the input's data type and shape.
 
         Raises:
-            InputTypeError: it has another data type, or is no array.
-            InvalidInputError: there is no such input, or it has other dimensions.
+            InputTypeError: the data type differs, or it is not an array.
+            InvalidInputError: there is no such input, or the shape differs.
         """
         position = _position(which, self._inputs, "input")
         _check(self._inputs[position], array)
@@ -356,7 +354,7 @@ class Execution(Handle):
             self._results = None
 
     def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
-        """Set several inputs: by name, or all of them by position; see `set_input`."""
+        """Set inputs by name, or all inputs in order. See `set_input`."""
         if not isinstance(arrays, Collection):
             raise errors.InvalidInputError(f"inputs are {arrays!r}, expected arrays by name, or a list of them")
         if not isinstance(arrays, Mapping) and len(arrays) != len(self._inputs):
@@ -367,13 +365,13 @@ class Execution(Handle):
             self.set_input(which, array)
 
     def compute(self) -> tuple[Array, ...]:
-        """Run the program once on the inputs that are set, and return the outputs in order.
+        """Run the program once and return the outputs in order.
 
-        They are the caller's own arrays, which no later run writes to. `output` gives the same ones.
+        The caller owns the arrays; no later run overwrites them. `output` returns the same arrays.
 
         Raises:
             MissingInputError: an input is not set.
-            ExecutionError: the device failed, or gave something else than the model says.
+            ExecutionError: the device failed, or its results do not have the declared types.
         """
         with self._lock:
             self.check_open()
@@ -387,10 +385,10 @@ class Execution(Handle):
             return tuple(self._results)
 
     def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
-        """Run the program once from memory of the device into new memory of it; inputs that are set are not looked at.
+        """Run the program once on device tensors, ignoring inputs that are set.
 
         Returns:
-            The outputs, whose memory is the caller's to free; None, and nothing was done, where the driver cannot.
+            The outputs in new device memory, which the caller frees; None, without a run, if the driver cannot do it.
 
         Raises:
             ExecutionError: the device failed.
@@ -405,7 +403,7 @@ class Execution(Handle):
                 raise self._failed("failed while it computed", error) from error
 
     def output(self, which: str | int) -> Array:
-        """Return one output of the last run, by name or position: the very array that `compute` returned, no copy.
+        """Return one output of the last run by name or index, without a copy.
 
         Raises:
             InvalidInputError: there is no such output.
@@ -419,7 +417,6 @@ class Execution(Handle):
             return self._results[position]
 
     def __repr__(self) -> str:
-        """The kind and what runs."""
         return f"Execution({self._compilation})"
 
     def _computed(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -439,7 +436,7 @@ class Execution(Handle):
 
 
 _TELLING = (errors.CancelledError, errors.DeviceLostError, errors.OutOfMemoryError, errors.TransientError)
-"""Errors of drivers that say more than that the run failed."""
+"""Errors of drivers that carry more information than a failed run."""
 
 
 def _position(which: str | int, operands: Sequence[Operand], kind: str) -> int:
@@ -474,6 +471,6 @@ def _check(operand: Operand, array: object) -> None:
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
+    """Copy an output that shares memory with constants or inputs."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result

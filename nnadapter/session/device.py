@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 
 class ExportingContext(DriverContext):
-    """A context that writes adapter IR as ONNX; a model that is ONNX already goes on as it is.
+    """Context that exports adapter IR to ONNX before it calls the driver's context. ONNX models pass unchanged.
 
     Args:
-        inner: the driver's own.
-        capability: of its device.
+        inner: the driver's context.
+        capability: capability of its device.
     """
 
     def __init__(self, inner: DriverContext, capability: Capability) -> None:
@@ -52,7 +52,7 @@ class ExportingContext(DriverContext):
         self._exports: WeakKeyDictionary[Model, Export] = WeakKeyDictionary()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """See `Context.supported`: per operation, why ONNX cannot say it, or what the device says of its nodes."""
+        """Return ONNX's refusals, or the device's verdicts on the exported nodes, per operation."""
         if not isinstance(model, Model):
             return self.inner.supported(model)
         exported = self._exported(model)
@@ -73,7 +73,7 @@ class ExportingContext(DriverContext):
             return Admission(verdict=refusal)
         admission = self.inner.admit(exported.model)
         if not isinstance(admission, Admission) or not admission.runs_as:
-            return admission  # whoever asked looks at what it is
+            return admission  # the caller checks its type
         is_complete = len(admission.runs_as) == len(exported.model.graph.node)
         runs_as = tuple(admission.runs_as[nodes[0]] for nodes in exported.nodes) if is_complete else ()
         return replace(admission, runs_as=runs_as)
@@ -85,15 +85,13 @@ class ExportingContext(DriverContext):
         return self.inner.kernels()
 
     def compile(self, model: SegmentModel) -> Program:
-        """See `Context.compile`; operations are blamed, not nodes."""
         return self._compiled(self.inner.compile, model)
 
     def compile_whole_graph(self, model: SegmentModel) -> Program:
-        """See `Context.compile_whole_graph`; operations are blamed, not nodes."""
         return self._compiled(self.inner.compile_whole_graph, model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.clone_with_constants`: ONNX models are compiled."""
+        """Clone adapter IR programs only by compiling: return None for them."""
         return None if isinstance(model, Model) else self.inner.clone_with_constants(program, model)
 
     def deserialize(self, blob: bytes) -> Program:
@@ -113,10 +111,10 @@ class ExportingContext(DriverContext):
         self.inner.close()
 
     def _exported(self, model: Model) -> Export:
-        """The model as its device takes it, written once."""
+        """Return the exported model, cached."""
         export = self._exports.get(model)
         if export is None:
-            from nnadapter.converters.export import export_model  # loaded where a model is written
+            from nnadapter.converters.export import export_model  # lazily: only exports need it
             from nnadapter.onnx.references import inlined
 
             export = export_model(model)
@@ -152,18 +150,18 @@ def _by_operation(refused: Mapping[int, Unsupported], exported: Export) -> dict[
 
 
 def taking_ir(capability: Capability, context: DriverContext) -> tuple[Capability, DriverContext]:
-    """Return a context that takes adapter IR, and the capability that says so; both as they are if they do."""
+    """Return a context that accepts adapter IR, with its capability; unchanged if it already does."""
     if capability.form is ModelForm.IR:
         return capability, context
     return replace(capability, form=ModelForm.IR), ExportingContext(context, capability)
 
 
 class Handle:
-    """Something of a device. Closing is safe from any thread and more than once; it waits for what is under way.
+    """Open resource of a device. Closing is thread-safe and idempotent, and waits for calls in progress.
 
     Args:
-        parent: what it was made from, which closes it before itself.
-        owned: what its driver made for it, closed with it; a `close` that raises there is a DriverWarning.
+        parent: handle that this one was created from; closing it closes this one first.
+        owned: driver object that is closed with it. An error of its `close` becomes a DriverWarning.
     """
 
     def __init__(self, parent: Handle | None, owned: Closable | None = None) -> None:
@@ -176,16 +174,16 @@ class Handle:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True after `close`."""
         return self._closed
 
     def check_open(self) -> None:
-        """Raise ClosedError if it was closed."""
+        """Raise ClosedError if it is closed."""
         if self._closed:
             raise ClosedError(f"{self} is closed; make another one")
 
     def close(self) -> None:
-        """Close what was made from it, then free what it holds. It is not to be used after it."""
+        """Close everything created from it, then free its resources."""
         with self._lock:
             self._closed = True
             children = list(self._children)
@@ -197,14 +195,12 @@ class Handle:
             close_all([owned])
 
     def __enter__(self) -> Self:
-        """Itself, if it is open."""
         self.check_open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
         self.close()
 
     def _adopt(self, child: Handle) -> None:
@@ -214,46 +210,46 @@ class Handle:
 
 
 class Device(Handle):
-    """One device. It is opened once per process and shared: to close this closes what was made from it, and no more.
+    """Device, opened once per process and shared. Closing it only closes everything created from it.
 
     Source: NNAdapterDevice_acquire, _release, _getName.
     """
 
     def __init__(self, name: str, isolate: bool = False) -> None:
         self._name, self.is_isolated = canonical(name), isolate
-        """`is_isolated`: it has a process of its own."""
+        """`is_isolated`: the driver runs in a process of its own."""
         self._device = open_isolated(self._name) if isolate else open_device(self._name)
         self._capability = self._device.capability
         super().__init__(None)
 
     @classmethod
     def acquire(cls, name: str, *, isolate: bool = False) -> Self:
-        """Return the device called `name`: `fake_npu`, or `fake_npu:1` where a driver has several.
+        """Return the device called `name`: `fake_npu`, or `fake_npu:1` if a driver has several.
+
+        `nnadapter.devices()` lists all devices, with the reason if one is unavailable.
 
         Args:
-            name: of the device.
-            isolate: it has a process of its own, so that a crash of its driver is an error (docs/isolation.md).
-
-        `nnadapter.devices()` lists them all, with the reason where one cannot be used.
+            name: name of the device.
+            isolate: run the driver in a process of its own, so that a crash becomes an error (docs/isolation.md).
 
         Raises:
-            DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used here.
-            InvalidOptionError: `name` is no name.
+            DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used here.
+            InvalidOptionError: `name` is not a device name.
         """
         return cls(name, isolate)
 
     @property
     def name(self) -> str:
-        """What a person writes to choose it."""
+        """Name of the device."""
         return self._name
 
     @property
     def capability(self) -> Capability:
-        """Its limits, its options, and what it takes, operation by operation."""
+        """Limits and options of the device, and what it supports."""
         return self._capability
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """How full its own memory is now; None where it has none, or its driver does not count.
+        """Return the current use of the device's own memory; None if there is none or it is not reported.
 
         Raises:
             DriverError: the driver failed.
@@ -270,22 +266,21 @@ class Device(Handle):
             ) from error
 
     def __repr__(self) -> str:
-        """The kind and the name."""
         return f"Device({self._name!r})"
 
 
 class Context(Handle):
-    """What compilations on a device are made in.
+    """Device opened with options, for compilations.
 
     Source: NNAdapterContext_create, _destroy; options are typed and checked, not text.
 
     Args:
-        device: an open device; for one that takes ONNX, models are written as that.
+        device: an open device. Models are exported to ONNX for devices that require it.
         **options: options of the device by name; `device.capability.options` lists them.
 
     Raises:
-        InvalidOptionError: an option does not exist or does not fit, or `device` is none.
-        DeviceUnavailableError: the driver gave no context.
+        InvalidOptionError: an option does not exist or is not valid, or `device` is not a Device.
+        DeviceUnavailableError: the driver failed to create a context.
         ClosedError: the device was closed.
     """
 
@@ -298,26 +293,25 @@ class Context(Handle):
         self._options = MappingProxyType(dict(selected.options))
         capability, context = taking_ir(device.capability, open_context(selected)[1])
         self.driver_context = calling_kernels(device.name, capability, context)
-        """The driver's own context, with the device's custom kernels around it where there are any."""
+        """Context of the driver, wrapped if the device has custom kernels."""
         super().__init__(device, self.driver_context)
 
     @property
     def device(self) -> Device:
-        """The device."""
+        """Device of the context."""
         return self._device
 
     @property
     def options(self) -> Mapping[str, OptionValue]:
-        """Every option with its value."""
+        """All options with their values."""
         return self._options
 
     def __repr__(self) -> str:
-        """The kind and the device."""
         return f"Context({self._device.name!r})"
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """Every device of every driver, available or not, each with its reason."""
+    """Return every device of every driver; unavailable ones have a reason."""
     return _registered()
 
 
@@ -325,12 +319,12 @@ def set_device(name: str) -> None:
     """Make `name` the device of sessions that name none.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used.
+        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
     """
     open_device(name)
     set_default_devices([name])
 
 
 def get_device() -> str:
-    """The first device of sessions that name none."""
+    """Return the first device of sessions that name none."""
     return default_devices()[0]

@@ -1,14 +1,6 @@
 """InferenceSession, shaped like ONNX Runtime's, and the choice of the engine for its model.
 
-What runs the model of a session. What the model is given as is looked at once; then it goes down one way.
-
-A compiled file has an engine of its own. Whatever else there is becomes ONNX, which plans that were kept run, the CPU
-alone, or plans that are made. Each is imported where it is used: a compiled model needs nothing that reads, judges or
-cuts models, and the CPU alone nothing that speaks of devices.
-
-InferenceSession: shaped like ONNX Runtime's, so that changing an import is enough.
-
-What only some sessions use is imported by those.
+Imports are lazy: a compiled model needs no planner, and a session on the CPU alone no driver code.
 """
 
 from __future__ import annotations
@@ -63,9 +55,9 @@ def open_engine(
     options: Options | Mapping[str, Any] | None,
     arguments: Mapping[str, Any],
 ) -> Opened:
-    """Return what runs a model, and the names of its devices. Arguments and errors are those of `InferenceSession`.
+    """Return the engine for a model, and the names of its devices. Takes the arguments of `InferenceSession`.
 
-    Hundreds of modules are imported for it, and what they define stays.
+    Runs with garbage collection paused, because it imports hundreds of modules.
     """
     kind = kind_of(source)
     requests = devices if devices is not None else _of_providers(*providers)
@@ -76,11 +68,11 @@ def open_engine(
         assert isinstance(source, (str, os.PathLike)), "nothing else is"
         source = optional_part("paddle_onnx_file")(source, options)
     elif kind is SourceKind.MODULE:
-        # The argument after a module holds its example inputs.
+        # for modules, the second positional argument holds example inputs
         source, session_options = optional_part("torch_model_as_onnx")(source, session_options), None
     if session_options is not None and not hasattr(session_options, "enable_profiling"):
         raise TypeError(f"session options are an onnxruntime.SessionOptions, got {type(session_options).__name__}")
-    if getattr(session_options, "is_load_cancelled", False):  # `nnadapter.ort.SessionOptions` tell it
+    if getattr(session_options, "is_load_cancelled", False):  # an attribute of `nnadapter.ort.SessionOptions`
         raise CancelledError("the load cancellation flag of the session options is set; clear it to open a session")
     requests = default_devices() if requests is None else requests
     return _of_onnx(source, requests, options, session_options, providers, arguments)
@@ -127,7 +119,7 @@ def _of_onnx(
     providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
     arguments: Mapping[str, Any],
 ) -> Opened:
-    """By plans that were kept, on the CPU alone, or in whichever way the devices say that come first."""
+    """Choose the engine of an ONNX model: cached plans, ONNX Runtime alone, or a planner."""
     is_alone = requests in (CPU, [CPU])
     is_plain = options is None and session_options is None and not providers[0]
     chosen, make = of_session(options_from(options)), None
@@ -162,12 +154,12 @@ def _of_onnx(
             return engine, (CPU,)
     from nnadapter.drivers.selection import accelerates_first
 
-    begun = None  # whose weights are read by threads while modules are imported and devices opened
-    is_timed = chosen.trace is not None or session_options is not None  # when it is read is told, or may be
+    begun = None  # model whose weights threads read while modules are imported and devices opened
+    is_timed = chosen.trace is not None or session_options is not None  # traces and profiles record the time of loading
     if isinstance(source, (str, os.PathLike)) and not is_timed and accelerates_first(requests):
         from nnadapter.onnx.files import BegunModel
 
-        with suppress(NNAdapterError):  # who loads it again says what is wrong with it
+        with suppress(NNAdapterError):  # loading it again below raises the error
             begun = BegunModel(source)
     try:
         from nnadapter.engine.model_source import make_engine
@@ -184,7 +176,7 @@ def _of_onnx(
 def _of_providers(
     providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> Requests | None:
-    """The devices that a client of ONNX Runtime names; None if it names none."""
+    """Return the devices of ONNX Runtime's providers; None if there are no providers."""
     if not providers:
         return None
     from nnadapter.drivers.providers import devices_of_providers
@@ -193,33 +185,33 @@ def _of_providers(
 
 
 _OF_ONNX_RUNTIME = frozenset({"disabled_optimizers", "enable_fallback", "read_config_from_model"})
-"""What ONNX Runtime's session takes beside its parameters; everything else it ignores."""
+"""Keyword arguments of ONNX Runtime's session in addition to its parameters; it ignores all others."""
 _PARAMETERS = ("sess_options", "providers", "provider_options", "devices", "options")
 
 
 class InferenceSession:
-    """A model ready to run on the chosen devices, the CPU for the rest.
+    """Model loaded on the chosen devices; the CPU runs nodes that they do not support. Thread-safe; a context manager.
 
-    Usable from many threads at once, and a context manager. Source: onnxruntime.InferenceSession.
+    Source: onnxruntime.InferenceSession.
 
     Args:
-        path_or_bytes: path of an ONNX file or a compiled model, its contents, or an `onnx.ModelProto`; path of a Paddle
-            inference model, its folder or `inference.json`; a PyTorch module, with what it is called with behind it,
-            `InferenceSession(module, (x,))`, or an exported program.
-        sess_options: ONNX Runtime's own SessionOptions; they reach the CPU steps.
-        providers: ONNX Runtime's way to choose, for code written for it; device names are understood as well.
-        provider_options: options that go with `providers`.
+        path_or_bytes: an ONNX model or compiled model (path or bytes), an `onnx.ModelProto`, a Paddle inference model
+            (folder or `inference.json`), an exported PyTorch program, or a PyTorch module followed by its example
+            inputs: `InferenceSession(module, (x,))`.
+        sess_options: ONNX Runtime's SessionOptions, for steps on the CPU.
+        providers: ONNX Runtime's way to choose devices; also accepts device names.
+        provider_options: options for `providers`.
         devices: `"fake_npu"`, `"fake_npu:0"`, `("fake_npu", {option: value})`, or a list of these in order of
-            preference. `"cpu"` is the last one, named or not; behind it `"reference"` takes what even the CPU
-            refuses. A compiled model has devices of its own; named ones are those of them that are to be used.
-        options: how the session decides.
-        **kwargs: what ONNX Runtime's session takes beside, for sessions on the CPU alone. Others are ignored, as there,
-            unless they look like something that was meant for `options`.
+            preference. `"cpu"` is always last, followed by `"reference"` for nodes that even the CPU refuses. For a
+            compiled model: the subset of its devices to use.
+        options: `Options`, or a mapping of its fields.
+        **kwargs: further arguments of ONNX Runtime's session, used on the CPU alone and otherwise ignored. Names that
+            look like an option raise an error.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: an option does not exist or does not fit.
+        InvalidOptionError: an option does not exist or is not valid.
         NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
     """
 
@@ -241,18 +233,18 @@ class InferenceSession:
         self._closed = False
         register_after_fork(self)
         is_path = isinstance(path_or_bytes, (str, os.PathLike))
-        self._model_path = os.fspath(path_or_bytes) if is_path else None  # which clients of ONNX Runtime read
+        self._model_path = os.fspath(path_or_bytes) if is_path else None  # ONNX Runtime's clients read this attribute
         provider_args = (providers, provider_options)
         self._engine, self._devices = open_engine(path_or_bytes, sess_options, provider_args, devices, options, kwargs)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices, in order of preference; a last resort that nobody named is in reports alone."""
+        """Names of the devices in order of preference. An implicit last resort appears only in reports."""
         return self._devices
 
     @property
     def provenance(self) -> Provenance | None:
-        """Where the results of the calling thread's last run came from; None where it failed, or there was none."""
+        """Origin of the results of the calling thread's last run; None before the first run and after a failed one."""
         return getattr(self._local, "provenance", None)
 
     def run(
@@ -264,22 +256,23 @@ class InferenceSession:
         """Run the model.
 
         Args:
-            output_names: outputs to fetch, in this order; all of them if None or empty.
+            output_names: outputs to return, in this order; None or empty for all.
             input_feed: arrays by input name.
-            run_options: reaches the CPU steps; `terminate` is looked at between steps, and in the middle of those whose
-                device can stop. The parameters of active adapters replace inputs. The
-                entry `nnadapter.deadline_s` is the deadline of this run, instead of `Options.deadline_s`.
+            run_options: ONNX Runtime's RunOptions, for steps on the CPU. `terminate` is checked between steps, and
+            within
+                steps whose device can stop. Active adapters replace inputs by their parameters. The entry
+                `nnadapter.deadline_s` replaces `Options.deadline_s`.
 
         Returns:
-            One array per output; lists for sequences.
+            One array per output; a list for a sequence.
 
         Raises:
             InvalidInputError: a feed is missing, superfluous, or of the wrong type or shape.
             ExecutionError: a device failed and fallback is forbidden.
             CancelledError: `run_options.terminate` was set.
-            DeadlineExceededError: the run was not done within `Options.deadline_s`.
+            DeadlineExceededError: the run missed `Options.deadline_s`.
         """
-        self._local.provenance = None  # a run that fails leaves not that of the run before
+        self._local.provenance = None  # a failed run must not show the provenance of an earlier one
         results, self._local.provenance = self._engine.run(output_names, input_feed, run_options)
         return results
 
@@ -291,20 +284,19 @@ class InferenceSession:
         user_data: Any,
         run_options: onnxruntime.RunOptions | None = None,
     ) -> None:
-        """Run in the background, then call `callback(results, user_data, error)`; `error` is empty if all went well.
+        """Run in a background thread, then call `callback(results, user_data, error)`; `error` is empty on success.
 
-        Arrays of the feed are read until then, and are not to be changed. What the callback raises goes to
-        `threading.excepthook`.
+        Do not change the feed's arrays before the callback. Exceptions of the callback go to `threading.excepthook`.
         """
 
         def work() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
-            except Exception as failure:  # noqa: BLE001  handed to the callback, as in ONNX Runtime
+            except Exception as failure:  # noqa: BLE001  passed to the callback, as in ONNX Runtime
                 results, error = [], str(failure)
             try:
                 callback(results, user_data, error)
-            except BaseException:  # noqa: BLE001  nobody asks the pool for what its work raised
+            except BaseException:  # noqa: BLE001  otherwise the pool would swallow it
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
         self._pool().submit(work)
@@ -315,11 +307,10 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> RunFuture:
-        """Run in the background, as `run` does. Arrays of the feed are not to be changed before it is done.
+        """Run in a background thread, like `run`. Do not change the feed's arrays before the future is done.
 
         Returns:
-            A `concurrent.futures.Future` of the results. Once it is done it has the run's `provenance`; `cancel` also
-            stops a run that is under way.
+            Future of the results. When done, it has the run's `provenance`. `cancel` also stops a run in progress.
         """
         from nnadapter.engine.control import RunControl
         from nnadapter.session.streams import RunFuture
@@ -329,18 +320,18 @@ class InferenceSession:
         return future
 
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
-        """Run over many feeds, pipelined over the plan's devices, and give the results in their order.
+        """Run many feeds, pipelined over the plan's devices, and yield the results in order.
 
-        While one input is on a device, the next is on the device before it; `provenance` is that of the result given
-        last. An error is raised in place of its result, and `next` goes on behind it.
+        While one feed is on a device, the next is on the preceding device. `provenance` belongs to the last result
+        yielded. An error is raised in place of its result, and the stream continues.
 
         Args:
-            feeds: what `run` takes, one after the other; as many as `depth` are taken ahead of those under way. Arrays
-                are not to be changed, nor filled anew for a later feed, before the result is given.
-            depth: how many runs are under way at once; by default one more than the session has devices.
+            feeds: feeds as in `run`. Up to `depth` feeds are read ahead of those running. Do not change or reuse their
+                arrays before their result is yielded.
+            depth: number of concurrent runs; default: one more than the session has devices.
 
         Raises:
-            InvalidOptionError: the depth is no whole number of at least 1.
+            InvalidOptionError: the depth is not an integer of at least 1.
         """
         from nnadapter.session.streams import Stream
 
@@ -352,53 +343,53 @@ class InferenceSession:
         return Stream(partial(_run_all, self._engine), feeds, depth, self._note)
 
     def prepare(self, shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]]) -> None:
-        """Make plans ahead of time: for one set of input shapes, or for several."""
+        """Compile plans ahead of time, for one or several sets of input shapes."""
         from nnadapter.onnx.signature import read_shapes
 
         for shape_set in read_shapes(shapes):
             self._engine.prepare(shape_set)
 
     def report(self) -> PartitionReport:
-        """What runs where and why: for the shapes of the last run, or for usual sizes if there was none.
+        """Return the placement of every node and its reason.
 
-        On `cpu` alone runs are ONNX Runtime's own, and nobody looks at them: it is for usual sizes, and has no times;
-        `provenance` has the seconds of the run.
+        It is for the shapes of the last run, or for assumed shapes before the first one. On `cpu` alone, it is always
+        for assumed shapes and has no times, because runs go directly to ONNX Runtime; `provenance` has their seconds.
         """
         from nnadapter.report.observed_report import build_report
 
         return build_report(self._engine.observed())
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs that must be fed."""
+        """Return the required inputs."""
         return self._engine.inputs()
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs."""
+        """Return the outputs."""
         return self._engine.outputs()
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """The inputs that may be fed and have contents of their own."""
+        """Return the inputs that have a default value, which a feed may override."""
         return self._engine.overridable()
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says of itself."""
+        """Return the metadata of the model."""
         return self._engine.metadata()
 
     def get_providers(self) -> list[str]:
-        """Names of the devices, in order of preference."""
+        """Return the names of the devices, in order of preference."""
         return list(self._devices)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Per device, its options; empty, since devices are configured by `devices`."""
+        """Return empty options per device; devices are configured by `devices`."""
         return {name: {} for name in self._devices}
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Nothing to do where the session has the devices that these stand for: it keeps those that it was opened with.
+        """Check that the session already uses these devices. A session cannot change its devices.
 
         Raises:
-            InvalidOptionError: it has others.
+            InvalidOptionError: the session uses other devices.
         """
         from nnadapter.drivers.providers import devices_of_providers
 
@@ -411,21 +402,21 @@ class InferenceSession:
             )
 
     def _serves(self, devices: Sequence[str]) -> bool:
-        """Whether these are the session's devices, in any order; the CPU comes last, named or not."""
+        """Return True if these are the session's devices, in any order, with or without the CPU."""
         return not devices or {*devices, "cpu"} == {*self._devices, "cpu"}
 
     def get_session_options(self) -> onnxruntime.SessionOptions:
-        """The session options that were given, or new ones."""
+        """Return the session options of the session, or default ones."""
         return self._engine.session_options()
 
     def io_binding(self) -> IOBinding:
-        """A binding for `run_with_iobinding`."""
+        """Return a binding for `run_with_iobinding`."""
         from nnadapter.session.binding import IOBinding
 
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: onnxruntime.RunOptions | None = None) -> None:
-        """Run on what is bound; results are in the binding."""
+        """Run on the bound values; the binding holds the results."""
         self._local.provenance = None
         self._local.provenance = iobinding.run(run_options)
 
@@ -435,10 +426,10 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue | DeviceValue],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
-        """Run on values that lie on devices or the host.
+        """Run on OrtValues or device-resident values.
 
         Returns:
-            The results in the host's memory, as ONNX Runtime's OrtValue; lists of dictionaries as they are.
+            OrtValues in host memory; lists of dictionaries unchanged.
         """
         from nnadapter.drivers.onnxruntime.values import ort_value_of
         from nnadapter.drivers.selection import CPU
@@ -446,7 +437,7 @@ class InferenceSession:
 
         _refuse_missing(self.get_inputs(), input_dict_ort_values)
         names = list(output_names or [value.name for value in self.get_outputs()])
-        if run_options is not None and _has_adapters(run_options):  # which a binding does not take
+        if run_options is not None and _has_adapters(run_options):  # a binding does not support adapters
             results = self.run(names, input_dict_ort_values, run_options)
         else:
             binding = self._engine.binding()
@@ -469,7 +460,7 @@ class InferenceSession:
         fetches: Any,
         fetch_devices: Sequence[Any],
     ) -> None:
-        """Run on a vector of OrtValues and append the results, in the host's memory, to `fetches`."""
+        """Run on a vector of OrtValues and append the results, in host memory, to `fetches`."""
         from nnadapter.process.real_onnxruntime import onnxruntime
 
         values = {name: onnxruntime.OrtValue(feeds[place]) for place, name in enumerate(feed_names)}
@@ -479,7 +470,7 @@ class InferenceSession:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """Return an uninitialized OrtValue in the host's memory, or a DeviceValue of zeros on another device."""
+        """Return an uninitialized OrtValue in host memory, or a DeviceValue of zeros on another device."""
         from nnadapter.drivers.selection import CPU
         from nnadapter.engine.device_value import DeviceValue
         from nnadapter.process.real_onnxruntime import onnxruntime
@@ -489,45 +480,45 @@ class InferenceSession:
         return DeviceValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
     def get_provider_graph_assignment_info(self) -> Sequence[Any]:
-        """Return the sub-graphs and the device of each, as in ONNX Runtime.
+        """Return the sub-graphs with their device, like ONNX Runtime.
 
         Raises:
-            InvalidOptionError: the session options do not ask for it.
+            InvalidOptionError: the session options do not enable it.
         """
         from nnadapter.session.binding import assignment_of
 
         return assignment_of(self._engine)
 
     def get_tuning_results(self) -> list[Any]:
-        """Return the results of tuned kernels: none, since no device of a session tunes kernels."""
+        """Return an empty list: no device of a session tunes kernels."""
         return []
 
     def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
-        """Refuse results of tuned kernels with `error_on_invalid`, otherwise warn: no device takes them."""
+        """Raise InvalidOptionError with `error_on_invalid`, otherwise warn: no device uses tuning results."""
         from nnadapter.session.binding import refuse_tuning
 
         refuse_tuning(results, error_on_invalid=error_on_invalid)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Set options of ONNX Runtime's providers while the session lives; warn of devices that have none.
+        """Set dynamic options of ONNX Runtime's providers; warn of devices that have none.
 
         Raises:
-            InvalidOptionError: there are no options.
+            InvalidOptionError: `options` is empty.
         """
         from nnadapter.session.binding import set_dynamic_options
 
         set_dynamic_options(self._engine, options)
 
     def get_input_memory_infos(self) -> Sequence[onnxruntime.OrtMemoryInfo]:
-        """Return the memory that each input is read from: the host's."""
+        """Return the memory of each input: host memory."""
         return [_host_memory()] * len(self.get_inputs())
 
     def get_output_memory_infos(self) -> Sequence[onnxruntime.OrtMemoryInfo]:
-        """Return the memory that each output is written to: the host's."""
+        """Return the memory of each output: host memory."""
         return [_host_memory()] * len(self.get_outputs())
 
     def get_input_epdevices(self) -> Sequence[onnxruntime.OrtEpDevice | None]:
-        """Return the device of ONNX Runtime in whose memory each input is read: the CPU."""
+        """Return ONNX Runtime's CPU device for each input."""
         from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
         from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -535,24 +526,24 @@ class InferenceSession:
         return [cpu] * len(self.get_inputs())
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Release a captured graph: a session has none."""
+        """Do nothing: a session captures no graphs."""
 
     def end_profiling(self) -> str:
-        """Stop profiling; the file's name, or an empty string where nothing was profiled."""
+        """Stop profiling and return the file's name; empty if nothing was profiled."""
         return self._engine.end_profiling()
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, in nanoseconds; 0 where nothing is profiled."""
+        """Return the start of profiling in nanoseconds; 0 if profiling is off."""
         return self._engine.profiling_started()
 
     def disable_fallback(self) -> None:
-        """Nothing to do: ONNX Runtime's own fallback is between its providers; ours is in `Options.fallback`."""
+        """Do nothing: ONNX Runtime's fallback is between its providers; see `Options.fallback` for ours."""
 
     def enable_fallback(self) -> None:
-        """See `disable_fallback`."""
+        """Do nothing, see `disable_fallback`."""
 
     def close(self) -> None:
-        """Free everything; the session is not to be used after it."""
+        """Free all resources. The session cannot be used afterwards."""
         with self._lock:
             workers, self._workers, self._closed = self._workers, None, True
         if workers is not None:
@@ -560,23 +551,21 @@ class InferenceSession:
         self._engine.close()
 
     def __enter__(self) -> Self:
-        """The session itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the session."""
         self.close()
 
     def __getstate__(self) -> NoReturn:
-        """Raise TypeError: what it holds belongs to this process. A subclass may say what to open it by again."""
+        """Raise TypeError: devices belong to this process. Subclasses may support pickling."""
         raise TypeError(
             "a session is not pickled, as its devices belong to this process: open its model in the other one"
         )
 
     def after_fork(self) -> None:
-        """In a process that was forked: the threads that ran in the background are not there."""
+        """Drop the thread pool in a forked child, because its threads do not exist there."""
         self._workers = None
 
     def _note(self, provenance: Provenance) -> None:

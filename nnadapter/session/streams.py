@@ -1,14 +1,11 @@
 """Asynchronous runs of a session: futures, and pipelined streams of feeds.
 
-Many inputs one after the other: while one is on a device, the next is on the device before it.
+Each worker thread runs one feed from first to last step. If a plan has several devices, runs take turns on them
+(`engine.control.Turns`), the oldest first. This forms a pipeline whose stages are runs of segments on one device.
+Values never pass between threads. With a single device, runs are concurrent as far as the device allows.
 
-Workers each take an input and run it from its first step to its last. Where a plan has several devices the runs take
-turns on them (`running.turns`), so every device has one input at a time and the earliest goes first: a pipeline, whose
-stages are the plan's segments on one device in a row. No value passes from thread to thread. On one device alone there
-is nothing to take turns on, and runs go side by side as far as the device lets them.
-
-Locks and queues are C's, so an interrupt leaves none of them in between. Workers know the queue and not the stream: one
-that is dropped halfway is collected, and its workers end.
+Locks and queues are implemented in C, so an interrupt cannot leave them inconsistent. Workers reference the queue, not
+the stream: an abandoned stream is collected, and its workers end.
 """
 
 from __future__ import annotations
@@ -30,20 +27,20 @@ Work = Callable[[RunControl], tuple[list[Any], Provenance]]
 
 
 class RunFuture(Future[list[Any]]):
-    """The results of a run to come."""
+    """Future of a run's results."""
 
     provenance: Provenance | None = None
-    """Where they came from, once they are there."""
+    """Origin of the results; None before they are ready."""
 
     def __init__(self, control: RunControl) -> None:
         super().__init__()
         self._control = control
 
     def cancel(self) -> bool:
-        """Have the run not begin, or stop before its next step, in the middle of one where the device can.
+        """Prevent the run from starting, or stop it before its next step, or within a step if the device can stop.
 
         Returns:
-            True if it does not begin. False if it is under way or done: one that is stopped ends in nnadapter's
+            True if the run never starts. False if it is running or done; a stopped run raises nnadapter's
             CancelledError.
         """
         never_began = super().cancel()
@@ -52,12 +49,12 @@ class RunFuture(Future[list[Any]]):
         return never_began
 
     def work(self, run: Work) -> None:
-        """Run, in the background's thread."""
+        """Run in a background thread."""
         if not self.set_running_or_notify_cancel():
             return
         try:
             results, self.provenance = run(self._control)
-        except BaseException as error:  # noqa: BLE001  kept for the caller of result()
+        except BaseException as error:  # noqa: BLE001  raised by result()
             self.set_exception(error)
         else:
             self.set_result(results)
@@ -69,7 +66,7 @@ RunOne = Callable[[Feed, RunControl], Outcome]
 
 
 class _Item:
-    """One input on its way."""
+    """Feed of a stream with its result."""
 
     __slots__ = ("control", "error", "feed", "outcome", "under_way")
 
@@ -78,49 +75,47 @@ class _Item:
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.under_way = Lock()
-        """Held until there is an outcome or an error, or it is dropped."""
+        """Locked until there is an outcome or an error, or the item is dropped."""
         self.under_way.acquire()
 
     def run(self, run: RunOne) -> None:
-        """Make the outcome, or the error."""
         try:
             self.outcome = run(self.feed, self.control)
-        except BaseException as error:  # noqa: BLE001  raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001  raised when the result is read
             self.error = error
         finally:
             self.under_way.release()
 
     def fail(self, error: BaseException) -> None:
-        """There is no feed."""
+        """Record an error in place of a feed."""
         self.error = error
         self.under_way.release()
 
     def drop(self) -> None:
-        """Nobody wants it any more."""
+        """Release without running."""
         self.under_way.release()
 
     @property
     def was_dropped(self) -> bool:
-        """It is done, and never ran."""
+        """True if it was released without running."""
         return self.is_done and self.outcome is None and self.error is None
 
     @property
     def is_done(self) -> bool:
-        """It came to its end."""
         return not self.under_way.locked()
 
 
 class Stream(Iterator[list[Any]]):
-    """The results of many inputs, in their order. An error is raised in place of the result and ends nothing else.
+    """Results of many feeds, in order. An error is raised in place of its result; later results follow.
 
-    `depth` runs are under way at once at most, and as many more inputs or results wait. It ends with its inputs, by
-    `close`, at the end of a `with`, or when nobody has it any more: what is under way then stops before its next step.
+    At most `depth` runs are in progress, and as many more feeds or results wait. The stream ends with its feeds, by
+    `close`, at the end of a `with`, or when it is garbage-collected; runs in progress then stop before their next step.
 
     Args:
-        run: runs the model once; called from several threads.
-        feeds: the inputs; taken from in the thread that takes the results.
-        depth: how many runs are under way at once; at least 1.
-        tell: called with the provenance of every result before that is given.
+        run: function that runs the model once; called from several threads.
+        feeds: feeds; read in the thread that reads the results.
+        depth: number of concurrent runs, at least 1.
+        tell: called with the provenance of every result before it is returned.
     """
 
     def __init__(self, run: RunOne, feeds: Iterable[Feed], depth: int, tell: Callable[[Provenance], None]) -> None:
@@ -132,16 +127,16 @@ class Stream(Iterator[list[Any]]):
         self._workers: list[Thread] = []
         self._taking = new_lock()
         self._taker = 0
-        """The thread that takes a result."""
+        """Id of the thread that reads a result, 0 if none does."""
         self._feeds: Iterator[Feed] | None = iter(feeds)
 
     def __next__(self) -> list[Any]:
-        """The next result.
+        """Return the next result.
 
         Raises:
-            StopIteration: there is none.
-            NNAdapterError: what the run of this input raised; the stream goes on.
-            RuntimeError: the inputs ask for it, or a handler of signals where it is taken: they would wait for ever.
+            StopIteration: there are no more.
+            NNAdapterError: error of this feed's run; the stream continues.
+            RuntimeError: a feed or a signal handler calls `next` within `next`, which would deadlock.
         """
         if self._taker == get_ident():
             raise RuntimeError("the stream's next result waits for the feeds, which ask for it; call run for feedback")
@@ -149,7 +144,7 @@ class Stream(Iterator[list[Any]]):
             try:
                 self._taker = get_ident()
                 item = self._oldest()
-            except BaseException:  # an interrupt: what became of which input is not known
+            except BaseException:  # an interrupt leaves the state of each item unknown
                 self._dismiss()
                 raise
             finally:
@@ -165,44 +160,42 @@ class Stream(Iterator[list[Any]]):
         return results
 
     def close(self) -> None:
-        """End it: inputs that wait are dropped, runs under way stop before their next step. May be called again."""
+        """End the stream: drop waiting feeds and stop runs before their next step. Idempotent."""
         self._dismiss()
         for worker in self._workers:
-            if worker.is_alive():  # not one that another thread is about to start: it ends by itself
+            if worker.is_alive():  # a thread not started yet ends by itself
                 worker.join()
 
     def __enter__(self) -> Self:
-        """The stream itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the stream."""
         self.close()
 
     def __del__(self) -> None:
-        """Let the workers go; nothing here takes a lock that Python code holds."""
+        """Stop the workers. Takes no lock that Python code may hold, because it can run at any point."""
         self._dismiss()
 
     def _oldest(self) -> _Item | None:
-        """The next item, done; None if there is none."""
+        """Return the next item when it is done; None if there is none."""
         self._fill()
         item = self._first()
         if item is not None:
-            with item.under_way, suppress(IndexError):  # waits until it is done; perhaps it is closed meanwhile
+            with item.under_way, suppress(IndexError):  # wait until done; the stream may be closed meanwhile
                 self._pending.popleft()
         return item
 
     def _first(self) -> _Item | None:
-        """The item whose result comes next; another thread may close the stream at any time."""
+        """Return the oldest item; None if another thread closed the stream."""
         try:
             return self._pending[0]
         except IndexError:
             return None
 
     def _fill(self) -> None:
-        """Take inputs as long as there is room and the next result is not there; one in any case, for the workers."""
+        """Read feeds until the queue is full or the next result is ready; at least one, to keep workers busy."""
         while (feeds := self._feeds) is not None and len(self._pending) < 2 * self._depth:
             self._start(feeds)
             if (first := self._first()) is not None and first.is_done:
@@ -215,7 +208,7 @@ class Stream(Iterator[list[Any]]):
         except StopIteration:
             self._feeds = None
             return
-        except Exception as error:  # noqa: BLE001  raised behind the results of the inputs before
+        except Exception as error:  # noqa: BLE001  raised after the results of earlier feeds
             item = _Item({}, control)
             item.fail(error)
         self._count += 1
@@ -225,7 +218,7 @@ class Stream(Iterator[list[Any]]):
             if len(self._workers) < self._depth:
                 self._add_worker()
             self._queue.put(item)
-        if self._feeds is None:  # closed while the input was taken: the workers end, or have ended, before it
+        if self._feeds is None:  # closed while the feed was read, so the workers may miss the end marks
             self._dismiss()
         elif is_last:
             self._feeds = None
@@ -237,7 +230,7 @@ class Stream(Iterator[list[Any]]):
 
     def _dismiss(self) -> None:
         self._feeds = None
-        with suppress(IndexError):  # none is left
+        with suppress(IndexError):  # until the queue is empty
             while True:
                 self._pending.popleft().control.stop()
         for _ in self._workers:
