@@ -44,6 +44,7 @@ def interrupt(work: Callable[[], object], step: int, modules: tuple[str, ...]) -
 
     tracing = sys.gettrace()
     try:
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 has events of opcodes only if this is set before settrace
         sys.settrace(trace)
         work()
     except KeyboardInterrupt as error:

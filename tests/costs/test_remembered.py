@@ -85,8 +85,9 @@ def test_sessions_at_once_leave_one_whole_file(cache):
     assert recall(KEY)[0] in choices and len([*(cache / "measured").iterdir()]) == 1
 
 
-def test_a_file_that_nests_too_deeply_is_said():
+@pytest.mark.parametrize("depth", [2_000, 100_000])
+def test_a_file_that_nests_too_deeply_is_said(depth):
     file = remember(KEY, CHOICE)
-    deep = '{"kind": "search", "base": ' * 400 + "null" + "}" * 400
+    deep = '{"kind": "search", "base": ' * depth + "null" + "}" * depth
     file.write_text(file.read_text().replace('"base": null', f'"base": {deep}', 1))
     assert recall(KEY)[0] is None and "nested too deeply" in recall(KEY)[1]

@@ -63,6 +63,7 @@ def test_an_interrupt_between_any_two_steps_leaves_what_was_counted_before_or_af
 
             tracing = sys.gettrace()
             try:
+                sys._getframe().f_trace_opcodes = True  # before settrace, for Python 3.12
                 sys.settrace(trace)
                 event(memory)
             except KeyboardInterrupt:

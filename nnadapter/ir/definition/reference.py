@@ -87,6 +87,8 @@ def _made_of(name: str, held: Mapping[str, Any]) -> str:
 
 def _line(function: FunctionType) -> str:
     """Return the line of a table in which a lambda stands, as an assignment."""
+    if function.__code__.co_filename == "<string>":  # from eval: Python 3.13 would return the source of `python -c`
+        raise OSError("could not get source code")
     line = inspect.getsource(function).strip().rstrip(",")
     return re.sub(r'^"(\w+)": ', r"\1 = ", line)
 

@@ -39,6 +39,7 @@ def call_with_signals(call, handler) -> int:
 
     before = sys.gettrace()
     try:
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 has events of opcodes only if this is set before settrace
         sys.settrace(trace)
         call()
     finally:
