@@ -1,9 +1,8 @@
-"""Deferred arrays, computed when read, and the layouts of weights: packed, unpacked, transposed.
+"""Deferred arrays, computed when read, and packing and transposition of weights.
 
-Arrays that are computed when somebody asks for them: what is only counted, for a verdict or a report, is not made.
-
-A function that is `deferrable` says what form its result has by what forms its arguments have. A trace of arrays
-(`ir.traced_arrays`) then notes the call and makes nothing. A driver asks for contents when it compiles.
+A verdict or a report needs only the form of a weight. A `deferrable` function derives the form of its result from the
+forms of its arguments, so that a trace (`ir.derived`) can record the call without executing it. Drivers read the
+contents when they compile.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from nnadapter.ir.operand import Array, DataType, freeze
 ArrayForm = tuple[np.dtype[Any], tuple[int, ...]]
 """Data type and dimensions."""
 FormRule = Callable[..., ArrayForm]
-"""Arrays, of which only forms are looked at, and parameters -> the form of the result."""
+"""Form rule: arrays, of which it reads the form only, and parameters -> form of the result."""
 _Function = TypeVar("_Function", bound=Callable[..., Array])
 _deferrals: dict[Callable[..., Any], Deferral] = {}
 
 
 class Deferral(NamedTuple):
-    """How calls of a function are deferred."""
+    """Rule for deferring calls of a function."""
 
     form: FormRule
     follows: bool
-    """Only where an argument is deferred: the function does nothing, mostly, with one that is there."""
+    """Defer only if an argument is deferred, since the function is cheap or a no-op on a plain array."""
 
     def applies(self, arrays: Sequence[Any]) -> bool:
-        """Whether the call with these arguments is deferred."""
+        """Return True if a call with these arguments is deferred."""
         return not self.follows or any(isinstance(array, DeferredArray) for array in arrays)
 
 
 class DeferredArray:
-    """What a function makes of arrays, not computed yet; it keeps nothing that it computes."""
+    """Result of a function that is computed on each read, never cached."""
 
     __slots__ = ("__weakref__", "_arrays", "_function", "_parameters", "dtype", "shape")
 
@@ -53,17 +52,17 @@ class DeferredArray:
         return int(np.prod(self.shape, dtype=np.int64)) * int(self.dtype.itemsize)
 
     def contents(self) -> Array:
-        """The array, computed now."""
+        """Compute the array."""
         return self._function(*map(contents_of, self._arrays), **self._parameters)
 
 
 def contents_of(array: Any) -> Any:
-    """An array that is there: computed now, if it was deferred."""
+    """Return the array, computing it if deferred."""
     return array.contents() if isinstance(array, DeferredArray) else array
 
 
 def deferrable(form: FormRule, *, follows: bool = False) -> Callable[[_Function], _Function]:
-    """Return a decorator for a pure function that may be deferred, see `Deferral`."""
+    """Return a decorator that allows a pure function to be deferred, see `Deferral`."""
 
     def note(function: _Function) -> _Function:
         _deferrals[function] = Deferral(form, follows)
@@ -73,12 +72,12 @@ def deferrable(form: FormRule, *, follows: bool = False) -> Callable[[_Function]
 
 
 def deferral_of(function: Callable[..., Any]) -> Deferral | None:
-    """How calls of a function are deferred; None if they are not."""
+    """Return the deferral rule of a function, or None."""
     return _deferrals.get(function)
 
 
 def same_form(array: Array) -> ArrayForm:
-    """The form of an array that is only laid out anew."""
+    """Return the form of an array that is only copied or reordered in memory."""
     return array.dtype.newbyteorder("="), array.shape
 
 
@@ -86,7 +85,7 @@ deferrable(same_form, follows=True)(freeze)
 
 
 def pack(array: Array) -> Array:
-    """Return the elements in row-major order, two to a byte, as uint8."""
+    """Return the elements in row-major order, two 4-bit elements to a byte, as uint8."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     nibbles = np.zeros(flat.size + flat.size % 2, np.uint8)
     np.bitwise_and(flat, 15, out=nibbles[: flat.size])
@@ -95,16 +94,16 @@ def pack(array: Array) -> Array:
 
 
 def unpack(packed: Array, dtype: DataType, dimensions: tuple[int, ...]) -> Array:
-    """Return what `pack` packed, as an array of its data type and dimensions."""
+    """Return the array that `pack` packed."""
     nibbles: Array = np.empty(packed.size * 2, np.uint8)
     nibbles[::2], nibbles[1::2] = packed & 15, packed >> 4
     if dtype is DataType.INT4:
-        nibbles = (nibbles << 4).view(np.int8) >> 4  # the shift to the right brings the sign along
+        nibbles = (nibbles << 4).view(np.int8) >> 4  # the right shift extends the sign
     return nibbles[: prod(dimensions)].astype(dtype.array_type).reshape(dimensions)
 
 
 _ELEMENTS = 1 << 18
-"""So many are unpacked at a time: what is made on the way stays in cache."""
+"""Elements unpacked at a time, so that temporaries stay in cache."""
 
 
 def _unpacked_form(
@@ -122,10 +121,10 @@ def unpacked_weight(
     Args:
         weight: [N, blocks, bytes], uint8.
         scale: [N, blocks].
-        zero_point: [N, bytes] of uint8, or [N, blocks] of reals; None for half of what `bits` bits can say.
-        bits: of an integer: 2, 4 or 8.
-        block_size: integers in a block.
-        depth: K, which need not fill the last block.
+        zero_point: [N, bytes] of uint8, or [N, blocks] of reals; None for 2 ** (bits - 1).
+        bits: bits of an integer: 2, 4 or 8.
+        block_size: integers per block.
+        depth: K; may end within the last block.
     """
     units, blocks = scale.shape
     points = _points(scale, zero_point, bits)
@@ -149,7 +148,7 @@ def _points(scale: Array, zero_point: Array | None, bits: int) -> Array:
 
 
 def _integers(packed: Array, bits: int) -> Array:
-    """The integers in the bytes of the last axis, lowest bits first."""
+    """Return the integers in the bytes of the last axis, lowest bits first."""
     if bits == 8:
         return packed
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -158,7 +157,7 @@ def _integers(packed: Array, bits: int) -> Array:
 
 
 _ROWS = 64
-"""Rows at a time: each is read in its order, and what is written of all of them stays in cache."""
+"""Rows per step, so that reads are sequential and writes stay in cache."""
 
 
 def _transposed_form(matrix: Array) -> ArrayForm:

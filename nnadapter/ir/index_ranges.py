@@ -1,9 +1,8 @@
-"""Range analysis of indices and lengths: which are proven, which must be checked, and which cannot be checked.
+"""Range analysis of indices and lengths: which are proven in range, which can be checked, and which cannot.
 
-An engine reads and writes memory by indices, so a value from the caller has to be held to its range before. The
-analysis starts at each index that an operation reads and goes back to where the value comes from. It ends at a proof
-(constants, TopK, ArgMax, NonZero, Range, Clip, Mod), at a value that can be checked with the same effect, or at an
-operation that computes the index in a way that is neither.
+An engine reads and writes memory by indices, so values from the caller must be checked first. The analysis traces each
+index that an operation reads back to its source. It ends at a proof (constants, TopK, ArgMax, NonZero, Range, Clip,
+Mod), at a value that can be checked instead, or at an operation that allows neither.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ import numpy as np
 from nnadapter.ir.operand import Array
 
 _MOST = 2**31 - 1
-"""Bounds beyond it are not followed: arithmetic might wrap around."""
+"""Larger bounds are not propagated: arithmetic might overflow."""
 _REACH, _LEAST_REACH = 32, 1024
-"""The largest distance of a region from the origin if it is sampled once per pixel: sides of the image, and pixels."""
+"""Limit of a region's distance from the origin if it is sampled per pixel: in sides of the image, and in pixels."""
 _DEEPEST = 64
-"""Operations that a proof may go back."""
+"""Largest number of operations in a proof."""
 
 
 class Size(NamedTuple):
-    """The size of a value along an axis, known at run time only, plus a number."""
+    """Size of a value along an axis, known only at run time, plus a constant."""
 
     value: str
     axis: int
     offset: int = 0
     further_terms: tuple[tuple[str, int], ...] = ()
-    """Further sizes that are added: values and axes."""
+    """Further sizes to add: values and axes."""
 
     @property
     def terms(self) -> tuple[tuple[str, int], ...]:
-        """Return the values and axes whose sizes are added, in one order."""
+        """All added sizes, sorted."""
         return tuple(sorted(((self.value, self.axis), *self.further_terms)))
 
     def plus(self, number: int) -> Size:
@@ -43,19 +42,22 @@ class Size(NamedTuple):
 
 
 Bound = int | Size
-"""A number, or one that follows from the size of a value."""
+"""A number, or an expression over sizes of values."""
 
 
 class IndexRange(NamedTuple):
-    """The range of an index: from `low`, less `size` where negative ones count from the end, to `size` - 1 + `high`."""
+    """Allowed range of an index, from `low` to `size` - 1 + `high`.
+
+    Starts at `low` - `size` if negative indices count from the end.
+    """
 
     size: Bound
     counts_back: bool = True
     low: int | None = 0
-    """None where values below the range are cut off later."""
+    """None if values below the range are clipped later."""
     high: int | None = 0
     exception: int | None = None
-    """One value outside of the range that is allowed as well."""
+    """One value outside the range that is also allowed."""
 
     def shifted(self, number: int) -> IndexRange:
         """Return the range of a value to which `number` is added."""
@@ -67,45 +69,45 @@ class IndexRange(NamedTuple):
 
 
 class IndexCheck(NamedTuple):
-    """A range that a value has to be in where it enters a segment."""
+    """Range that a value must satisfy when it enters a segment."""
 
     value: str
-    """Name of the value; of the constant whose range is compared with a size, where there is an interval."""
+    """Name of the value, or of the constant if `interval` is set."""
     bounds: tuple[tuple[Bound | None, Bound | None, int | None], ...]
-    """Least and largest value and an exception: of all elements, or along the last axis."""
+    """Least and largest value and an exception: for all elements, or for each column of the last axis."""
     reader: str
-    """The operation that reads it, in words."""
+    """Description of the operation that reads it."""
     source: str = ""
-    """The input of the model that it is checked for; empty where that is another value."""
+    """Model input for which it is checked; empty if the value is not an input."""
     interval: tuple[int, Bound] | None = None
-    """Least and largest element of a constant, which are compared in place of the value."""
+    """Least and largest element of a constant, compared instead of the value."""
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Names of the values whose sizes the range depends on."""
+        """Names of the values that determine the range by their sizes."""
         bounds = [*(self.interval or ()), *(bound for low, high, _ in self.bounds for bound in (low, high))]
         return tuple(name for bound in bounds if isinstance(bound, Size) for name, _ in bound.terms)
 
 
 Columns = tuple[IndexRange, ...]
-"""The range of all elements, or of each along the last axis where there are several."""
+"""Range of all elements, or one range per column of the last axis."""
 
 
 class Interval(NamedTuple):
-    """The least and the largest value that elements can have."""
+    """Least and largest value of an integer tensor's elements."""
 
     low: int
     high: Bound
 
 
 class View(Protocol):
-    """A model as the analysis reads it."""
+    """Interface through which the analysis reads a model."""
 
     def node(self, name: str) -> Reader | None:
-        """Return the operation that makes a value; None for inputs and constants."""
+        """Return the operation that produces a value; None for inputs and constants."""
 
     def shape(self, name: str) -> Sequence[Any] | None:
-        """Return the dimensions of a value, anything but an int where one is not known; None if the rank is not."""
+        """Return the dimensions of a value, with a non-int for an unknown one; None if the rank is unknown."""
 
     def dtype(self, name: str) -> str | None:
         """Return the data type of a value."""
@@ -118,41 +120,41 @@ class View(Protocol):
 
 
 class Reader(NamedTuple):
-    """An operation, in ONNX's terms."""
+    """An operation in ONNX's terms."""
 
     name: str
     kind: str
-    """ONNX's operator; with its domain and a colon before it where that is not ONNX's own."""
+    """ONNX operator type, prefixed by domain and colon if the domain is not ONNX's."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     version: int = 0
-    """The version of the ONNX schema; 0 if it does not matter."""
+    """ONNX schema version; 0 if irrelevant."""
 
     def input(self, position: int) -> str:
-        """Return the name of an input, empty if it is absent."""
+        """Return the name of an input, empty if absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
 
 class Use(NamedTuple):
-    """An index or a length that an operation reads."""
+    """An index or length that an operation reads."""
 
     position: int
-    """Among the inputs of the operation."""
+    """Input position."""
     allowed: Columns
     is_memory: bool = True
-    """Engines reach memory by it. Otherwise it decides over time alone, and is checked only where it enters."""
+    """True if engines address memory with it. Otherwise it affects run time only and is checked only at entry."""
 
 
 class AnalysisEnd(NamedTuple):
-    """An end of the analysis of an index without a proof."""
+    """An index without a proof, at the value where the analysis ended."""
 
     value: str
     allowed: Columns
     interval: Interval | None = None
-    """The interval of a constant whose allowed range depends on sizes that are known only at run time."""
+    """Interval of a constant, if its allowed range depends on sizes known only at run time."""
     maker: Reader | None = None
-    """The operation that computes the value in a way that no check before it covers; None where a check covers it."""
+    """Operation that makes a check impossible; None if the value can be checked."""
 
 
 def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None:
@@ -168,7 +170,7 @@ def _along(view: View, reader: Reader, position: int = 1, *, counts_back: bool =
 
 
 def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
-    """Return the ranges of rows of indices, one for each of the axes from `first` on."""
+    """Return the ranges of index rows, one column per axis from `first` on."""
     indices = view.shape(reader.input(1))
     depth = indices[-1] if indices else None
     if not isinstance(depth, int):
@@ -223,7 +225,7 @@ def _roi_align(view: View, reader: Reader) -> list[Use]:
 
 
 def farthest_corner(sides: Sequence[int], scale: float) -> int:
-    """Return how far from the origin a corner of a region may be that is sampled once per pixel of the image."""
+    """Return how far from the origin a region's corner may be if it is sampled once per pixel of the image."""
     return int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / (abs(scale) or 1.0)) + 1
 
 
@@ -267,7 +269,7 @@ def _rotary(cache: int, positions: int) -> Callable[[View, Reader], list[Use]]:
     def uses(view: View, reader: Reader) -> list[Use]:
         size = view.size(reader.input(cache), 0)
         shape = view.shape(reader.input(positions))
-        if shape is not None and len(shape) == 1:  # one offset, to which the place in the sequence is added
+        if shape is not None and len(shape) == 1:  # a single offset, to which the position in the sequence is added
             data = view.shape(reader.input(0)) or ()
             length = view.size(reader.input(0), len(data) - 2) if data else 1
             size = _plus(size, 1 - length) if isinstance(length, int) else size
@@ -304,7 +306,7 @@ def _key_lengths(view: View, reader: Reader) -> list[Use]:
 
 
 def _group_query(view: View, reader: Reader) -> list[Use]:
-    """Return the ranges of key lengths less one, of the total length, and of positions in the rotary tables."""
+    """Return the ranges of key lengths minus one, total length, and positions in the rotary tables."""
     past: Bound = view.size(reader.input(3), 2) if reader.input(3) else 0
     steps, total = view.size(reader.input(0), 1), _number(view, reader.input(6))
     most, least = _sum(past, steps), 0
@@ -361,13 +363,13 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "com.microsoft:GatherBlockQuantized": _gather_block,
     "com.microsoft:GatherND": _gather_nd,
 }
-"""Per operator, what it reads as indices or lengths, and their ranges."""
+"""Operator -> indices and lengths that it reads, with their ranges."""
 UNCHECKED_BY_HOST = frozenset(["TopK", "RoiAlign", "MaxRoiPool", "com.microsoft:GatherBlockQuantized"])
-"""Operators of which ONNX Runtime does not check all indices and counts."""
+"""Operators with indices or counts that ONNX Runtime does not fully check."""
 
 
 def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
-    """Return the indices that an operation reads, and the names of the values."""
+    """Yield the indices that an operation reads, with the names of the values."""
     for use in USES[reader.kind](view, reader) if reader.kind in USES else ():
         name = reader.input(use.position)
         if name:
@@ -375,13 +377,13 @@ def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
 
 
 def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[AnalysisEnd]:
-    """Return where an index comes from that is not proven to be in its range.
+    """Yield the sources of an index that are not proven in range.
 
     Args:
-        view: of the model.
-        name: of the index.
+        view: the model.
+        name: the index.
         allowed: its range.
-        enters: says whether a value comes from outside, so that it can be checked.
+        enters: predicate for values that come from outside, so that they can be checked.
     """
     pending, visited = [(name, allowed)], set[tuple[str, Columns]]()
     while pending:
@@ -408,9 +410,9 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
-    """Return the interval of a value that holds a size, or every number up to one; None if it is another value.
+    """Return the interval of a value that is a size, or counts up to one; None for other values.
 
-    Only of these is the interval exact, so that it can be compared with a range in place of the value.
+    Only for these is the interval exact, so that it can be checked instead of the value.
     """
     if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
         return None
@@ -438,7 +440,7 @@ def _of_columns(array: Array, count: int) -> list[Interval | None]:
 
 
 def is_proven(view: View, name: str, allowed: Columns) -> bool:
-    """Return whether a value is in its range whatever the inputs hold."""
+    """Return True if a value is in range for all inputs."""
     if len(allowed) > 1:
         columns = _columns(view, name, len(allowed))
         if columns is not None:
@@ -456,7 +458,7 @@ def _is_within(interval: Interval, allowed: IndexRange) -> bool:
     size = allowed.size
     if allowed.low is not None:
         least = allowed.low - (size if allowed.counts_back and isinstance(size, int) else 0)
-        if allowed.counts_back and isinstance(size, Size) and interval.low == -1:  # no size is 0 where sizes are open
+        if allowed.counts_back and isinstance(size, Size) and interval.low == -1:  # dynamic sizes are never 0
             least = -1
         if interval.low < least:
             return False
@@ -466,13 +468,13 @@ def _is_within(interval: Interval, allowed: IndexRange) -> bool:
     if isinstance(most, Size):
         if isinstance(interval.high, Size):
             return interval.high.terms == most.terms and interval.high.offset <= most.offset
-        return interval.high <= most.offset + 1  # a size is 1 at least
+        return interval.high <= most.offset + 1  # dynamic sizes are at least 1
     return isinstance(interval.high, int) and interval.high <= most
 
 
 _FULL_RANGE = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 _MOVES = frozenset(["Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"])
-"""Operators whose result has exactly the elements of the first input."""
+"""Operators that return exactly the elements of the first input."""
 _CHOOSES = frozenset(
     [
         "Gather",
@@ -490,11 +492,11 @@ _CHOOSES = frozenset(
         "MaxPool",
     ]
 )
-"""Operators whose result has only elements of the first input, perhaps not all."""
+"""Operators that return a subset of the first input's elements."""
 
 
 def _input_ranges(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
-    """Return what the inputs of an operation have to be for its result to be in a range; None if that is unknown."""
+    """Return ranges of an operation's inputs that imply a range of its result; None if unknown."""
     kind, first = reader.kind, reader.input(0)
     if kind in _MOVES:
         if len(allowed) == 1 or kind == "Identity":
@@ -558,7 +560,7 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
 
 
 def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
-    """Return the range of one number whose sums with several are in a range."""
+    """Return the range of a number whose sums with all `steps` are in range."""
     low, high = allowed.low, allowed.high
     return allowed._replace(
         low=None if low is None else low - int(steps.min()),
@@ -568,7 +570,7 @@ def _scalar_addend_range(allowed: IndexRange, steps: Array) -> IndexRange:
 
 
 def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> list[tuple[str, Columns]] | None:
-    """Return the range of `i` in `FeatureSite(i < 0, i + size, i)`, which counts negative ones from the end."""
+    """Return the range of `i` in `Where(i < 0, i + size, i)`, which normalizes negative indices."""
     condition, negative = (view.node(reader.input(position)) for position in (0, 1))
     name = reader.input(2)
     if (
@@ -585,7 +587,7 @@ def _input_range_of_where(view: View, reader: Reader, allowed: IndexRange) -> li
 
 
 def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
-    """Return the range of a value that is cut off at bounds, where these are in the range."""
+    """Return the range of a value before clipping to bounds, if these are in range."""
     if low is not None and _is_within(Interval(low, low), allowed):
         allowed = allowed._replace(low=None)
     if high is not None and _is_within(Interval(high, high), allowed._replace(low=None)):
@@ -594,19 +596,19 @@ def _cut(allowed: IndexRange, low: int | None, high: int | None) -> IndexRange:
 
 
 def _number(view: View, name: str) -> int | None:
-    """Return the one number that a constant of integers holds."""
+    """Return the single number in an integer constant, or None."""
     array = view.constant(name) if name else None
     return int(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
 
 
 def interval_of(view: View, name: str, depth: int = 0) -> Interval | None:
-    """Return the interval of a value of integers; None if nothing is known of it."""
+    """Return the interval of an integer value; None if unknown or too large."""
     interval = _wide_interval(view, name, depth)
     return interval if interval is not None and _is_small(interval) else None
 
 
 def _wide_interval(view: View, name: str, depth: int) -> Interval | None:
-    """Return the interval of a value of integers, up to that of its data type."""
+    """Return the interval of an integer value, at most the range of its data type."""
     constant = view.constant(name)
     if constant is not None:
         return _of_columns(constant, 1)[0]
@@ -622,7 +624,7 @@ def _wide_interval(view: View, name: str, depth: int) -> Interval | None:
     if dtype == "bool":
         return Interval(0, 1)
     if dtype.startswith(("int", "uint")) and dtype[-1].isdigit():
-        limits = np.iinfo(dtype) if dtype in _FULL_RANGE else np.iinfo(np.int8)  # of fewer bits
+        limits = np.iinfo(dtype) if dtype in _FULL_RANGE else np.iinfo(np.int8)  # types narrower than 8 bits
         return Interval(int(limits.min), int(limits.max))
     return None
 
@@ -715,7 +717,7 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
 
 
 def _scalar(view: View, name: str, depth: int) -> Bound | None:
-    """Return the size that a value of one element holds, computed from the shape of a value."""
+    """Return the size that a one-element value holds, computed from a shape; None if unknown."""
     number = _number(view, name)
     reader = view.node(name)
     if number is not None or reader is None or depth > _DEEPEST:
@@ -748,7 +750,7 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
 _SCALARS = frozenset(["Cast", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Add", "Sub", "Gather", "Slice"])
 """Operators that compute sizes from a shape, see `_scalar`."""
 _BOUNDS = frozenset(["Min", "Max", "Clip"])
-"""Operators whose result is bounded even where an input is not."""
+"""Operators that bound their result even if an input is unbounded."""
 _ARITHMETIC = _BOUNDS | {"Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Sum", "Relu"}
 
 
@@ -808,7 +810,7 @@ def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | 
 
 
 def _smallest(intervals: Sequence[Interval]) -> Interval:
-    """Return the interval of the smallest of several values; of its upper bounds, one is stated."""
+    """Return the interval of the minimum of several values; if upper bounds are not comparable, one of them is used."""
     highs = [interval.high for interval in intervals]
     numbers = [high for high in highs if isinstance(high, int)]
     sizes = [high for high in highs if isinstance(high, Size)]
@@ -817,17 +819,18 @@ def _smallest(intervals: Sequence[Interval]) -> Interval:
 
 
 def _largest(intervals: Sequence[Interval]) -> Interval:
-    """Return the interval of the largest of several values."""
+    """Return the interval of the maximum of several values."""
     low, highs = max(interval.low for interval in intervals), {interval.high for interval in intervals}
     sizes = [high for high in highs if isinstance(high, Size)]
     numbers = [high for high in highs if isinstance(high, int)]
-    if sizes and (len(sizes) > 1 or any(number > sizes[0].offset + 1 for number in numbers)):  # a size is 1 at least
+    # dynamic sizes are at least 1
+    if sizes and (len(sizes) > 1 or any(number > sizes[0].offset + 1 for number in numbers)):
         return Interval(low, 2**63 - 1)
     return Interval(low, sizes[0] if sizes else max(numbers))
 
 
 def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | None:
-    """Return the interval of sums along an axis, up to every place of it for CumSum."""
+    """Return the interval of sums along an axis; partial sums for CumSum."""
     axis, shape = _number(view, reader.input(1)), view.shape(reader.input(0))
     if terms is None or axis is None or not shape:
         return None
@@ -840,7 +843,7 @@ def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | No
 
 
 def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] | None:
-    """Return an axis along which a value has intervals of its own for every index, and these; None if it has none."""
+    """Return an axis with a separate interval for every index, and these intervals; None if there is none."""
     reader = view.node(name)
     if reader is None or depth > _DEEPEST:
         return None
@@ -861,7 +864,7 @@ def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] 
 
 
 def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | None:
-    """Return the intervals of the elements along the last axis."""
+    """Return the intervals of the elements by column of the last axis."""
     axis_intervals, shape = _parts(view, name), view.shape(name)
     if (
         axis_intervals is None
@@ -874,7 +877,7 @@ def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | N
 
 
 def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
-    """Return the interval of what is chosen along an axis that has intervals of its own for every index."""
+    """Return the interval of a selection along an axis with a separate interval for every index."""
     axis_intervals = _parts(view, reader.input(0))
     if axis_intervals is None:
         return None

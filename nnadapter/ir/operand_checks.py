@@ -1,9 +1,6 @@
-"""Checks of operand types, quantization and attribute values that need no schema table.
+"""Checks of operand types, quantization and attribute values, without the schema table.
 
-The first check of a model that somebody put together by hand: that everything is of the Python type it should be.
-
-A type checker sees the same before anything runs, but not every caller has one; without this, the checks that follow
-would fail in their own ways.
+Models may be built by hand without a type checker, so Python types are checked first; later checks rely on them.
 """
 
 from __future__ import annotations
@@ -23,10 +20,10 @@ from nnadapter.ir.symbolic_numbers import SymbolicNumber
 
 
 def check_well_formed(model: Model) -> None:
-    """Check that operands, operations and what they hold are of the types that their fields declare.
+    """Check the Python types of all fields of a model, its operands and operations.
 
     Raises:
-        InvalidModelError: the first that is not, with the operand or operation that it concerns.
+        InvalidModelError: the first wrong field, with its operand or operation.
     """
     for index, operand in enumerate(model.operands):
         _check_operand(index, operand)
@@ -69,14 +66,14 @@ def _check_operand(index: int, operand: Operand) -> None:
 
 
 def check_quantization_fields(which: str, quantization: object) -> None:
-    """Check that a quantization holds what its fields declare.
+    """Check the Python types of a quantization's fields.
 
     Args:
-        which: how messages call what it belongs to.
-        quantization: anything.
+        which: name of its owner in messages.
+        quantization: any object.
 
     Raises:
-        InvalidModelError: it is none, or a field holds something else.
+        InvalidModelError: it is not a Quantization, or a field has the wrong type.
     """
     if not isinstance(quantization, Quantization):
         raise InvalidModelError(f"{which} has quantization {quantization!r}, expected a Quantization")
@@ -130,7 +127,7 @@ _LEAST_SCALE, _LARGEST_SCALE = float(np.finfo(np.float32).smallest_subnormal), f
 
 
 def integer_range(dtype: DataType) -> tuple[int, int]:
-    """The smallest and the largest number of an integer data type."""
+    """Return the smallest and the largest number of an integer data type."""
     bits = round(dtype.itemsize * 8)
     if dtype.value.startswith("uint"):
         return 0, 2**bits - 1
@@ -138,15 +135,15 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 
 
 def check_quantization(name: str, type_: OperandType) -> None:
-    """Check the quantization of a quantized type.
+    """Check the quantization of a type.
 
     Args:
-        name: of what it is the type, for the message.
+        name: owner of the type in messages.
         type_: a type with a quantization.
 
     Raises:
-        InvalidModelError: the data type is no integer, the axis does not exist, there is not one scale and one zero
-            point per index of it, a scale is not positive and finite, or a zero point is outside the data type.
+        InvalidModelError: the data type is not an integer, the axis does not exist, the number of scales or zero points
+            does not match it, a scale is not positive and finite, or a zero point is outside the data type.
     """
     quantization = type_.quantization
     assert quantization is not None
@@ -178,16 +175,16 @@ def result_types(
     attributes: Attributes,
     quantized: Sequence[QuantizedType | None] = (),
 ) -> tuple[OperandType, ...]:
-    """The types of an operation's outputs: dimensions by the shape rule, data types too where they are not quantized.
+    """Return the types of an operation's outputs: from the shape rule, and from `quantized` for quantized ones.
 
     Args:
         schema: the operation's row.
-        types: by role, None where an optional input is absent; checked.
+        types: checked input types by role, None for an absent optional input.
         attributes: every attribute of the row.
-        quantized: by output; what is left out is not quantized.
+        quantized: data type and quantization by output; omitted ones are not quantized.
 
     Raises:
-        InvalidModelError: the shape rule refuses, or a result does not fit.
+        InvalidModelError: the shape rule rejects the inputs, or a result does not fit.
     """
     return quantized_results(schema, types, attributes, schema.infer(types, attributes), quantized)
 
@@ -199,19 +196,19 @@ def quantized_results(
     inferred: tuple[OperandType, ...],
     quantized: Sequence[QuantizedType | None],
 ) -> tuple[OperandType, ...]:
-    """What the shape rule infers, with the data types and quantizations of what is quantized.
+    """Return the inferred types with the data types and quantizations of quantized results.
 
-    1. A row with a rule for quantized results decides whether a result fits its inputs. If it does, the operation
-       computes with the reals that its operands stand for.
-    2. An operation that sees integers alone may give integers that are said to be quantized, if no input is.
-    3. An input whose data type the operation knows only as quantized wants a quantized result.
+    1. If the row has a `quantized` rule, the rule checks the result against the inputs, and the operation computes with
+       real values.
+    2. Otherwise the operation computes with integers. Its integer results may be declared quantized if no input is.
+    3. An input whose data type the operation accepts only as quantized requires a quantized result.
 
     Args:
         schema: the operation's row.
-        types: by role, None where an optional input is absent; checked.
+        types: checked input types by role, None for an absent optional input.
         attributes: every attribute of the row.
-        inferred: by the shape rule.
-        quantized: by output; what is left out is not quantized.
+        inferred: types from the shape rule.
+        quantized: data type and quantization by output; omitted ones are not quantized.
 
     Raises:
         InvalidModelError: a result does not fit.
@@ -259,7 +256,7 @@ def _check_by_rule(
 
 
 def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], inferred: OperandType) -> None:
-    """A result that is not quantized must not come from operands that the operation only knows as reals."""
+    """Check a result that is not quantized: no input may have a data type that is allowed only if quantized."""
     if schema.always_quantized:
         raise InvalidModelError(f"{schema.type}: result is not quantized, expected a data type and a quantization")
     if inferred.dtype is DataType.INT32 or schema.quantized is None:
@@ -274,14 +271,14 @@ def _check_plain(schema: OperationSchema, types: Sequence[OperandType | None], i
 
 
 DTYPES = tuple(map(str, DataType))
-"""Names of the data types of models."""
+"""Names of all data types."""
 
 
 def checked_type(name: str, type_: OperandType) -> OperandType:
-    """Return the type of an operand that somebody may have written by hand, its fields of the right kinds.
+    """Return the operand type of a caller, with fields converted to their declared types.
 
     Raises:
-        InvalidModelError: it is none, a field holds something else, or it contradicts itself.
+        InvalidModelError: it is not an OperandType, a field has the wrong type, or fields contradict each other.
     """
     if not isinstance(type_, OperandType):
         raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
@@ -305,7 +302,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
 
 
 def is_one_of(names: tuple[str, ...], candidate: object) -> bool:
-    """Whether something is one of the names; what is no text, such as an array, may not even compare."""
+    """Return True if the candidate is one of the names. Other types, such as arrays, may fail to compare."""
     return isinstance(candidate, str) and candidate in names
 
 
@@ -316,10 +313,10 @@ def _dimension(size: int) -> int:
 
 
 def check_type(name: str, type_: OperandType) -> None:
-    """Check the type of an operand of that name, whose fields are of the right kinds.
+    """Check layout, rank and quantization of an operand type with well-typed fields.
 
     Raises:
-        InvalidModelError: layout and rank do not go together, or its quantization is not sound.
+        InvalidModelError: the layout does not fit the rank, or the quantization is invalid.
     """
     if type_.layout is Layout.NHWC and type_.rank != 4:
         raise InvalidModelError(f"operand {name!r} is {type_}, expected rank 4 for layout NHWC")
@@ -328,10 +325,10 @@ def check_type(name: str, type_: OperandType) -> None:
 
 
 def normalized(kind: AttributeKind, value: object) -> AttributeValue:
-    """Return `value` as a Python value of that kind: numpy numbers become Python's, lists and vectors tuples.
+    """Return `value` as a Python value of the kind: numpy numbers become Python numbers, lists and vectors tuples.
 
     Raises:
-        TypeError: it is of another kind; a bool is not an int, and no int is a bool.
+        TypeError: it is of another kind; bool and int do not convert to each other.
     """
     return _NORMALIZE[kind](value)
 

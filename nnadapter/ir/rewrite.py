@@ -1,4 +1,4 @@
-"""Rewriting of models: patterns of operations, rules that replace what matches, and passes written as edits."""
+"""Rewriting of models: operation patterns, rewrite rules, and passes written as edits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from nnadapter.ir.derived import decided
 from nnadapter.process.resources import memoize
 
 COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])
-"""Operations whose two inputs may stand in either order."""
+"""Operations with two interchangeable inputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandPattern:
-    """Any operand; see `operand`."""
+    """Pattern of any operand; see `operand`."""
 
     name: str
     when: Callable[[Operand], bool] | None = None
@@ -32,7 +32,7 @@ class OperandPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantPattern:
-    """A constant; see `constant`."""
+    """Pattern of a constant; see `constant`."""
 
     name: str = ""
     value: float | None = None
@@ -41,14 +41,14 @@ class ConstantPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationPattern:
-    """An operation; see `operation`. One that could never match is an error when it is made."""
+    """Pattern of an operation; see `operation`. Raises at creation if it can never match."""
 
     types: frozenset[str]
     inputs: tuple[Pattern, ...] = ()
     name: str = ""
     attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
     most_operations: int = field(init=False)
-    """How many operations a piece has at most, the anchor counted."""
+    """Largest number of operations in a match, including the anchor."""
 
     def __post_init__(self) -> None:
         for type_ in sorted(self.types):
@@ -58,7 +58,7 @@ class OperationPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EitherPattern:
-    """One of several; see `either`."""
+    """Alternatives; see `either`."""
 
     patterns: tuple[Pattern, ...]
 
@@ -69,35 +69,35 @@ Types = str | Sequence[str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """One place where a pattern matches."""
+    """One match of a pattern."""
 
     operations: tuple[int, ...]
-    """The anchor first, then the others, each once."""
+    """The anchor first, then the others, without duplicates."""
     operands: Mapping[str, int]
-    """What the named operands and constants are."""
+    """Operands bound to names."""
     named: Mapping[str, int]
-    """What the named operations are."""
+    """Operations bound to names."""
 
     @property
     def anchor(self) -> int:
-        """The last operation of the piece."""
+        """Last operation of the match, at which it starts."""
         return self.operations[0]
 
 
 def operand(name: str, when: Callable[[Operand], bool] | None = None) -> OperandPattern:
-    """Any operand, captured as `name`, for which `when` is true."""
+    """Return a pattern of any operand for which `when` is true, bound to `name`."""
     return OperandPattern(name, when)
 
 
 def constant(
     name: str = "", *, value: float | None = None, when: Callable[[Array], bool] | None = None
 ) -> ConstantPattern:
-    """A constant, captured as `name` if that is given.
+    """Return a pattern of a constant, bound to `name` if given.
 
     Args:
-        name: for `Match.operands`.
-        value: it has one element, and that is this number rounded to its data type, or a neighbor of that.
-        when: it has these contents.
+        name: key in `Match.operands`.
+        value: the constant must be one element, this number in its data type, up to one unit in the last place.
+        when: predicate on the contents.
     """
     return ConstantPattern(name, value, when)
 
@@ -105,17 +105,17 @@ def constant(
 def operation(
     types: Types, *inputs: Pattern, name: str = "", **attributes: AttributeValue | Callable[[AttributeValue], bool]
 ) -> OperationPattern:
-    """An operation of one of `types`.
+    """Return a pattern of an operation of one of `types`.
 
     Args:
         types: one row of the schema table, or several.
-        *inputs: patterns for the first inputs; the others are free.
-        name: for `Match.named`; where it stands for another operation already, this one does not match.
-        **attributes: what they are, or predicates; floats are compared with a tolerance.
+        *inputs: patterns of the first inputs; further inputs are ignored.
+        name: key in `Match.named`; a name that is already bound matches only the same operation.
+        **attributes: expected values, or predicates; floats are compared with a tolerance.
 
     Raises:
-        InvalidModelError: no such operation can be in a model: a type or an attribute that is not in the schema table,
-            a text that the attribute cannot be, more inputs than one of the types has.
+        InvalidModelError: the pattern can never match: unknown type or attribute, impossible attribute value, or too
+            many inputs.
     """
     return OperationPattern(frozenset((types,) if isinstance(types, str) else types), inputs, name, attributes)
 
@@ -146,12 +146,12 @@ def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
 
 
 def either(*patterns: Pattern) -> EitherPattern:
-    """What matches one of `patterns`; they are tried in this order."""
+    """Return a pattern of alternatives, tried in order."""
     return EitherPattern(patterns)
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
-    """The first match whose anchor is the operation `index`, or None."""
+    """Return the first match with the operation `index` as anchor, or None."""
     operation_ = editor.operation(index)
     if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
         return None
@@ -163,7 +163,7 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
 
 
 def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
-    """Whether what makes the operation's inputs can be what the pattern wants; a quick look before the whole."""
+    """Check the types of the inputs' producers: a fast filter before matching."""
     for position, input_pattern in enumerate(pattern.inputs):
         if not isinstance(input_pattern, OperationPattern):
             continue
@@ -177,7 +177,7 @@ def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operati
 
 
 def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
-    """Whether something of these types makes the operand, and no more read it than a piece has other operations."""
+    """Check that an operation of these types produces the operand, and that its readers can all be in the match."""
     maker = editor.producer(operand)
     if maker is None or editor.operation(maker).type not in types:
         return False
@@ -185,7 +185,7 @@ def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_ope
 
 
 def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
-    """Sets of operation types, one of each of which a model must have for the pattern to match at all."""
+    """Return sets of operation types; a model must contain one of each set for the pattern to match."""
     if isinstance(pattern, OperationPattern):
         return frozenset({pattern.types}).union(*map(required_types, pattern.inputs))
     if isinstance(pattern, EitherPattern):
@@ -194,7 +194,7 @@ def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
 
 
 class _State(NamedTuple):
-    """What is bound so far; `operations` holds the anchor first."""
+    """Bindings of a partial match; the anchor is the first of `operations`."""
 
     operands: dict[str, int]
     named: dict[str, int]
@@ -264,7 +264,7 @@ def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _St
 
 
 def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index: int, state: _State) -> _State | None:
-    """The state with what the pattern stands for; None if that is not what it means."""
+    """Return the state with the operand bound to the pattern; None if it does not match."""
     if index == ABSENT or not _is_meant(pattern, editor.operand(index)):
         return None
     if not pattern.name:
@@ -286,7 +286,7 @@ def _is_meant(pattern: OperandPattern | ConstantPattern, operand: Operand) -> bo
 
 
 def _is_number(value: Array, dtype: DataType, expected: float) -> bool:
-    """Within one unit in the last place of `expected` as that data type has it; exactly, for types of few bits."""
+    """Check one element for `expected`, within one unit in the last place; exactly for narrow types."""
     if value.size != 1:
         return False
     number = float(value.reshape(()))
@@ -302,7 +302,7 @@ _PRECISION = {
     DataType.FLOAT16: 2.0**-10,
     DataType.BFLOAT16: 2.0**-7,
 }
-"""The distance from 1 to the next number of the data type."""
+"""Distance from 1 to the next number of the data type."""
 
 
 def _attributes_match(pattern: OperationPattern, operation: Operation) -> bool:
@@ -327,15 +327,15 @@ def _attribute_matches(
 
 Parameters = ParamSpec("Parameters")
 Edit = Callable[[ModelEditor], None]
-"""Changes what the editor holds, by sweeps of its own."""
+"""Function that modifies the model in an editor, by its own sweeps."""
 
 
 class EditingPass(Generic[Parameters]):
-    """A pass as every other one, from model to model, that can also be given an editor."""
+    """A pass from model to model that can also edit in a shared editor."""
 
     def __init__(self, edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> None:
         self.edit = edit
-        """The function that it is made of."""
+        """The wrapped function."""
         update_wrapper(self, edit)
         edit_signature = signature(edit)
         model = Parameter("model", Parameter.POSITIONAL_OR_KEYWORD, annotation="Model")
@@ -343,27 +343,26 @@ class EditingPass(Generic[Parameters]):
         self.__signature__ = edit_signature.replace(parameters=named, return_annotation="Model")
 
     def __repr__(self) -> str:
-        """Its name."""
         return f"<pass {getattr(self.edit, '__name__', self.edit)}>"
 
     def __reduce__(self) -> str:
-        """The name that it has in its module: pickled by that, as functions are."""
+        """Pickle by qualified name, as for functions."""
         return self.edit.__qualname__
 
     def __call__(self, model: Model, *arguments: Parameters.args, **keywords: Parameters.kwargs) -> Model:
-        """The edited model, or the same one if nothing was changed."""
+        """Return the edited model, or the same object if nothing changed."""
         editor = ModelEditor(model)
         self.edit(editor, *arguments, **keywords)
         return editor.finish()
 
 
 def editing(edit: Callable[Concatenate[ModelEditor, Parameters], None]) -> EditingPass[Parameters]:
-    """Make a pass of a function that edits; for decorating it."""
+    """Turn a function that edits into a pass; use as a decorator."""
     return EditingPass(edit)
 
 
 def edit_of(function: Callable[..., Any]) -> Edit | None:
-    """The function that edits behind a pass, with the parameters that the pass was given; None if there is none."""
+    """Return the edit function of a pass, with the arguments of `partial` applied; None for other functions."""
     if isinstance(function, EditingPass):
         return function.edit
     if isinstance(function, partial):
@@ -373,46 +372,44 @@ def edit_of(function: Callable[..., Any]) -> Edit | None:
 
 
 Replacement = Callable[[ModelEditor, Match], Sequence[int] | None]
-"""Adds what comes in the place of a match; returns the operands that stand for the anchor's outputs, or None to refuse.
+"""Replacement of a match: adds operations and returns operands for the anchor's outputs, or None to refuse.
 
-Refuse before adding anything. Give the new operations `origins=match.operations`, or those with another one first.
+Refuse before adding anything. Pass `origins=match.operations` to new operations, possibly reordered.
 """
 
 
 _MOST_KNOWN = 1 << 14
-"""Answers that are remembered, of all rules."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RewriteRule:
-    """A pattern and what comes in its place."""
+    """A pattern and its replacement."""
 
     pattern: OperationPattern
     replacement: Replacement
     required: frozenset[frozenset[str]] = field(init=False)
-    """Sets of operation types, one of each of which a model must have; see `required_types`."""
+    """Sets of operation types; a model must contain one of each. See `required_types`."""
 
     def __post_init__(self) -> None:
-        """Work out what a model must have."""
         object.__setattr__(self, "required", required_types(self.pattern))
 
     def may_apply(self, types: frozenset[str]) -> bool:
-        """Whether a model with operations of these types can have a match."""
+        """Return True if a model with these operation types can contain a match."""
         return _have_one_of_each(types, self.required)
 
 
 @memoize(_MOST_KNOWN)
 def _have_one_of_each(types: frozenset[str], required: frozenset[frozenset[str]]) -> bool:
-    # Many models, such as the segments of one, have the same types.
+    # Memoized: many models, such as the segments of one, have the same types.
     return not any(map(types.isdisjoint, required))
 
 
 def rewrite(model: Model, rules: Sequence[RewriteRule]) -> Model:
-    """Apply `rules` in one forward sweep; the same model if none applies.
+    """Apply `rules` in one forward sweep; return the same model if none applies.
 
-    1. At every operation the rules are tried in their order, and the first that applies is taken.
-    2. What was replaced can be a part of a later match, so a chain of foldable operations folds in one sweep.
-    3. An output of the match keeps its name, and stays a model output if it was one.
+    1. At each operation, the first rule in order that applies wins.
+    2. Later matches may include replaced operations, so a foldable chain folds in one sweep.
+    3. An output of the match keeps its name, and remains a model output if it was one.
     """
     editor = ModelEditor(model)
     apply_rules(editor, rules)
@@ -420,7 +417,7 @@ def rewrite(model: Model, rules: Sequence[RewriteRule]) -> Model:
 
 
 def apply_rules(editor: ModelEditor, rules: Sequence[RewriteRule]) -> None:
-    """What `rewrite` does, to a model that is being edited."""
+    """Apply rules as `rewrite` does, to a model in an editor."""
     types = editor.types
     candidates = _candidates(rules, types)
     if not candidates:
@@ -433,7 +430,7 @@ def apply_rules(editor: ModelEditor, rules: Sequence[RewriteRule]) -> None:
 
 
 def _candidates(rules: Sequence[RewriteRule], types: frozenset[str]) -> Mapping[str, Sequence[RewriteRule]]:
-    """The rules that can have a match in a model with operations of these types, by the type of the anchor."""
+    """Return the rules that can match in a model with these operation types, by type of the anchor."""
     rules_by_type: dict[str, list[RewriteRule]] = {}
     for rule in rules:
         if rule.may_apply(types):

@@ -1,4 +1,4 @@
-"""Symbolic models, their specialization to concrete sizes, and guarded shapes for which one plan holds."""
+"""Symbolic models, their specialization to concrete sizes, and the guarded shapes of a plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nnadapter.process.resources import Cache
 
 
 def numbers(model: Model) -> list[Any]:
-    """Every dimension and every number in attributes, in an order that the structure fixes."""
+    """Return every dimension and every number in attributes, in an order that the structure determines."""
     all_numbers: list[Any] = []
     for operand in model.operands:
         all_numbers += operand.type.dimensions
@@ -44,7 +44,7 @@ def numbers(model: Model) -> list[Any]:
 
 
 def with_numbers(model: Model, values: Sequence[Any]) -> Model:
-    """The same model with other numbers, as many as `numbers` gives and in that order; what stays is shared."""
+    """Return the model with other numbers, in the order of `numbers`; unchanged parts are shared."""
     source = iter(values)
     operands = tuple(_with_dimensions(operand, source) for operand in model.operands)
     operations = tuple(_with_attributes(operation, source) for operation in model.operations)
@@ -52,12 +52,12 @@ def with_numbers(model: Model, values: Sequence[Any]) -> Model:
 
 
 def constants(model: Model) -> list[Array]:
-    """The contents of all constants, in an order that the structure fixes."""
+    """Return the contents of all constants, in an order that the structure determines."""
     return [operand.value for operand in model.operands if operand.value is not None]
 
 
 def with_constants(model: Model, values: Sequence[Any]) -> Model:
-    """The same model with other contents, as many as `constants` gives and in that order."""
+    """Return the model with other contents of constants, in the order of `constants`."""
     source = iter(values)
     operands = tuple(
         operand if operand.value is None else Operand(operand.name, operand.type, operand.lifetime, next(source))
@@ -70,7 +70,7 @@ _MOST_PARTS = 64
 
 
 class SymbolicModel:
-    """A model with traced numbers, filled with plain ones for one set of sizes after the other."""
+    """A model with symbolic numbers, specialized for one set of sizes after another."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -93,7 +93,7 @@ class SymbolicModel:
         self._parts: Cache[Hashable, SymbolicModel] = Cache("parts of traced models", _MOST_PARTS)
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> SymbolicModel:
-        """What `ir.model.submodel` makes of it, remembered; itself if it is all of it."""
+        """Return the symbolic submodel, see `ir.model.submodel`; memoized. Selecting everything returns self."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
         cached_part = self._parts.get(key)
         if cached_part is not None:
@@ -102,7 +102,7 @@ class SymbolicModel:
         return self._parts.put(key, self if part.structure == self._model.structure else SymbolicModel(part))
 
     def specialize(self, replay_values: Sequence[Any]) -> Model:
-        """The model with the numbers of a replay."""
+        """Return the model with the numbers of a replay."""
         operands, operations = list(self._model.operands), list(self._model.operations)
         values = self._values.substitute_sizes(replay_values)
         types = [
@@ -117,7 +117,7 @@ class SymbolicModel:
             attributes = {**operation.attributes, **{name: values[value] for name, value in changed.items()}}
             operations[index] = replace(operation, attributes=attributes)
         model = self._model.resized(tuple(operands), tuple(operations), self._varying)
-        # What was checked with traced numbers was checked for all that a replay does not refuse.
+        # Verification with symbolic numbers guarded every fact that it relied on.
         return model.mark_verified() if self._model.is_verified else model
 
     def _type(self, type_: OperandType) -> int:
@@ -158,48 +158,48 @@ def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
 
 
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Whether all are the very same numbers; to compare traced ones would be to decide something."""
+    """Return True if all numbers are identical objects; `==` would guard symbolic ones."""
     return all(item is other for item, other in zip(first, second, strict=True))
 
 
 InputOutputTypes = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
-"""Types of what goes into a model, and of what comes out."""
+"""Types of a model's inputs, and of its outputs."""
 _INTEGERS = frozenset([int])
-"""Types of numbers that are equal only where they are the same."""
+"""Number types with equality that implies identity."""
 
 
 class Replay:
-    """The numbers of a trace at some sizes, and what models made of them that they share."""
+    """All numbers of a trace at some sizes, with results that several models share."""
 
     def __init__(self, replay_values: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
         self.replay_values = replay_values
-        """Every number."""
+        """Every number of the trace, by index."""
         self._types = types
         self.places: list[int] = []
-        """Of the models that were filled, among those that are filled together."""
+        """Group indices of the models specialized with this replay."""
         self._prepared: dict[Hashable, Any] = {}
 
     @cached_property
     def types(self) -> list[OperandType]:
-        """Traced types of the models, by what `SpecializationGroup` numbers them."""
+        """Specialized types, indexed as by `SpecializationGroup.add`."""
         return self._types()
 
     def prepared(self, key: Hashable, prepare: Callable[[Replay], Any]) -> Any:
-        """What `prepare` made of it, once for all models; twice where two threads ask at the same time."""
+        """Return `prepare(self)`, memoized by key; concurrent callers may compute it twice."""
         if key not in self._prepared:
             self._prepared[key] = prepare(self)
         return self._prepared[key]
 
 
 class SpecializationGroup:
-    """Models of numbers of one trace that are filled by the same replays.
+    """Models of one trace that are specialized by the same replays.
 
     Args:
-        models: who fills them does so in this company from here on.
+        models: each leaves its former group for this one.
     """
 
     def __init__(self, models: Sequence[SpecializableModel]) -> None:
-        self._models = tuple(map(ref, models))  # which have this
+        self._models = tuple(map(ref, models))  # weak: models own the group
         self._values = Interned()
         self._types: dict[tuple[Any, ...], int] = {}
         self._borders: dict[Hashable, int] = {}
@@ -211,31 +211,31 @@ class SpecializationGroup:
 
     @property
     def models(self) -> Sequence[SpecializableModel]:
-        """In their places, as long as somebody has them."""
+        """The models that are still alive, in order."""
         return tuple([model for reference in self._models if (model := reference()) is not None])
 
     def add(self, type_: OperandType) -> int:
-        """The number of a traced type, the same for types that are equal wherever a replay does not refuse."""
+        """Return the index of a symbolic type; equal for types that are equal if the guards hold."""
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
         return self._types.setdefault(key, len(self._types))
 
     def add_sharing_key(self, sharing_key: Hashable) -> Hashable:
-        """The same for all that are equal, so that they are compared at once."""
+        """Return the interned key, so that comparisons are by identity."""
         return self._likenesses.setdefault(sharing_key, sharing_key)
 
     def add_signature(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
-        """The number of a border, the same where types of inputs and outputs, or their numbers, are the same."""
+        """Return the index of a signature; equal for equal types, or equal type indices, of inputs and outputs."""
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, replay_values: Sequence[Any]) -> Replay:
-        """What models share at these numbers, as long as the same ones are asked for again."""
+        """Return the shared replay with these numbers; the latest is cached."""
         last = self._last
         if last is None or last.replay_values is not replay_values:
             last = self._last = Replay(replay_values, partial(_types_at, self._types, self._values, replay_values))
         return last
 
     def prepared(self, key: Hashable, prepare: Callable[[SpecializationGroup], Any]) -> Any:
-        """What `prepare` made of all, once for all sizes; twice where two threads ask at the same time."""
+        """Return `prepare(self)`, memoized by key for all sizes; concurrent callers may compute it twice."""
         if key not in self._prepared:
             self._prepared[key] = prepare(self)
         return self._prepared[key]
@@ -247,11 +247,11 @@ def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, replay_values:
 
 
 class SpecializableModel:
-    """A model of traced numbers, of whose inputs some are constants at each sizes.
+    """A symbolic model with some inputs that become constants when it is specialized.
 
     Args:
-        model: of traced numbers.
-        given: operands, among its inputs, whose contents follow from sizes.
+        model: with symbolic numbers.
+        constant_inputs: inputs with contents that follow from sizes.
     """
 
     def __init__(self, model: Model, constant_inputs: Sequence[int] = ()) -> None:
@@ -262,7 +262,7 @@ class SpecializableModel:
         ]
         inputs = tuple(index for index in model.inputs if index not in self.given)
         self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
-        """It, those inputs being constants without contents."""
+        """The model, with those inputs as constants without contents."""
         self.traced = SymbolicModel(model)
         self.is_verified = model.is_verified
         self.has_traced_operations = any(map(is_symbolic, _values(model.operations)))
@@ -271,23 +271,25 @@ class SpecializableModel:
         plain = repr([None if isinstance(value, SymbolicNumber) else value for value in every])
         self._take = slot_reader(list(self._traced_numbers))
         self.likeness: Hashable = (self.model.structure, plain)
-        """What models have in common that differ in names, in traced numbers and in what constants hold."""
+        """Key that is equal for models that differ only in names, symbolic numbers and contents of constants."""
         holds = self.given or any(model_operand.value is not None for model_operand in operands)
         self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
-        """Equal for those of one trace that are the same at any sizes, but for names; with constants, none is."""
+        """Key that is equal for models of one trace that are equal at all sizes, except for names. Unique with
+        constants.
+        """
         self._types: dict[int, int] = {}
-        """By operand whose type is traced, the number of that."""
+        """Operand with a symbolic type -> index of that type in the group."""
         SpecializationGroup([self])
 
     group: SpecializationGroup
-    """Those that are filled with it; itself alone, as long as nobody says otherwise."""
+    """Group of models that are specialized together; initially only this one."""
     group_index: int
-    """Among them."""
+    """Index in the group."""
     signature_key: int
-    """Equal for those of them of which the same goes in and comes out, at any sizes."""
+    """Key that is equal for models of the group with equal signatures at all sizes."""
 
     def join(self, together: SpecializationGroup, place: int) -> None:
-        """Be filled with others from here on."""
+        """Move to another group."""
         self.group, self.group_index = together, place
         self.likeness = together.add_sharing_key(self.likeness)
         operands = enumerate(self.model.operands)
@@ -302,29 +304,29 @@ class SpecializableModel:
         self.signature_key = together.add_signature(inputs, outputs)
 
     def numbers_at(self, replay_values: Sequence[Any]) -> Hashable:
-        """The numbers of the model in the order of `ir.structure.numbers`, equal where they are the very same."""
+        """Return a key of the model's symbolic numbers at a replay; distinguishes 1 from 1.0."""
         model_values = self._take(replay_values)
         return model_values if _INTEGERS.issuperset(map(type, model_values)) else repr(model_values)
 
     def type_at(self, operand: int, replay: Replay) -> OperandType:
-        """The type of an operand with the numbers of a replay."""
+        """Return the type of an operand in a replay."""
         number = self._types.get(operand)
         return self.model.operands[operand].type if number is None else replay.types[number]
 
 
 class SpecializedModel(Model):
-    """A model at some sizes.
+    """A model specialized for some sizes; operands and operations are built lazily.
 
     Args:
-        of: the model of traced numbers.
+        of: the symbolic model.
         replay_values: every number of a replay.
-        contents: of the operands that are given.
+        contents: contents of the constant inputs.
     """
 
     def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:
         replay = of.group.at(replay_values)
         replay.places.append(of.group_index)
-        # Model's own __init__ would want what is made later, and sets every field the slow way.
+        # Skip Model.__init__: it needs the lazy fields, and is slower.
         self.__dict__.update(
             of=of,
             replay_values=replay_values,
@@ -370,7 +372,7 @@ class SpecializedModel(Model):
         return Model(self.operands, self.operations, self.inputs, self.outputs).structure
 
     def program_sharing_key(self) -> Hashable:
-        """Equal for models of one replay that differ in names and in what constants hold."""
+        """Return a key that is equal for models of one replay that differ only in names and contents of constants."""
         shapes = tuple([(value.dtype, value.shape) for value in self.contents.values()])
         return self.of.likeness, self.of.numbers_at(self.replay_values), shapes
 
@@ -378,13 +380,13 @@ class SpecializedModel(Model):
         return self.of.type_at(operand, self.replay)
 
     def prepared(self, key: Hashable, prepare: Callable[[SpecializedModel], Any]) -> Any:
-        """What `prepare` made of it, once; twice where two threads ask at the same time."""
+        """Return `prepare(self)`, memoized by key; concurrent callers may compute it twice."""
         if key not in self.cached_results:
             self.cached_results[key] = prepare(self)
         return self.cached_results[key]
 
     def prepare_signature(self, key: Hashable, prepare: Callable[[InputOutputTypes], Any]) -> Any:
-        """What `prepare` made of the types of inputs and outputs, once for all models of a replay that share them."""
+        """Return `prepare` of the signature, memoized for all models of a replay with equal signatures."""
         return self.replay.prepared((key, self.of.signature_key), lambda _: prepare(self._signature))
 
     @property
@@ -398,7 +400,7 @@ class SpecializedModel(Model):
         return tuple(map(self.type_at, self.inputs)), tuple(map(self.type_at, self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The model without what it was made of."""
+        """Pickle as a plain model, without the symbolic one."""
         return _plain, (
             (self.operands, self.operations, self.inputs, self.outputs, self.covarying_number_groups),
             self.is_verified,
@@ -410,7 +412,7 @@ class SpecializedModel(Model):
 
 
 def program_sharing_key_of(model: Model) -> Hashable:
-    """Equal for models with known sizes that differ in names and in what constants hold."""
+    """Return a key that is equal for static models that differ only in names and contents of constants."""
     return (
         model.program_sharing_key() if isinstance(model, SpecializedModel) else (model.structure, repr(numbers(model)))
     )
@@ -427,36 +429,36 @@ def _plain(parts: tuple[Any, ...], is_sound: bool) -> Model:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymbolicArray:
-    """An array whose elements may be traced."""
+    """An array with elements that may be symbolic."""
 
     items: Array
-    """Python numbers and traced ones, of numpy type `object`."""
+    """Python numbers and symbolic numbers, dtype `object`."""
     dtype: np.dtype[Any]
-    """The type that the model has."""
+    """Data type in the model."""
 
     @classmethod
     def of(cls, array: Array) -> SymbolicArray:
-        """The same contents; nothing is traced yet."""
+        """Wrap a plain array."""
         return cls(array.astype(object), array.dtype)
 
     @property
     def is_traced(self) -> bool:
-        """Whether an element is a traced number."""
+        """True if an element is symbolic."""
         return any(isinstance(item, SymbolicNumber) for item in self.items.flat)
 
     def plain(self) -> Array:
-        """The contents now, on which something is decided from here on."""
+        """Return the contents and guard on them."""
         for item in self.items.flat:
             if isinstance(item, SymbolicNumber):
                 item.trace.guard(item)
         return self.current_contents()
 
     def current_contents(self) -> Array:
-        """The contents for the sizes that are traced."""
+        """Return the contents at the traced sizes, without a guard."""
         return self._to_array(list(map(size_hint, self.items.flat)))
 
     def specialize(self, replay_values: Sequence[Any]) -> Array:
-        """The contents for the sizes of a replay."""
+        """Return the contents at the sizes of a replay."""
         return self._to_array(
             [replay_values[item.number] if type(item) is SymbolicNumber else item for item in self.items.flat]
         )
@@ -469,12 +471,12 @@ class SymbolicArray:
 
 @dataclass(frozen=True, eq=False)
 class ShapeDerivedTables:
-    """Operations that make tables, as one model."""
+    """Operations that compute tables from sizes, as one model."""
 
     model: Model
-    """Of traced numbers."""
+    """With symbolic numbers."""
     sizes: Mapping[str, SymbolicArray]
-    """What it reads, in the order of its inputs."""
+    """Inputs of the model by name, in order."""
     outputs: tuple[str, ...]
 
     @cached_property
@@ -482,8 +484,8 @@ class ShapeDerivedTables:
         return SymbolicModel(self.model)
 
     def at(self, replay_values: Sequence[Any]) -> dict[str, Array]:
-        """The tables with the numbers of a replay."""
-        from nnadapter.ir.definition import by_definition  # of every operation, and few models have tables
+        """Return the tables at the sizes of a replay."""
+        from nnadapter.ir.definition import by_definition  # loads all definitions, and few models have tables
 
         tables = by_definition(
             self._traced.specialize(replay_values), [array.specialize(replay_values) for array in self.sizes.values()]
@@ -492,12 +494,12 @@ class ShapeDerivedTables:
 
 
 class ShapeDerivedValues:
-    """Values by name, for the sizes of a replay.
+    """Values computed from input shapes, by name.
 
     Args:
         names: of all of them.
-        sizes: those that are single sizes and shapes.
-        tables: makes the others; None where there are none.
+        sizes: single sizes and shapes.
+        tables: computation of the others; None if there are none.
     """
 
     def __init__(
@@ -508,7 +510,7 @@ class ShapeDerivedValues:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Numbers of the trace that say what the values are."""
+        """Indices of the trace's numbers that determine the values."""
         tables = self.tables
         arrays = (*self.sizes.values(), *(tables.sizes.values() if tables is not None else ()))
         items = (item for array in arrays for item in array.items.flat)
@@ -516,13 +518,13 @@ class ShapeDerivedValues:
         return frozenset(value.number for value in (*of_tables, *items) if isinstance(value, SymbolicNumber))
 
     def at(self, replay_values: Sequence[Any]) -> Mapping[str, Array]:
-        """The values with the numbers of a replay.
+        """Return the values at the sizes of a replay; the latest result is cached.
 
         Raises:
-            OverflowError: a size that the model's own type cannot hold.
+            OverflowError: a size does not fit the model's data type.
         """
         last = self._last
-        if last is not None and last[0] is replay_values:  # as in a run like the one before
+        if last is not None and last[0] is replay_values:
             return last[1]
         values = {name: array.specialize(replay_values) for name, array in self.sizes.items()}
         if self.tables is not None:
@@ -551,12 +553,12 @@ _SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
 
 
 def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str]) -> str:
-    """What would be decided otherwise for other variables, in the fewest words; empty if nothing would.
+    """Return a short description of a guard that other variables violate; empty if all guards hold.
 
     Args:
-        trace: of some variables.
-        variables: others, as for `SymbolicTrace.replay`.
-        names: what the variables are called.
+        trace: the trace with the guards.
+        variables: values as for `SymbolicTrace.replay`.
+        names: names of the variables.
     """
     steps = trace.steps
     values = _computed(steps, variables)
@@ -571,7 +573,7 @@ def broken(trace: SymbolicTrace, variables: Sequence[int], names: Sequence[str])
 
 
 def _computed(steps: Sequence[Step], variables: Sequence[int]) -> list[Any] | None:
-    """Every number for other variables; None if one cannot be computed."""
+    """Return every number for other variables; None if one cannot be computed."""
     values: list[Any] = list(variables)
     try:
         for function, first, second in steps:
@@ -598,39 +600,39 @@ def _text(steps: Sequence[Step], number: int, names: Sequence[str], depth: int =
 
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""By input."""
+"""Shapes by input name."""
 
 
 @dataclass(frozen=True, eq=False)
 class GuardedShapes:
-    """Sizes as numbers that follow from the shapes of inputs, and the conditions on them."""
+    """Input shapes for which the guards of one plan hold."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Per input, its dimensions, traced where the model leaves them open."""
+    """Dimensions by input, symbolic if dynamic."""
     trace: SymbolicTrace
     contents: ShapeDerivedValues
-    """What segments are given of shapes in every run."""
+    """Shape-derived values that segments read in every run."""
 
     @cached_property
     def _dimensions(self) -> DynamicDimensions:
         return DynamicDimensions(self.shapes)
 
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
-        """Every number at these shapes; None if they are of another class."""
+        """Return every number at these shapes; None if a guard fails."""
         variables = self._dimensions.variables(shapes)
         return None if variables is None else self.trace.replay(variables)
 
     def match(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Whether these shapes are of it, and every number there."""
+        """Return whether the guards hold at these shapes, and every number there."""
         sizes = self.sizes(shapes)
         return sizes is not None, sizes
 
     def shape_derived_values_at(self, sizes: Sequence[Any]) -> Mapping[str, Array]:
-        """What segments are given at these sizes; see `ShapeDerivedValues`."""
+        """Return the shape-derived values at these sizes."""
         return self.contents.at(sizes)
 
     def failed_guard(self, shapes: Shapes) -> str:
-        """Which condition these shapes break first, in words; empty if they are of the class."""
+        """Return a short description of a guard that these shapes violate; empty if all hold."""
         variables = self._dimensions.variables(shapes)
         if variables is None:
             return "another number of dimensions, or sizes that the model fixes"
@@ -644,12 +646,10 @@ class GuardedShapes:
 
 
 class DynamicDimensions:
-    """Which dimensions of a model's inputs are traced; the others are what they are.
-
-    Every run at new shapes asks it, so where the traced ones stand is worked out once.
+    """Positions of the dynamic dimensions of a model's inputs, precomputed since every new shape needs them.
 
     Args:
-        traced: per input, its dimensions, traced where the model leaves them open.
+        traced: dimensions by input, symbolic if dynamic.
     """
 
     def __init__(self, traced: Mapping[str, tuple[Any, ...]]) -> None:
@@ -660,7 +660,7 @@ class DynamicDimensions:
         self._expected = self._others(every)
 
     def variables(self, shapes: Shapes) -> Sequence[int] | None:
-        """The sizes that stand for traced dimensions, in their order; None if the shapes differ elsewhere."""
+        """Return the sizes of the dynamic dimensions; None if rank, names or a static dimension differ."""
         input_shapes: list[Any] = list(map(shapes.get, self._names))
         if len(shapes) != len(input_shapes) or None in input_shapes or list(map(len, input_shapes)) != self._ranks:
             return None

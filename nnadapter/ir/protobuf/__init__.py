@@ -1,6 +1,6 @@
-"""The adapter IR's protobuf form: models as files that are read without onnx, weights beside them, memory-mapped.
+"""Models as protobuf files, readable without onnx, with memory-mapped weights in a separate file.
 
-`nnadapter/ir/model.proto` says what a file holds; docs/model-format.md describes it field by field.
+`nnadapter/ir/model.proto` defines the format; docs/model-format.md describes every field.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Models as protobuf bytes and files, with their weights in a mapped data file.
+"""Models as protobuf bytes and files, with weights in a memory-mapped data file.
 
-Contents of constants as blocks of a data file, each once, and back as arrays that look into the file.
-
-A block begins at a multiple of 64 bytes. It holds elements in C order, little-endian; two 4-bit elements to a byte, the
-first in the low bits.
+A data file consists of blocks, one per distinct contents. A block starts at a multiple of 64 bytes and holds elements
+in
+C order, little-endian. Two 4-bit elements share a byte, the first in the low bits.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.verification import check_attributes, verify
 
 ADVICE = "it is damaged, or from elsewhere; write it again"
-"""What to do about a file that is not what it should be."""
-"""Bytes of the largest message, which may hold weights: as many as protobuf reads."""
+"""Advice in errors about invalid files."""
 _MESSAGES = Messages(DESCRIPTOR, "nnadapter.ir", InvalidModelError, "model", ADVICE, limits.MESSAGE_BYTES)
 
 new, parse, refuse_unknown = _MESSAGES.new, _MESSAGES.parse, _MESSAGES.refuse_unknown
@@ -48,7 +46,7 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 
 def write_operand(message: Message, operand: Operand) -> None:
-    """Fill an Operand message with all but the contents."""
+    """Fill an Operand message, without the contents."""
     type_ = operand.type
     message.name = operand.name
     message.data_type = type_.dtype.value
@@ -63,10 +61,10 @@ def write_operand(message: Message, operand: Operand) -> None:
 
 
 def read_operand(message: Message) -> Operand:
-    """Return the operand of a message, without contents.
+    """Return the operand in a message, without contents.
 
     Raises:
-        InvalidModelError: a word is not one of those that there are, or a dimension is no size.
+        InvalidModelError: an unknown data type, layout or lifetime, or an invalid dimension.
     """
     dimensions = tuple(message.dimensions)
     if len(dimensions) > limits.RANK or any(size < 0 for size in dimensions):
@@ -101,16 +99,16 @@ def _words(kind: Iterable[StrEnum]) -> list[str]:
 
 
 ALIGNMENT = 64
-"""Bytes; enough for any instruction that reads several elements at once."""
+"""Bytes; sufficient for SIMD loads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A place in the data file."""
+    """A block of the data file."""
 
     offset: int
     data: Array
-    """Bytes, flat."""
+    """Flat array of bytes."""
     digest: bytes
 
 
@@ -120,18 +118,17 @@ class Weights:
 
     blocks: tuple[Block, ...]
     by_operand: Mapping[int, Block]
-    """For every constant, by its position."""
+    """Constants by operand index."""
 
     @property
     def digest(self) -> str:
-        """What names the file: the same for the same blocks."""
+        """Digest of all blocks, part of the file's name."""
         hasher = sha256()
         for block in self.blocks:
             hasher.update(block.digest)
         return hasher.hexdigest()
 
     def write(self, file: BinaryIO) -> None:
-        """Write every block."""
         for block in self.blocks:
             file.write(block.data.data)
             file.write(bytes(-block.data.nbytes % ALIGNMENT))
@@ -161,11 +158,11 @@ def _as_bytes(value: Array, dtype: DataType) -> Array:
 
 
 class Contents:
-    """Arrays of constants, out of data files that somebody else opens.
+    """Arrays of constants in data files that the caller opens.
 
     Args:
-        files: the contents of a data file by its name; raises ModelFileError where there is none.
-        check: digests are compared and bools looked at, which reads every byte.
+        files: returns the contents of a data file by name; raises ModelFileError if missing.
+        check: verify digests and bools, which reads every byte.
     """
 
     def __init__(self, files: Callable[[str], memoryview], *, check: bool) -> None:
@@ -177,10 +174,10 @@ class Contents:
         self._unpacked: dict[tuple[int, DataType, int], Array] = {}
 
     def add(self, references: Iterable[Message]) -> None:
-        """Look up every block, once.
+        """Look up every referenced block, once.
 
         Raises:
-            ModelFileError: a file is not there, a block is not in it or overlaps another one, or is not what it was.
+            ModelFileError: a missing file, a block outside its file, overlapping blocks, or a wrong digest.
         """
         keys = {
             (reference.file, reference.offset, reference.length, bytes(reference.sha256)) for reference in references
@@ -194,7 +191,7 @@ class Contents:
             self._blocks[key] = self._block(*key)
 
     def array(self, reference: Message, operand: Operand) -> Array:
-        """Return the contents of a constant: read-only, looking into the file but for 4-bit types.
+        """Return the contents of a constant: a read-only view of the file, except for 4-bit types.
 
         Raises:
             InvalidModelError: the block does not fit the operand's type.
@@ -247,25 +244,25 @@ def _check_byte_order() -> None:
 
 
 def references_in(operands: Iterable[Message]) -> Iterator[Message]:
-    """The references of those operands that have contents."""
+    """Return the references of operands with contents."""
     return (operand.contents for operand in operands if operand.HasField("contents"))
 
 
 FORMAT = "nnadapter model"
-"""What every file says that it is."""
+"""Format name at the start of every file."""
 VERSION = 1
-"""The format's version, which files carry; newer ones are refused."""
+"""Format version in every file; newer ones are rejected."""
 BEGINNING = b"\x0a\x0f" + FORMAT.encode()
-"""The first bytes of every file: field 1 of `File`."""
+"""First bytes of every file: field 1 of `File`."""
 
 
 def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
-    """Return a model as bytes, and the bytes of its data file, to which it refers as `file`.
+    """Return the bytes of a model and of its data file, which the model references as `file`.
 
-    The same model gives the same bytes. `Model.covarying_number_groups`, a hint to compilers, is left out.
+    Deterministic. Omits `Model.covarying_number_groups`, a compiler hint.
 
     Raises:
-        InvalidModelError: the model contradicts itself, is none, or holds a number that the format has no room for.
+        InvalidModelError: the argument is not a valid model, or a number does not fit the format.
     """
     weights = weights_of_checked(model)
     written = BytesIO()
@@ -277,13 +274,13 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
     """Return the model that `to_bytes` wrote.
 
     Args:
-        contents: the model.
-        files: data files by name, which the model's constants look into: not to be changed as long as it lives.
-        check_contents: compare the digests of constants, which reads every byte of them.
+        contents: bytes of the model.
+        files: data files by name. Constants are views of them, so do not modify them while the model lives.
+        check_contents: verify the digests of constants, which reads every byte.
 
     Raises:
-        ModelFileError: a data file is missing or is not what it was.
-        InvalidModelError: the bytes are no model, are damaged, or of a newer version; or the model contradicts itself.
+        ModelFileError: a data file is missing or does not match its digest.
+        InvalidModelError: the bytes are not a valid model, damaged, or of a newer version.
     """
     if not isinstance(files, Mapping):
         raise InvalidModelError(f"data files are {type(files).__name__}, expected bytes by name: {{'weights': data}}")
@@ -302,7 +299,7 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
 
 
 def weights_of_checked(model: Model) -> Weights:
-    """Return the contents of the constants of a model that is sound; raises InvalidModelError for others."""
+    """Verify the model and return the contents of its constants. Raises InvalidModelError."""
     if not isinstance(model, Model):
         raise InvalidModelError(f"what is written is what ModelBuilder.finish gave, got {type(model).__name__}")
     verify(model)
@@ -310,12 +307,12 @@ def weights_of_checked(model: Model) -> Weights:
 
 
 def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
-    """Return a model as bytes, and the contents of its constants, each once, by their SHA-256 in hexadecimal digits.
+    """Return the bytes of a model, and the distinct contents of its constants by SHA-256 in hexadecimal.
 
-    The model refers to each as to a data file of that name.
+    The model references each as a data file of that name.
 
     Raises:
-        InvalidModelError: as `to_bytes`.
+        InvalidModelError: as in `to_bytes`.
     """
     weights = weights_of_checked(model)
     message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
@@ -326,12 +323,12 @@ def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[st
     """Return a model as the bytes of a `File` message.
 
     Args:
-        model: a sound one.
+        model: a verified model.
         weights: the contents of its constants.
-        place: in which data file a block lies, and from which byte on.
+        place: returns the data file of a block, and its offset there.
 
     Raises:
-        InvalidModelError: it holds a number or a text that the format has no room for.
+        InvalidModelError: a number or a text does not fit the format.
     """
     file_message, message = new("File"), new("Model")
     try:
@@ -368,7 +365,7 @@ def _write_operation(message: Message, operation: Operation) -> None:
         row = message.attributes.add()
         row.name = attribute.name
         value = operation.attributes[attribute.name]
-        if isinstance(value, tuple):  # fields are called as kinds are
+        if isinstance(value, tuple):  # fields are named after kinds
             inner = getattr(row, attribute.kind.value)
             inner.SetInParent()
             inner.values.extend(value)
@@ -377,7 +374,7 @@ def _write_operation(message: Message, operation: Operation) -> None:
 
 
 def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_contents: bool) -> Model:
-    """See `from_bytes`; `files` gives a data file by its name."""
+    """Read a model as `from_bytes` does; `files` returns a data file by name."""
     message = _opened(contents)
     constants = Contents(files, check=check_contents)
     constants.add(references_in(message.operands))
@@ -389,13 +386,13 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
             tuple(message.outputs),
         )
         verify(model)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a shape rule met numbers beyond all sense
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # shape rules may fail on absurd numbers
         raise InvalidModelError(f"the model contradicts itself: {type(error).__name__}: {error}; {ADVICE}") from error
     return model
 
 
 def _opened(contents: bytes) -> Message:
-    """The `Model` message in a `File`, everything about it checked that does not depend on models."""
+    """Return the `Model` message in a `File`, after all checks that do not depend on models."""
     if not isinstance(contents, (bytes, bytearray)):
         raise InvalidModelError(f"a model is bytes, got {type(contents).__name__}; pass what `to_bytes` gave first")
     if not contents.startswith(BEGINNING):
@@ -407,7 +404,7 @@ def _opened(contents: bytes) -> Message:
             "update nnadapter"
         )
     refuse_unknown(file_message)
-    if file_message.ByteSize() != len(contents):  # protobuf takes the last of fields that stand there twice
+    if file_message.ByteSize() != len(contents):  # protobuf keeps the last of duplicate fields
         raise InvalidModelError(
             f"the model has {len(contents)} bytes, expected {file_message.ByteSize()}, no field twice; {ADVICE}"
         )
@@ -443,18 +440,19 @@ def _value(message: Message) -> AttributeValue:
 
 _FORBIDDEN = frozenset("/\\:\0")
 _DIGITS = 16
-"""Bytes of the largest protobuf message."""
+"""Hexadecimal digits of the digest in a data file's name."""
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write a model to `path`, and its weights, if it has any, to `path.DIGEST.weights` beside it.
+    """Write a model to `path`, and its weights, if any, to `path.DIGEST.weights` in the same folder.
 
-    Files are complete or not there: each is written under another name and renamed, the model last. The data file's
-    name follows from its contents, so a model that stood at `path` keeps its own until somebody removes it.
+    Each file is written under a temporary name and renamed, the model last, so no partial file is ever visible. Data
+    files
+    of earlier models at `path` have other digests and remain until removed.
 
     Raises:
-        InvalidModelError: the model contradicts itself, is none, or does not fit the format.
-        ModelFileError: a file cannot be written, or `path` names none.
+        InvalidModelError: the argument is not a valid model, or does not fit the format.
+        ModelFileError: a file cannot be written, or `path` is a folder.
     """
     weights = weights_of_checked(model)
     target = _path(path)
@@ -471,23 +469,23 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
-    """Return the model at `path`; its constants are memory-mapped, all but 4-bit ones, which are unpacked.
+    """Return the model at `path`, with memory-mapped constants; 4-bit ones are unpacked.
 
     Args:
-        path: what `save` wrote. Its files may be replaced by new ones while the model lives, but not changed.
-        check_contents: compare the digests of constants, which reads every byte of them.
+        path: a file from `save`. Do not modify its files in place while the model lives; replacing them is safe.
+        check_contents: verify the digests of constants, which reads every byte.
 
     Raises:
-        ModelFileError: a file is missing, cannot be read, is not what it was, or lies in another folder.
-        InvalidModelError: the file is no model, is damaged, or of a newer version; or the model contradicts itself.
+        ModelFileError: a file is missing, unreadable, does not match its digest, or is in another folder.
+        InvalidModelError: the file is not a valid model, damaged, or of a newer version.
     """
     source = _path(path)
     try:
-        if source.exists() and not source.is_file():  # a pipe would never end
+        if source.exists() and not source.is_file():  # reading a pipe may never end
             raise ModelFileError(f"{str(source)!r} is no file; give the path of a model")
         with source.open("rb") as file:
             contents = file.read(len(BEGINNING))
-            if contents == BEGINNING:  # what is no model may be large
+            if contents == BEGINNING:  # the file may be large if it is not a model
                 contents += file.read(_remaining(file, source))
     except OSError as error:
         raise ModelFileError(
@@ -506,7 +504,7 @@ def _path(path: object) -> Path:
 
 
 def _mapped(folder: Path, name: str) -> memoryview:
-    """The contents of a data file, which must lie in the folder itself."""
+    """Map a data file, which must be directly in the folder."""
     if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
         raise ModelFileError(f"the model's data file is called {name!r}, expected the plain name of a file beside it")
     try:
@@ -516,10 +514,10 @@ def _mapped(folder: Path, name: str) -> memoryview:
         if not path.is_file():
             raise ModelFileError(f"the model's data file {name!r} is not in {str(folder)!r}; put it there")
         with path.open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
+            if not os.fstat(file.fileno()).st_size:  # mmap rejects empty files
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that go in a circle
+    except (OSError, RuntimeError) as error:  # RuntimeError: symbolic link loop
         raise ModelFileError(f"the model's data file {name!r} cannot be read: {_error_reason(error)}") from error
 
 
