@@ -1,4 +1,4 @@
-"""Passes: transformations of adapter IR models that a driver lists by name."""
+"""Passes: named transformations of adapter IR models, which drivers list."""
 
 from __future__ import annotations
 

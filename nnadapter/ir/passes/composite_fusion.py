@@ -1,4 +1,4 @@
-"""Composite fusion: layer normalization, GELU, swish and attention recognized where spelled out."""
+"""Composite fusion: recognize decomposed layer normalization, GELU, swish and attention."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from nnadapter.ir.rewrite import (
 
 @editing
 def fuse_layer_normalization(editor: ModelEditor) -> None:
-    """Make LAYER_NORMALIZATION of what it is made of.
+    """Recognize LAYER_NORMALIZATION.
 
     1. d = SUB(x, REDUCE_MEAN(x)); v = REDUCE_MEAN of d squared (POW by 2, or MUL with itself); d / SQRT(v + epsilon)
-       (or times its RECIPROCAL), times a constant scale, is LAYER_NORMALIZATION without a bias.
-    2. ADD of a constant behind that is its bias.
-    3. All means run over the same trailing axes, with `keepdims`; scale and bias have just those axes' dimensions.
-    4. Refused: other axes or axes that differ, other constants' shapes, an epsilon that is not one positive number, a
-       part that something else reads.
+       (or
+       times its RECIPROCAL), times a constant scale, becomes LAYER_NORMALIZATION without a bias.
+    2. ADD of a constant after it becomes the bias.
+    3. All means use the same trailing axes, with `keepdims`; scale and bias have exactly the dimensions of those axes.
+    4. Refused: other axes; other shapes of constants; an epsilon that is not one positive number; intermediate values
+       with
+       other readers.
     """
     apply_rules(editor, _LAYER_NORMALIZATION_RULES)
 
@@ -47,7 +49,7 @@ def _normalized(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     if epsilon is None or not _fits(editor, x, scale, int(axes[0])):
         return None
     if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
-        return None  # epsilon may have more axes than x
+        return None  # epsilon may have higher rank than x
     attributes = {"axis": int(axes[0]), "epsilon": float(epsilon.reshape(()))}
     return editor.add_operation("LAYER_NORMALIZATION", (x, scale), attributes, origins=match.operations)
 
@@ -74,7 +76,7 @@ def _is_epsilon(value: Array) -> bool:
 
 
 def _deviation(mean: str) -> OperationPattern:
-    # A new name for each place: exporters write the difference, and its mean, once or more often.
+    # Separate names for the means: exporters write the difference once or several times.
     return operation("SUB", _NORMALIZED, operation("REDUCE_MEAN", _NORMALIZED, name=mean, keepdims=True))
 
 
@@ -96,14 +98,15 @@ _LAYER_NORMALIZATION_RULES = (
 
 @editing
 def fuse_gelu(editor: ModelEditor) -> None:
-    """Make GELU of what it is made of.
+    """Recognize GELU.
 
     1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none). The inner division may be a DIV by sqrt(2) or a MUL by its
-       reciprocal, the half a MUL by 0.5 or a DIV by 2, on x, on the sum, on both parts of the sum or on the product.
+       reciprocal. The half may be a MUL by 0.5 or a DIV by 2, on x, the sum, both terms of the sum or the product.
     2. x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 becomes GELU(x; tanh). The cube may be a POW or two MULs,
-       and one x may be factored out of the inner sum.
-    3. Products and sums may stand either way round; constants must be right to one unit in the last place.
-       Refused: a part that something else reads.
+       and
+       one x may be factored out of the inner sum.
+    3. Products and sums match in either order; constants match within one unit in the last place. Refused: intermediate
+       values with other readers.
     """
     apply_rules(editor, _GELU_RULES)
 
@@ -117,7 +120,7 @@ def _scaled(pattern: Pattern, factor: float) -> Pattern:
 
 
 def _forms(inner: Pattern) -> tuple[OperationPattern, ...]:
-    """The product of x, 1 + inner and a half, in every association."""
+    """Return patterns for x * (1 + inner) / 2 in every association."""
     raised = operation("ADD", inner, constant(value=1))
     halves = either(*_half(raised), operation("ADD", either(*_half(inner)), constant(value=0.5)))
     return (
@@ -168,12 +171,12 @@ _GELU_RULES = (
 
 @editing
 def fuse_hard_swish(editor: ModelEditor) -> None:
-    """Make HARD_SIGMOID and HARD_SWISH of what they are made of.
+    """Recognize HARD_SIGMOID and HARD_SWISH.
 
     1. CLIP(x + 3, 0, 6) / 6 becomes HARD_SIGMOID(x; 1/6, 1/2). The division may be a DIV by 6 or a MUL by 1/6.
-    2. x * CLIP(x + 3, 0, 6) / 6 becomes HARD_SWISH(x; 1/6, 1/2), wherever the division stands.
+    2. x * CLIP(x + 3, 0, 6) / 6 becomes HARD_SWISH(x; 1/6, 1/2), with the division at any position.
     3. MUL(x, HARD_SIGMOID(x; alpha, beta)) becomes HARD_SWISH(x; alpha, beta).
-    4. Products and sums may stand either way round. Refused: other numbers; a part that something else reads.
+    4. Products and sums match in either order. Refused: other numbers; intermediate values with other readers.
     """
     apply_rules(editor, _HARD_SWISH_RULES)
 
@@ -213,11 +216,11 @@ _HARD_SWISH_RULES = (
 
 @editing
 def fuse_swish(editor: ModelEditor) -> None:
-    """Make SWISH of a value times its own sigmoid.
+    """Recognize SWISH, a value times its own sigmoid.
 
-    1. MUL(x, SIGMOID(x)), either way round, becomes SWISH(x).
+    1. MUL(x, SIGMOID(x)), in either order, becomes SWISH(x).
     2. MUL(x, SIGMOID(MUL(x, a))) with one constant number a becomes SWISH(x; alpha = a).
-    3. Refused: a sigmoid that something else reads as well.
+    3. Refused: a sigmoid with other readers.
     """
     apply_rules(editor, _SWISH_RULES)
 
@@ -241,17 +244,19 @@ _SWISH_RULES = (
 
 @editing
 def fuse_attention(editor: ModelEditor) -> None:
-    """Make ATTENTION of what it is made of.
+    """Recognize ATTENTION.
 
-    1. MAT_MUL(SOFTMAX(s), value), with s the MAT_MUL of query and transposed key, is ATTENTION. All are of rank 4, with
-       one batch and as many heads each.
-    2. s may be multiplied or divided by one constant number: that is its scale. Then something may be added: its mask.
-    3. WHERE with a condition that is false everywhere may stand behind SOFTMAX, as ONNX's function of Attention has it.
-    4. A TRANSPOSE gives the key back as it was; `simplify` cancels it with the one that there mostly is.
-    5. Refused: a softmax along another axis, integers, a mask that makes the scores larger, a part that something else
-       reads.
+    1. MAT_MUL(SOFTMAX(s), value), with s the MAT_MUL of query and transposed key, becomes ATTENTION. All have rank 4
+       and the
+       same batch and number of heads.
+    2. s may be multiplied or divided by one constant number, the scale, and then have a mask added.
+    3. A WHERE with a condition that is false everywhere may follow SOFTMAX, as in ONNX's function body of Attention.
+    4. A TRANSPOSE restores the key; `simplify` usually cancels it.
+    5. Refused: a softmax along another axis; integers; a mask that broadcasts the scores; intermediate values with
+       other
+       readers.
 
-    A query that may look at no key gives NaN, as SOFTMAX does (`without_keys`).
+    A query that is masked from all keys gives NaN, as SOFTMAX does (`without_keys`).
     """
     apply_rules(editor, _ATTENTION_RULES)
 

@@ -1,4 +1,4 @@
-"""Layout changes: views of operands, transposes moved until they cancel, and images with their channels last."""
+"""Layout changes: cancellation of transposes, and conversion of images to channels-last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nnadapter.ir.operations.windows import IMAGES
 Axes = tuple[int, ...]
 
 FROM_NCHW: Axes = (0, 2, 3, 1)
-"""The order of the axes that makes [N, H, W, C] of [N, C, H, W]."""
+"""Permutation from [N, C, H, W] to [N, H, W, C]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,28 +26,27 @@ class View:
     """`source` reshaped to `shape`, then transposed by `perm`."""
 
     source: int
-    """An operand."""
     shape: Axes
     perm: Axes
     parent: View | None = None
-    """The view that it was made from, whose operations it stands for as well."""
+    """The view that it was derived from, whose operations it also replaces."""
     operation: int | None = None
-    """The operation that it stands for."""
+    """The operation that it replaces."""
 
     @property
     def dimensions(self) -> Axes:
-        """The dimensions of what is seen."""
+        """Dimensions of the result."""
         return tuple(self.shape[axis] for axis in self.perm)
 
     @property
     def is_identity(self) -> bool:
-        """Nothing is transposed but axes of size 1."""
+        """True if only axes of size 1 move."""
         moved = [axis for axis in self.perm if self.shape[axis] != 1]
         return moved == sorted(moved)
 
     @property
     def operations(self) -> tuple[int, ...]:
-        """The operations that the view stands for, the last one first."""
+        """The operations that the view replaces, last first."""
         indices: list[int] = []
         view: View | None = self
         while view is not None:
@@ -57,11 +56,11 @@ class View:
         return tuple(indices)
 
     def transposed(self, perm: Axes, operation: int | None = None) -> View:
-        """What TRANSPOSE by `perm` makes of it."""
+        """Return the view after TRANSPOSE by `perm`."""
         return View(self.source, self.shape, tuple(self.perm[axis] for axis in perm), self, operation)
 
     def reshaped(self, dimensions: Axes, operation: int | None = None) -> View | None:
-        """What RESHAPE to `dimensions` makes of it, or None if that can only be said after transposing."""
+        """Return the view after RESHAPE to `dimensions`; None if the transpose must be materialized first."""
         if self.is_identity:
             return View(self.source, dimensions, tuple(range(len(dimensions))), self, operation)
         groups = _groups(self.dimensions, dimensions)
@@ -80,7 +79,7 @@ class View:
 
 
 def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], list[int]]] | None:
-    """The smallest runs of axes, those of size 1 left out, whose sizes have the same product; None if empty."""
+    """Return the smallest runs of axes with equal products, ignoring size 1; None if products are 0 or differ."""
     if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
     left = [axis for axis, size in enumerate(source_shape) if size != 1]
@@ -104,17 +103,17 @@ def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], lis
 
 
 Remap = Callable[[Attributes, Axes], Mapping[str, Any]]
-"""The attributes, and which old axis comes where -> the attributes that change."""
+"""Attributes, permutation -> attributes that change. `perm[new]` is the old axis."""
 
 
 IMAGE = IMAGES | {"RESIZE_NEAREST", "RESIZE_LINEAR"}
-"""Operations that want NHWC; all inputs but the first stay as they are."""
+"""Operations that require NHWC for the first input; other inputs stay as they are."""
 
 ELEMENTWISE = frozenset(row.type for row in (*elementwise.ROWS, *quantization.ROWS))
-"""Operations that are the same in every layout; inputs broadcast."""
+"""Elementwise operations, which work in any layout; inputs broadcast."""
 
 REDUCING = frozenset(row.type for row in reduction.ROWS if row.attribute("keepdims"))
-"""Operations that may take axes away."""
+"""Operations that may remove axes."""
 
 
 def _unchanged(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
@@ -166,16 +165,16 @@ REMAP: Mapping[str, Remap] = {
     "SLICE": _slices,
     "PAD": _pads,
 }
-"""By operation type; an operation that is not here wants NCHW."""
+"""Operations that are not here require NCHW."""
 
 
 def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
-    """The axes of a result in their old numbers, in the order in which they stand after `perm`.
+    """Return the axes of a result in their old numbers, in the order after `perm`.
 
     Args:
-        type_: the operation's.
-        attributes: as they were before.
-        perm: which old axis comes where.
+        type_: operation type.
+        attributes: before the permutation.
+        perm: `perm[new]` is the old axis.
     """
     if type_ not in REDUCING or attributes["keepdims"]:
         return perm
@@ -184,17 +183,20 @@ def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int,
 
 
 def cancel_transposes(model: Model) -> Model:
-    """Let transposes wander towards the outputs, where they meet others and vanish.
+    """Move transposes towards the outputs, where they cancel each other.
 
-    1. A TRANSPOSE is put off until somebody needs its result as it is, composed with those that follow; what comes
-       out as the identity vanishes, and where only axes of size 1 move it becomes a RESHAPE.
-    2. Elementwise operations compute with what was there before it, if all inputs were transposed alike; constants are
-       permuted now, and single numbers stay as they are.
-    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with their axes
-       renumbered.
-    4. Where readers of one result disagree, it is transposed once for all, and those that could have followed read it.
-    5. Refused: a model in which that would not leave fewer TRANSPOSEs; one with NHWC operands; operations on quantized
-       operands. `channels_last` does the same for images, around the operations that want NHWC.
+    1. A TRANSPOSE is deferred until a reader needs its result, and composed with later ones. An identity vanishes; if
+       only
+       axes of size 1 move, it becomes a RESHAPE.
+    2. Elementwise operations compute on the untransposed operands if all inputs have the same permutation. Constants
+       are
+       permuted at compile time; single numbers stay as they are.
+    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
+       axes.
+    4. If readers of a result disagree, it is transposed once for all of them.
+    5. Refused: models that would not have fewer TRANSPOSEs; models with NHWC operands; operations on quantized
+       operands.
+       For images, use `channels_last`.
     """
     count = _count(model)
     if not count or any(operand.type.layout is Layout.NHWC for operand in model.operands):
@@ -215,30 +217,30 @@ _FOLLOWERS = frozenset(REMAP) - IMAGE
 
 @dataclass(frozen=True, slots=True)
 class _TransposedOperand:
-    """What an operand is: `source` transposed by `perm`."""
+    """An operand, expressed as `source` transposed by `perm`."""
 
     source: int
     perm: Axes
     operation: int
-    """The TRANSPOSE that was put off last; it has adopted those before."""
+    """The last deferred TRANSPOSE, which has adopted the earlier ones."""
 
 
 class _TransposeSweep:
-    """One sweep; `generous` lets a result be put off that several operations read, if all could follow."""
+    """One sweep. `generous` also defers results with several readers, if all can follow."""
 
     def __init__(self, editor: ModelEditor, generous: bool) -> None:
         self._editor = editor
         self._generous = generous
         self._put: dict[int, _TransposedOperand] = {}
         self._made: dict[int, _TransposedOperand] = {}
-        """What was made of those, for readers that transpose it further."""
+        """Materialized results, for readers that transpose them further."""
         self._constants: dict[tuple[int, Axes], int] = {}
         self._agreed: dict[int, bool] = {}
-        """Whether all readers could follow, asked once for each operand."""
+        """Operand -> all readers can follow."""
         self._current = 0
 
     def run(self) -> Model:
-        """Go through the model and return what comes out."""
+        """Rewrite the model and return it."""
         for index in self._editor.sweep():
             self._current = index
             self._visit(index, self._editor.operation(index))
@@ -275,7 +277,7 @@ class _TransposeSweep:
         self._editor.remove((index,))
 
     def _follow(self, index: int, operation: Operation) -> bool:
-        """Compute on what was there before the transposes, if it can be done."""
+        """Compute on the untransposed inputs; return False if impossible."""
         editor = self._editor
         transposes = [self._put[operand] for operand in operation.inputs if operand in self._put]
         if (
@@ -317,7 +319,7 @@ class _TransposeSweep:
         return readers_agree and not self._editor.is_output(operand)
 
     def _transposed_back(self, operand: int, back: Axes) -> int:
-        """What stands for an operand where everything is transposed back."""
+        """Return the operand after the inverse permutation."""
         if operand in self._put:
             return self._put[operand].source
         value = self._editor.value_of(operand)
@@ -330,7 +332,7 @@ class _TransposeSweep:
         return self._constants[key]
 
     def _plain(self, operand: int) -> None:
-        """Make what was put off, for all readers."""
+        """Materialize a deferred transpose for all readers."""
         put = self._put.pop(operand, None)
         if put is None:
             return
@@ -355,7 +357,7 @@ _MAY_READ = _FOLLOWERS | {"TRANSPOSE"}
 
 
 def _is_number(dimensions: Axes) -> bool:
-    """One element, whatever the order of the axes."""
+    """Return True for one element, regardless of the order of axes."""
     return all(size == 1 for size in dimensions)
 
 
@@ -365,20 +367,22 @@ def _permuted_array(value: Array, *, perm: Axes) -> Array:
 
 
 def channels_last(model: Model) -> Model:
-    """Let images flow as [N, H, W, C] between the operations that want them so.
+    """Convert images to [N, H, W, C] between the operations that support it.
 
     1. Convolutions, pools, BATCH_, INSTANCE_ and LOCAL_RESPONSE_NORMALIZATION, RESIZE_…, DEPTH_TO_SPACE and
-       SPACE_TO_DEPTH of rank 4 take and give NHWC operands. Filters stay as they are.
-    2. Elementwise operations follow: if an input is NHWC alone, they compute in NHWC. Constants are permuted now, other
-       inputs when they run; those of lower rank get leading axes of size 1 before.
-    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with their axes
-       renumbered.
-    4. TRANSPOSE and RESHAPE are put off until somebody reads the result, composed with each other and with the order
-       that the operand has; what comes out as the identity vanishes, and where only axes of size 1 move, RESHAPE does.
-    5. Every other operation gets NCHW operands, transposed back once for all readers.
+       SPACE_TO_DEPTH of
+       rank 4 take and return NHWC operands. Filters stay as they are.
+    2. Elementwise operations compute in NHWC if an input is available only in NHWC. Constants are permuted at compile
+       time,
+       other inputs at run time; inputs of lower rank get leading axes of size 1 first.
+    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with renumbered
+       axes.
+    4. TRANSPOSE and RESHAPE are deferred until a reader needs the result, and composed with each other and with the
+       operand's layout. An identity vanishes; if only axes of size 1 move, a RESHAPE suffices.
+    5. All other operations get NCHW operands, transposed once for all readers.
     6. Model inputs and outputs keep name, type and order.
-    7. What is quantized along an axis stays NCHW, but for filters.
-    8. Refused: a model without an operation of 1., or one that has NHWC operands already.
+    7. Operands quantized along an axis stay NCHW, except filters.
+    8. Refused: models without an operation of 1., and models that already have NHWC operands.
     """
     has_images = any(
         operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations
@@ -395,14 +399,14 @@ def channels_last(model: Model) -> Model:
 
 
 class _Images:
-    """In which orders each operand is there."""
+    """Layouts in which each operand is available."""
 
     def __init__(self, editor: ModelEditor) -> None:
         self._editor = editor
         self._views: dict[int, View] = {}
-        """Operands that were not made as the model has them, and what they are seen through."""
+        """Original operand -> view that computes it from an existing operand."""
         self._made: dict[tuple[int, Layout], int] = {}
-        """Operands that stand for them."""
+        """Original operand and layout -> materialized operand."""
         self._current = 0
 
     def visit(self, index: int) -> None:
@@ -419,7 +423,7 @@ class _Images:
                 self.plain(operand)
 
     def plain(self, operand: int) -> int:
-        """The operand in the order that the model has it in."""
+        """Return the operand in its original layout."""
         if operand not in self._views:
             return operand
         nchw_operand = self._made.get((operand, Layout.NCHW))
@@ -432,7 +436,7 @@ class _Images:
         return nchw_operand
 
     def _remember(self, operand: int, nchw_operand: int) -> None:
-        # Later readers see `nchw_operand` in the place of `operand`, and shall know what else there is.
+        # Later readers see `nchw_operand` instead of `operand`, and may also use the NHWC version.
         self._views[nchw_operand] = self._views[operand]
         self._made[nchw_operand, Layout.NCHW] = nchw_operand
         self._made[nchw_operand, Layout.NHWC] = self._made[operand, Layout.NHWC]
@@ -495,7 +499,7 @@ class _Images:
         return fits and any(map(self._is_channels_last, operation.inputs))
 
     def _is_channels_last(self, operand: int) -> bool:
-        """There in NHWC, or for nothing, and not in NCHW."""
+        """Return True if available in NHWC, or convertible for free, and not available in NCHW."""
         view = self._views.get(operand)
         if view is None or len(view.perm) != 4 or (operand, Layout.NCHW) in self._made:
             return False
@@ -545,7 +549,7 @@ class _Images:
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
-        """Make what the view shows, in as few operations as it takes, to stand for `operand`."""
+        """Materialize a view in as few operations as possible, as a replacement of `operand`."""
         editor, source = self._editor, view.source
         type_, dimensions = editor.type_of(source), view.dimensions
         operations = view.operations
@@ -567,7 +571,7 @@ class _Images:
 
 
 def _has_axis(type_: OperandType) -> bool:
-    """Quantized along an axis, whose number would change."""
+    """Return True if quantized along an axis, which would be renumbered."""
     return type_.quantization is not None and type_.quantization.axis is not None
 
 

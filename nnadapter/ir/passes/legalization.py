@@ -1,4 +1,4 @@
-"""Legalization: operations and operand types replaced by others that a device has."""
+"""Legalization: replacement of operations and operand types that a device lacks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from nnadapter.ir.rewrite import Match, RewriteRule, apply_rules, constant, edit
 
 @editing
 def matmul_to_fully_connected(editor: ModelEditor) -> None:
-    """Make FULLY_CONNECTED of every MAT_MUL whose right-hand side is a constant matrix.
+    """Replace MAT_MUL with a constant matrix on the right by FULLY_CONNECTED.
 
-    1. The constant [K, N] is transposed to the weight [N, K]; with `transpose_y` it is that already. Several products
-       with one constant share one weight.
-    2. Refused: integers, a left-hand side of rank 0 or 1 or with `transpose_x`, a constant of another rank than 2.
+    1. The constant [K, N] is transposed to the weight [N, K], unless `transpose_y` is set. Products with the same
+       constant
+       share one weight.
+    2. Refused: integers; a left-hand side of rank 0 or 1 or with `transpose_x`; a constant of rank other than 2.
     """
     apply_rules(editor, _RULES)
 
@@ -52,11 +53,12 @@ _RULES = (
 
 @editing
 def quantized_to_real(editor: ModelEditor) -> None:
-    """Spell out operations of reals on quantized operands: DEQUANTIZE, the operation in float32, QUANTIZE.
+    """Decompose operations on quantized operands: DEQUANTIZE, the operation in float32, QUANTIZE.
 
-    1. An operation of `REALS` whose inputs and result are quantized is spelled out; results are the same bit by bit.
-    2. Refused: functions of one variable, which a table does better; products, which are exact on integers; CONCAT of
-       parts that are quantized as the result is, which only moves them.
+    1. Operations of `REALS` with quantized inputs and result are decomposed. Results are bit-exact.
+    2. Refused: unary functions, for which a lookup table is better; products, which are exact on integers; CONCAT of
+       parts
+       with the result's quantization, which only moves elements.
     """
     for index in editor.sweep(_SPELLED_OUT):
         operation = editor.operation(index)
@@ -89,15 +91,16 @@ _SHIFT = 128
 
 
 def symmetric_to_asymmetric(model: Model) -> Model:
-    """Replace quantized operands of int8 by uint8 ones of the same reals: integers and zero points are 128 larger.
+    """Replace quantized int8 operands by uint8 ones with the same real values.
 
     Source: NNAdapter's pass `convert_quantization_symm_to_asymm`; NNAPI TENSOR_QUANT8_ASYMM.
 
-    1. Results of QUANTIZE, products and operations of reals become uint8, and all that moves them; constants are
-       shifted now. What a filter of several scales says per channel is kept per channel.
-    2. Where something else sees the integers (a model input or output, a STORAGE_CAST, a comparison), they are int8: a
-       DEQUANTIZE and a QUANTIZE of the same scale stand between, which change nothing.
-    3. Refused: PAD with a constant, whose value is an integer; operands of other data types; a model without int8 ones.
+    1. Integers and zero points increase by 128. Results of QUANTIZE, products and operations on real values become
+       uint8,
+       as do operations that move them. Constants are shifted at compile time. Per-channel filters stay per channel.
+    2. Model inputs and outputs, STORAGE_CAST and comparisons keep int8: a DEQUANTIZE and a QUANTIZE with the same scale
+       convert without loss.
+    3. Refused: PAD with a constant, as its value is an integer; operands of other data types; models without int8.
     """
     if not any(_is_signed(operand.type.quantized) for operand in model.operands):
         return model
@@ -123,23 +126,23 @@ def _shifted(type_: QuantizedType) -> QuantizedType:
 
 
 def _shift(value: Array) -> Array:
-    """Adding 128 flips the sign bit."""
+    """Flip the sign bit, which adds 128."""
     return np.asarray(value.view(np.uint8) ^ np.uint8(_SHIFT))
 
 
 class _Shifting:
-    """Which operands are there as uint8."""
+    """Operands available as uint8."""
 
     def __init__(self, editor: ModelEditor) -> None:
         self._editor = editor
         self._unsigned: dict[int, int] = {}
-        """Operands of the model by what stands for them."""
+        """int8 operand -> uint8 operand with the same real values."""
         self._signed: dict[int, int] = {}
-        """Those of the keys of `_unsigned` that are there as int8 as well, and what they are."""
+        """Key of `_unsigned` that also exists as int8 -> that int8 operand."""
         self._current: Sequence[int] = ()
 
     def visit(self, index: int) -> None:
-        """Convert one operation, or give it the int8 operands that it wants."""
+        """Convert one operation, or provide its int8 operands."""
         self._current = (index,)
         operation = self._editor.operation(index)
         types = [
@@ -155,11 +158,11 @@ class _Shifting:
                 self.signed(input_index)
 
     def signed(self, operand: int) -> None:
-        """See to it that what the model has as int8 is there as int8."""
+        """Materialize the operand as int8."""
         if operand not in self._unsigned or operand in self._signed:
             return
         signed_operand = self._converted(self._unsigned[operand], self._editor.type_of(operand).quantized)
-        # Later readers see `made` in the place of `operand`.
+        # Later readers see `signed_operand` instead of `operand`.
         self._signed[operand] = self._signed[signed_operand] = signed_operand
         self._unsigned[signed_operand] = self._unsigned[operand]
         self._editor.substitute(operand, signed_operand)
@@ -198,17 +201,17 @@ class _Shifting:
                 name = f"{editor.operand(operand).name}:uint8"
                 unsigned_operand = editor.add_constant(name, derived(_shift, value), target.quantization)
             self._unsigned[operand] = unsigned_operand
-            self._signed[operand] = operand  # it stays as it is for those who want it so
+            self._signed[operand] = operand  # int8 remains available to other readers
         return unsigned_operand
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
-        """An operand of the same reals in the other data type: the scale is the same, so nothing is rounded."""
+        """Return the operand in the other data type. The scale is equal, so nothing is rounded."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
         return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 
 
 def _follows(operation: Operation, types: Sequence[QuantizedType | None]) -> bool:
-    """Whether an operation means reals, so that it does not matter which integers stand for them."""
+    """Return True if the operation depends only on real values, not on their integer representation."""
     if operation.type in ("QUANTIZE", "DEQUANTIZE"):
         return True
     if operation.type in PRODUCTS:

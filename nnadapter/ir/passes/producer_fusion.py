@@ -1,4 +1,4 @@
-"""Producer fusion: activations, padding, scales and batch normalization absorbed by a neighbor."""
+"""Fusion of activations, padding, scales and batch normalization into adjacent operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nnadapter.ir.rewrite import (
 )
 
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
-"""Operations that have a `fuse_code`."""
+"""Operations with a `fuse_code`."""
 
 _ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "RELU": ("relu", ()),
@@ -38,17 +38,19 @@ _ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "GELU": ("gelu", ()),
     "SWISH": ("swish", ()),
 }
-"""By operation type: the fuse code, and the attributes that are its parameters."""
+"""Operation type -> fuse code, and the attributes that become its parameters."""
 
 
 @editing
 def fuse_activation(editor: ModelEditor) -> None:
-    """Let an operation with a `fuse_code` apply the activation behind it.
+    """Fuse an activation into its producer's `fuse_code`.
 
     1. RELU, CLIP, SIGMOID, HARD_SIGMOID, HARD_SWISH, TANH, LEAKY_RELU, GELU and SWISH are fused; their attributes
-       become `fuse_parameters`.
-    2. Refused: a host whose output something else reads or the model gives back, or that has an activation already;
-       integers; a SWISH whose alpha is not 1.
+       become
+       `fuse_parameters`.
+    2. Refused: a producer with other readers, whose output is a model output, or that already has an activation;
+       integers;
+       SWISH with alpha other than 1.
     """
     apply_rules(editor, _ACTIVATION_RULES)
 
@@ -89,17 +91,17 @@ _ACTIVATION_RULES = (
 
 @editing
 def fuse_pad(editor: ModelEditor) -> None:
-    """Fold a PAD by a constant into the pads of the convolution or pooling behind it.
+    """Fold a constant PAD into the pads of the convolution or pooling after it.
 
-    1. CONV_2D, behind a PAD by 0: the pads are added.
-    2. MAX_POOL_2D, behind a PAD by the smallest number of the data type, -inf for floats; by 0 as well where the
-       operand is what a RELU made, alone or fused.
-    3. AVERAGE_POOL_2D, behind a PAD by 0: the pads are added and count. So they must have counted before, or have been
-       none.
-    4. Two PADs by one constant that follow each other are one before that, if neither takes anything away.
-    5. Refused: pads of batch or channels, pads that take away or are as large as a pooling window, other modes;
-       pooling with dilations, whose windows may see nothing but padding, or with `ceil_mode`, whose count of windows
-       follows from the pads; quantized operands; a PAD that something else reads.
+    1. CONV_2D after a PAD with 0.
+    2. MAX_POOL_2D after a PAD with the smallest number of the data type, -inf for floats; also with 0 if the padded
+       operand
+       is the output of a RELU, separate or fused.
+    3. AVERAGE_POOL_2D after a PAD with 0. The pads count in the average, so earlier pads must be counted or zero.
+    4. Two consecutive PADs with one constant are merged first, if neither crops.
+    5. Refused: pads of batch or channels; negative pads; pads as large as a pooling window; other modes; pooling with
+       dilations, where a window may see only padding, or with `ceil_mode`, where pads change the number of windows;
+       quantized operands; a PAD with other readers.
     """
     apply_rules(editor, _PAD_RULES)
 
@@ -116,7 +118,7 @@ def _fuse_padding(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         attributes["count_include_pad"] = True
     try:
         return editor.add_operation(host.type, (pad.inputs[0], *host.inputs[1:]), attributes, origins=match.operations)
-    except InvalidModelError:  # a window would see nothing but padding
+    except InvalidModelError:  # a window would see only padding
         return None
 
 
@@ -131,7 +133,7 @@ def _merge(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _image_pads(type_: OperandType, pad: Operation) -> tuple[int, ...] | None:
-    """Top, left, bottom and right; None if the PAD does anything else."""
+    """Return top, left, bottom and right; None if the PAD pads other axes, crops, or is quantized."""
     pads = _ints(pad, "pads")
     if type_.quantization is not None:
         return None
@@ -162,7 +164,7 @@ def _is_never_largest(editor: ModelEditor, host: Operation, pad: Operation) -> b
 
 
 def _smallest(dtype: DataType) -> float:
-    """NaN, which equals nothing, where the data type has no smallest number that PAD could be told of."""
+    """Return the smallest number of the data type that PAD can express, or NaN, which equals nothing."""
     if dtype.is_floating:
         return float("nan") if dtype.value.startswith("float8") else float("-inf")
     return 0.0 if dtype.value.startswith("u") else -(2.0 ** (8 * dtype.itemsize - 1))
@@ -185,7 +187,7 @@ _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
     "MAX_POOL_2D": _is_never_largest,
     "AVERAGE_POOL_2D": _is_counted,
 }
-"""Whether the value that was padded with is what the operation pads with."""
+"""Checks that the PAD's value equals the operation's own padding."""
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")
 _PAD_RULES = (
@@ -196,16 +198,16 @@ _PAD_RULES = (
 
 
 FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
-"""Operations whose output is filter times something plus bias."""
+"""Operations of the form filter * input + bias."""
 
 
 def foldable(*more: str) -> OperationPattern:
-    """Return the pattern of such an operation, or one of `more`, with a constant filter: `host` in the match."""
+    """Return a pattern of a foldable operation, or one of `more`, with a constant filter; `host` in the match."""
     return operation((*FOLDABLE, *more), operand("host input"), constant("host filter"), name="host")
 
 
 def channel_axis(host: Operation, output: OperandType) -> int:
-    """The axis of a foldable operation's output that its bias runs along."""
+    """Return the axis of a foldable operation's output that the bias runs along."""
     last = host.type == "FULLY_CONNECTED" or output.layout is Layout.NHWC
     return output.rank - 1 if last else 1
 
@@ -213,19 +215,19 @@ def channel_axis(host: Operation, output: OperandType) -> int:
 def fold(
     editor: ModelEditor, host: int, scale: Array | None, shift: Array | None, operations: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Add a copy of `host` whose output is the old one times `scale` plus `shift`.
+    """Add a copy of `host` that multiplies its output by `scale` and adds `shift`.
 
     Computed in float64 and rounded once to the filter's data type.
 
     Args:
-        editor: what the host is in.
-        host: a foldable operation with a constant filter, or a BATCH_NORMALIZATION, whose scale is one.
+        editor: the model.
+        host: a foldable operation with a constant filter, or a BATCH_NORMALIZATION, whose scale acts as filter.
         scale: float64 [C] or None.
         shift: float64 [C] or None.
-        operations: what the new operation stands for; its constants are named for the output of the first one.
+        operations: operations that it replaces; constants are named after the output of the first.
 
     Returns:
-        The new operation's outputs, or None if the bias is not constant or the result is not finite in its data type.
+        The new outputs, or None if the bias is not constant or the result is not finite in its data type.
     """
     host_operation = editor.operation(host)
     filter_, bias = _filter_and_bias(editor, host_operation, scale, shift)
@@ -261,7 +263,7 @@ def _filter_and_bias(
 def _scaled_filter(
     filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
 ) -> tuple[Array | None, Array | None] | None:
-    """The new filter, None where it stays as it is, and the new bias; None where one of them is not finite."""
+    """Return the scaled filter (None if unchanged) and the bias; None if the result is not finite."""
     moved = None if bias is None else bias.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if scale is not None and moved is not None:
@@ -275,32 +277,32 @@ def _scaled_filter(
 
 
 def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
-    """The filter with its output channels scaled; `groups` is that of a transposed convolution, else 0."""
+    """Return the filter with scaled output channels. `groups` is 0 unless the convolution is transposed."""
     wide = filter_.astype(np.float64)
     if not groups:
         return wide * scale.reshape(-1, *[1] * (wide.ndim - 1))
-    # [C, O/group, kH, kW]: the rows of a group belong to the same output channels
+    # [C, O/group, kH, kW]: rows of one group share their output channels
     grouped = wide.reshape(groups, -1, *wide.shape[1:])
     return (grouped * scale.reshape(groups, 1, wide.shape[1], 1, 1)).reshape(wide.shape)
 
 
 @editing
 def fuse_scale_and_bias(editor: ModelEditor) -> None:
-    """Fold MUL, ADD and SUB by a constant into the filter and bias of the operation before them.
+    """Fold MUL, ADD and SUB by a constant into the filter and bias of their producer.
 
-    1. That operation is a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter (and bias), or a
-       BATCH_NORMALIZATION with constant scale and bias, and is read by nothing else. A chain of such
-       operations is folded as a whole.
-    2. The constant is one number, or has one number per output channel and 1 along every other axis. The output's
-       dimensions must not grow by it.
-    3. MUL scales filter and bias, ADD and SUB (either way round) move the bias; in float64, rounded once for each.
+    1. The producer is a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter and bias, or a
+       BATCH_NORMALIZATION with constant scale and bias, without other readers. Chains fold completely.
+    2. The constant is one number, or one number per output channel with size 1 along all other axes. It must not
+       broadcast
+       the output.
+    3. MUL scales filter and bias, ADD and SUB (in either order) shift the bias; in float64, rounded once each.
     4. Refused: DIV, which would round differently; an activation in between; a result that is not finite.
     """
     apply_rules(editor, _SCALE_AND_BIAS_RULES)
 
 
 def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
-    """What to do with the constant c: scale by `scale` (by c if None), then shift by `shift` times c (not if None)."""
+    """Return a replacement for constant c: scale by `scale` (None: by c), shift by `shift` * c (None: no shift)."""
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         value = _per_channel(editor, match)
@@ -350,13 +352,15 @@ _SCALE_AND_BIAS_RULES = (
 
 @editing
 def fuse_batch_normalization(editor: ModelEditor) -> None:
-    """Remove every BATCH_NORMALIZATION with constant scale, bias, mean and variance.
+    """Replace BATCH_NORMALIZATION with constant parameters.
 
-    1. Behind a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter (and bias), read by nothing else,
-       it is folded into filter and bias, in float64, rounded once.
-    2. Anywhere else it becomes MUL and ADD with constants of shape [C, 1, 1], or [C] where the layout is NHWC.
-    3. Refused: statistics that are not constant; a host with an activation fused to it or whose channels are another
-       axis; a result that is not finite in the operand's data type.
+    1. After a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter and bias and no other readers, it is
+       folded
+       into filter and bias, in float64, rounded once.
+    2. Otherwise it becomes MUL and ADD with constants of shape [C, 1, 1], or [C] for NHWC.
+    3. Refused: computed parameters; a producer with a fused activation or another channel axis; a result that is not
+       finite
+       in the operand's data type.
     """
     apply_rules(editor, _BATCH_NORMALIZATION_RULES)
 
@@ -409,7 +413,7 @@ def _factor_and_offset(
 def _broadcast_parameters(
     *values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]
 ) -> tuple[Array, Array] | None:
-    """Both in that data type and shape; None where one is not finite."""
+    """Return both in the data type and shape; None if not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         scale, shift = (
             coefficient.astype(dtype).reshape(shape) for coefficient in _factor_and_offset(*values, epsilon=epsilon)

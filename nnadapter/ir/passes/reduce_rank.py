@@ -1,4 +1,4 @@
-"""Rank reduction: operands of many dimensions rewritten for devices that take few."""
+"""Rank reduction for devices that limit the number of dimensions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Groups = list[list[int]]
 
 
 def grouped(kinds: Sequence[Hashable | None]) -> Groups:
-    """Put neighboring axes of one kind together; None is the kind of an axis of size 1, which fits any group."""
+    """Group adjacent axes of one kind. None is the kind of an axis of size 1, which joins any group."""
     groups: Groups = []
     loose: list[int] = []
     latest: Hashable | None = None
@@ -34,22 +34,22 @@ def grouped(kinds: Sequence[Hashable | None]) -> Groups:
 
 
 def merged(dimensions: Axes, groups: Groups) -> Axes:
-    """The dimensions of an operand whose groups of axes are one axis each."""
+    """Return the dimensions after merging each group of axes into one."""
     return tuple(prod(dimensions[axis] for axis in group) for group in groups)
 
 
 def positions(groups: Groups) -> dict[int, int]:
-    """Which axis of the merged operand an axis is in."""
+    """Return axis -> position of its group."""
     return {axis: position for position, group in enumerate(groups) for axis in group}
 
 
 def around(dimensions: Axes, axis: int) -> Axes:
-    """The dimensions with everything before an axis merged to one, and everything behind it."""
+    """Return three dimensions: the axes before `axis` merged, `axis`, the axes after it merged."""
     return prod(dimensions[:axis]), dimensions[axis], prod(dimensions[axis + 1 :])
 
 
 def raised(dimensions: Axes, rank: int) -> Axes:
-    """The dimensions with axes of size 1 before them, as broadcasting puts them there."""
+    """Return the dimensions with leading axes of size 1, as in broadcasting."""
     return (*[1] * (rank - len(dimensions)), *dimensions)
 
 
@@ -58,21 +58,21 @@ Touched = frozenset[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """How such an operation is done on merged axes."""
+    """Rule for an operation that works along some axes and can be computed on merged ones."""
 
     touched: Callable[[Sequence[int], Axes, Operation], Touched]
-    """Dimensions before and behind it -> the axes along which it does something."""
+    """Input dimensions, output dimensions -> axes along which the operation does something."""
     attributes: Callable[[Operation, Mapping[int, int], Axes], Mapping[str, Any]]
-    """Where each axis that is touched stands now, and the result's dimensions -> the attributes."""
+    """Position of each touched axis after merging, and the result's dimensions -> attributes."""
     joins: bool = False
-    """Neighboring axes can be treated as one."""
+    """Adjacent touched axes may be merged."""
     repeats: bool = True
-    """One axis after the other gives the same."""
+    """Processing one axis after the other gives the same result."""
     repeats_integers: bool = True
-    """So it does for integers."""
+    """The same for integers."""
 
     def result(self, dimensions: Axes, operation: Operation) -> Axes:
-        """The dimensions of the result, with axes of size 1 where a reduction has taken them away."""
+        """Return the result's dimensions, with axes of size 1 for removed ones."""
         if operation.attributes.get("keepdims", True):
             return dimensions
         expanded_shape = list(dimensions)
@@ -81,7 +81,7 @@ class RankStep:
         return tuple(expanded_shape)
 
     def may_repeat(self, floating: bool) -> bool:
-        """Whether the operation may be done one axis after the other."""
+        """Return True if the operation can process one axis after the other."""
         return self.repeats and (floating or self.repeats_integers)
 
 
@@ -90,7 +90,7 @@ def _ints(operation: Operation, name: str) -> Axes:
 
 
 def _is(value: object, number: int) -> bool:
-    """That very number, known for all sizes."""
+    """Return True for the constant `number`; a symbolic size is never one."""
     return type(value) is int and value == number
 
 
@@ -159,33 +159,32 @@ STEPWISE: Mapping[str, RankStep] = {
     "SLICE": RankStep(touched=_named, attributes=_slice),
     "TILE": RankStep(touched=_repeated, attributes=_tile),
 }
-"""By operation type."""
 
 
 class RankShapes(Protocol):
-    """What a rule works with; `reduce_rank.Ranks` is one."""
+    """Interface between rules and `Ranks`."""
 
     largest: int
-    """Most dimensions."""
+    """Largest allowed rank."""
 
     def dimensions(self, operand: int) -> Axes:
-        """Those that the model has."""
+        """Return the dimensions in the original model."""
 
     def is_floating(self, operand: int) -> bool:
-        """Whether its elements are floating-point numbers."""
+        """Return True for floating-point elements."""
 
     def any_shape(self, operand: int) -> int:
-        """The operand's elements in few dimensions, whichever."""
+        """Return an operand with the same elements and any allowed rank."""
 
     def shaped(self, operand: int, shape: Axes) -> int:
-        """The operand's elements in these dimensions."""
+        """Return an operand with the same elements and these dimensions."""
 
     def add(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue]) -> tuple[int, ...]:
         """Add an operation."""
 
 
 RankRule = Callable[[RankShapes, Operation], Sequence[int] | None]
-"""Operands that hold the outputs' elements, in whatever dimensions; None to refuse, before anything is added."""
+"""Returns operands with the outputs' elements, in any dimensions; None to refuse, before adding anything."""
 
 
 def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
@@ -211,7 +210,7 @@ def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | No
 
 
 def _as_first(shapes: RankShapes, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
-    """Nothing is broadcast but single numbers: the others take the dimensions that the first of them has anyway."""
+    """Give all operands the dimensions of the first one that is not a single number; only numbers are broadcast."""
     lead = next((operand for operand, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
     shaped_operands = []
@@ -237,7 +236,7 @@ def _transpose(shapes: RankShapes, operation: Operation) -> Sequence[int] | None
 
 
 def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
-    """Axes that stay neighbors, in the order of the result; those of size 1 are left out."""
+    """Return runs of axes that stay adjacent, in the order of the result, without axes of size 1."""
     place = {axis: position for position, axis in enumerate(axes)}
     runs: list[list[int]] = []
     for axis in perm:
@@ -251,7 +250,7 @@ def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
 
 
 def _swapped(shapes: RankShapes, operand: int, sizes: Sequence[int], target_order: Sequence[int]) -> int:
-    """Bring axes into order by swapping neighboring runs: [before, a, b, behind] becomes [before, b, a, behind]."""
+    """Reorder axes by swapping adjacent runs: [before, a, b, after] becomes [before, b, a, after]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
         start = order.index(target_order[position])
@@ -372,7 +371,7 @@ def _stepwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
 
 
 def _kinds(dimensions: Sequence[int], touched: Any, joins: bool) -> list[Any]:
-    """Touched axes are of one kind if they can be joined, else each of its own."""
+    """Return kinds for `grouped`: touched axes share one kind if they can be merged."""
     return [
         (("touched", 0 if joins else axis) if axis in touched else None if size == 1 else "kept")
         for axis, size in enumerate(dimensions)
@@ -392,30 +391,32 @@ RULES: Mapping[str, RankRule] = {
     "MAT_MUL": _mat_mul,
     "LAYER_NORMALIZATION": _layer_normalization,
 }
-"""By operation type; an operation that is not here keeps its dimensions."""
+"""Operations without a rule keep their dimensions."""
 
 
 LARGEST_RANK = 4
-"""What a device takes unless the driver says otherwise: the rank of an image, and NNAPI's limit."""
+"""Default rank limit: the rank of an image, and NNAPI's limit."""
 
 
 def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
     """Rewrite operations on operands of more than `largest` dimensions as operations on fewer.
 
-    1. Neighboring axes to which the same happens are merged, and axes of size 1 dropped, in elementwise operations,
-       TRANSPOSE, EXPAND, TILE, SLICE, PAD, CONCAT, SPLIT, GATHER, GATHER_ELEMENTS, REDUCE_…, ARG_…, SOFTMAX,
-       LOG_SOFTMAX, CUM_SUM, TOP_K, MAT_MUL, FULLY_CONNECTED and BATCH_, INSTANCE_ and LAYER_NORMALIZATION.
-    2. Where that is not enough, a TRANSPOSE becomes several, each of which swaps two runs of axes; EXPAND, TILE, SLICE,
-       PAD, REDUCE_SUM, _MAX, _MIN, _PROD and, of floats, _MEAN become one for each axis.
-    3. Between them flow operands of at most `largest` dimensions. RESHAPEs from one form to another come where they
-       differ; constants are reshaped now. Run `simplify` behind it.
-    4. Model inputs and outputs keep their dimensions, so there a RESHAPE has more than `largest`.
-    5. Refused, and given operands of all dimensions: every other operation; broadcasting whose axes alternate more than
-       `largest` times; operands in NHWC; quantized ones. Applied again, it changes nothing more.
+    1. Adjacent axes that are treated equally are merged, and axes of size 1 dropped, in elementwise operations,
+       TRANSPOSE,
+       EXPAND, TILE, SLICE, PAD, CONCAT, SPLIT, GATHER, GATHER_ELEMENTS, REDUCE_…, ARG_…, SOFTMAX, LOG_SOFTMAX, CUM_SUM,
+       TOP_K, MAT_MUL, FULLY_CONNECTED and BATCH_, INSTANCE_ and LAYER_NORMALIZATION.
+    2. If that does not suffice, a TRANSPOSE becomes several, each swapping two runs of axes. EXPAND, TILE, SLICE, PAD,
+       REDUCE_SUM, _MAX, _MIN, _PROD and, for floats, _MEAN become one operation per axis.
+    3. RESHAPEs are inserted if producer and consumer need different dimensions; constants are reshaped at compile time.
+       Run `simplify` afterwards.
+    4. Model inputs and outputs keep their dimensions, so RESHAPEs there exceed `largest`.
+    5. Refused, and run on the original dimensions: all other operations; broadcasting with more than `largest`
+       alternating
+       groups of axes; NHWC or quantized operands. Idempotent.
 
     Args:
-        model: left as it is.
-        largest: 3 or more.
+        model: not modified.
+        largest: at least 3.
 
     Raises:
         InvalidOptionError: `largest` is less than 3.
@@ -429,22 +430,22 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
 
 
 class Ranks:
-    """One sweep: what the rules of `rank_rules` work with."""
+    """State of one sweep; implements `RankShapes`."""
 
     def __init__(self, editor: ModelEditor, largest: int) -> None:
         self.editor = editor
         self.largest = largest
         self._low: dict[int, int] = {}
-        """Operands of many dimensions, and what holds the same elements in few."""
+        """Operand of high rank -> operand with the same elements and low rank."""
         self._there: set[int] = set()
-        """Those of them that are there as well."""
+        """Keys of `_low` that also exist in their original dimensions."""
         self._shapers: dict[int, int] = {}
-        """Operands that a RESHAPE makes of one in few, and which."""
+        """Output of a RESHAPE from low to high rank -> that RESHAPE."""
         self._shaped: dict[tuple[int, object], int] = {}
         self._origins: tuple[int, ...] = ()
 
     def run(self) -> Model:
-        """Go through the model and return what comes out."""
+        """Rewrite the model and return it."""
         for index in self.editor.sweep():
             operation = self.editor.operation(index)
             touched = [
@@ -472,21 +473,17 @@ class Ranks:
         return self.editor.finish()
 
     def dimensions(self, operand: int) -> Axes:
-        """Those that the model has."""
         return self.editor.type_of(operand).dimensions
 
     def is_floating(self, operand: int) -> bool:
-        """Whether its elements are floating-point numbers."""
         return self.editor.type_of(operand).dtype.is_floating
 
     def any_shape(self, operand: int) -> int:
-        """The operand's elements in few dimensions, whichever."""
         if not self._is_high(operand):
             return operand
         return self._low[operand] if operand in self._low else self.shaped(operand, self._usual(operand))
 
     def shaped(self, operand: int, shape: Axes) -> int:
-        """The operand's elements in these dimensions."""
         source = self._low.get(operand, operand)
         if identity_key(self.dimensions(source)) == identity_key(shape):
             return source
@@ -496,7 +493,7 @@ class Ranks:
         return self._shaped[key]
 
     def add(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue]) -> tuple[int, ...]:
-        """Add an operation that stands for the one that is visited."""
+        """Add a replacement of the current operation."""
         return self.editor.add_operation(type_, inputs, attributes, origins=self._origins)
 
     def _is_high(self, operand: int) -> bool:
@@ -530,7 +527,7 @@ class Ranks:
         self._give(index, operation.outputs, results)
 
     def _give(self, index: int, outputs: Sequence[int], results: Sequence[int]) -> None:
-        """Let `results`, of whatever dimensions, stand for an operation's outputs."""
+        """Replace an operation's outputs by `results`, which may have other dimensions."""
         pairs = zip(outputs, results, strict=True)
         low = [
             result if self._is_high(output) else self.shaped(result, self.dimensions(output))
@@ -544,7 +541,7 @@ class Ranks:
                 self.editor.substitute(output, result)
 
     def _reshape(self, index: int, source: int, output: int) -> None:
-        """See rule 3. A RESHAPE from few dimensions stays until it is known that nobody reads it."""
+        """Handle a RESHAPE; one from low rank stays until it is known to have no readers."""
         if not self._is_high(source):
             self._low[output] = source
             self._there.add(output)
@@ -554,7 +551,7 @@ class Ranks:
             self._give(index, (output,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
 
     def _plain(self, operand: int) -> None:
-        """See that the operand is there in the dimensions that the model has."""
+        """Materialize the operand in its original dimensions."""
         if operand not in self._low or operand in self._there:
             return
         low, shape = self._low[operand], self.dimensions(operand)

@@ -1,4 +1,4 @@
-"""Passes by name, their application, numerical checks before and after each, and dumps of every step."""
+"""Pass registry and runner, with optional numerical checks and dumps after each pass."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ from nnadapter.ir.rewrite import edit_of
 _Input = TypeVar("_Input")
 _Output = TypeVar("_Output")
 Pass = Callable[[Model], Model]
-"""A transformation: the same object if nothing changed, else a new model with the same inputs and outputs.
+"""Pass: returns the same object if nothing changed, otherwise a new model with the same inputs and outputs.
 
-Those that are made by `ir.rewrite.editing` edit a model that others edited before, so that it is made once for all."""
+Passes from `ir.rewrite.editing` can share one editor, so that a model is built once for several passes.
+"""
 
 Observer = Callable[[str, Model, Model], None]
-"""Called after each pass with its name, the model before and the model after."""
+"""Callback after each pass: name, model before, model after."""
 
 PASSES: Mapping[str, Pass] = MappingProxyType(
     {
@@ -73,9 +74,11 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         )
     }
 )
-"""Every pass by its name, in an order that suits a driver that wants them all: spelled-out operations are put
-together before their parts are folded into others, and the layout changes after that. The last two are for devices
-without signed operands, and without integer arithmetic beside products."""
+"""Every pass by name, in a suitable order for drivers that use all of them.
+
+Composites are recognized before their parts are folded, and layouts change afterwards. The last two are for devices
+without signed operands, and for devices whose only integer operations are products.
+"""
 
 
 def run_passes(
@@ -85,19 +88,18 @@ def run_passes(
     *,
     driver_passes: Mapping[str, Pass] = MappingProxyType({}),
 ) -> Model:
-    """Apply passes in the given order; those that edit share an editor, unless somebody looks at every step.
+    """Apply passes in order. Consecutive editing passes share an editor, unless `check` observes every step.
 
     Args:
-        model: left as it is.
+        model: not modified.
         passes: names from `driver_passes` or `PASSES`, or functions.
-        check: sees every step, to dump it or to compare numbers, see `ir.passes.dump` and `ir.passes.check`; it raises
-            to stop.
-        driver_passes: the driver's passes by name, or `{"reduce_rank": partial(reduce_rank, largest=5)}`.
-            They go before those of the same name in `PASSES`.
+        check: observer of every step, such as `dump_to` or `check_numbers`; it raises to stop.
+        driver_passes: additional passes by name, such as `{"reduce_rank": partial(reduce_rank, largest=5)}`. They take
+            precedence over `PASSES`.
 
     Raises:
-        InvalidOptionError: there is no pass of that name.
-        PassError: a pass made something that is no sound model, or no model.
+        InvalidOptionError: unknown pass name.
+        PassError: a pass built an invalid model, or did not return a model.
     """
     editor = None
     for name, function in [_named(pass_or_name, driver_passes) for pass_or_name in passes]:
@@ -126,7 +128,7 @@ def _applied(name: str, function: Pass, model: Model) -> Model:
 
 
 def _call_pass(name: str, function: Callable[[_Input], _Output], argument: _Input) -> _Output:
-    """What a function makes of something; what it finds wrong is told with the pass's name."""
+    """Call a pass, and add its name to errors."""
     try:
         return function(argument)
     except InvalidModelError as error:
@@ -134,7 +136,7 @@ def _call_pass(name: str, function: Callable[[_Input], _Output], argument: _Inpu
 
 
 def all_of(*observers: Observer) -> Observer:
-    """One observer that tells several, in their order."""
+    """Return an observer that calls several in order."""
 
     def observe(name: str, original: Model, result: Model) -> None:
         for observer in observers:
@@ -158,14 +160,14 @@ _LARGEST_INDEX = 4
 
 
 def sample_inputs(model: Model, seed: int = 0) -> list[Array]:
-    """Return one array per model input, the same for the same seed.
+    """Return one array per model input, deterministic for a seed.
 
-    Floating-point numbers are standard normal; integers of 8 bits and less, and bools, any value; other integers may
-    be indices, so they are from 0 to what every axis along which an operation reads with them has, at most 4 numbers.
+    Floating-point numbers are standard normal. Integers of up to 8 bits and bools take any value. Wider integers may be
+    indices: they are at least 0 and below 4 and below the size of every axis that an operation indexes with them.
 
     Args:
-        model: its inputs have plain dimensions.
-        seed: of numpy's generator.
+        model: with static dimensions.
+        seed: seed of numpy's generator.
     """
     generator = np.random.default_rng(seed)
     return [_sample(generator, model.operands[index].type, _limit(model, index)) for index in model.inputs]
@@ -184,7 +186,7 @@ def _sample(generator: np.random.Generator, type_: OperandType, limit: int) -> A
 
 
 def _limit(model: Model, index: int) -> int:
-    """The smallest axis along which the operand's elements may be positions."""
+    """Return a bound for the operand's elements, which may be indices along an axis."""
     limit = _LARGEST_INDEX
     for reader in model.consumers.get(index, ()):
         operation = model.operations[reader]
@@ -202,34 +204,33 @@ TOLERANCES: Mapping[DataType, float] = {
     DataType.FLOAT8E4M3FN: 3e-1,
     DataType.FLOAT8E5M2: 6e-1,
 }
-"""Allowed difference over the largest number of an output, by its data type; every other type must be equal."""
+"""Allowed difference by data type, relative to the largest number of an output; other types must be equal."""
 
 _SMALLEST_SCALE = 1e-3
-"""Outputs whose numbers are all smaller are compared as if their largest were this: what is left may be rounding."""
+"""Lower bound of that largest number: smaller outputs may be rounding errors."""
 
 Feeds = Callable[[Model], Sequence[Array]]
-"""Arrays to run a model with, one per model input."""
+"""Function that returns arrays to run a model with, one per model input."""
 
 
 def check_numbers(
     evaluate: Evaluator, *, feeds: Feeds = sample_inputs, tolerances: Mapping[DataType, float] = TOLERANCES
 ) -> Observer:
-    """Return an observer for `run_passes` that runs the models before and after each pass and compares.
+    """Return an observer for `run_passes` that runs the models before and after each pass and compares outputs.
 
-    1. After each pass the new model is verified, and has the inputs and outputs of the old one: names, data types and
-       dimensions.
-    2. Both are run with the same inputs. NaN agrees with NaN, and an infinity with itself; else numbers may differ by
-       the tolerance times the largest finite number of the output. A pass that changed nothing is not run.
-    3. What was run is each model by itself, so a mistake that the evaluator makes in both is not seen. Where an index
-       depends on which of two nearly equal numbers is larger, give `feeds` with which it does not.
+    1. The new model is verified, and must have the same inputs and outputs: names, data types and dimensions.
+    2. Both models run with the same inputs. NaN equals NaN, and an infinity itself. Otherwise numbers may differ by the
+       tolerance times the largest finite number of the output. Passes that changed nothing are skipped.
+    3. Errors of the evaluator itself in both models remain undetected. If an index depends on which of two nearly equal
+       numbers is larger, pass `feeds` that avoid it.
 
     Args:
         evaluate: runs a model, without the passes under test.
-        feeds: what to run with; seeded random numbers by default.
-        tolerances: by data type; those that are left out must be equal.
+        feeds: returns the inputs; seeded random numbers by default.
+        tolerances: by data type; omitted types must be equal.
 
     Raises:
-        PassError: from the observer, with the pass, the output, the largest difference and where it is.
+        PassError: raised by the observer, with pass, output, largest difference and its position.
     """
     last_run: dict[str, tuple[Model, Sequence[Array], Sequence[Array]]] = {}
 
@@ -304,12 +305,12 @@ def _compare(name: str, output: str, got: Array, expected: Array, tolerance: flo
 
 
 def _difference(got: Array, expected: Array) -> Array:
-    """The distance of each element, infinite where one is NaN or infinite and the other is not the same."""
+    """Return the distance of each element; infinite if only one is NaN or if infinities differ."""
     actual, other = _wide(got), _wide(expected)
     same = (got == expected) | (np.isnan(actual) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         distance = np.where(same, 0.0, np.abs(actual - other))
-    # integers that float64 cannot tell apart differ all the same
+    # integers that are equal only in float64
     distance = np.where(~same & (distance == 0), 1.0, distance)
     return np.where(np.isnan(distance), np.inf, distance)
 
@@ -319,14 +320,16 @@ def _wide(array: Array) -> Array:
 
 
 def dump_to(folder: str | os.PathLike[str]) -> Observer:
-    """Return an observer for one call of `run_passes` that writes every model it sees into `folder`.
+    """Return an observer for one call of `run_passes` that writes every model into `folder`.
 
-    `00-given.txt` is the model before the first pass, `NN-name.txt` what came out of each. Operands are called by
-    name, so `diff` shows what a pass did. A model with traced numbers is written as it is for its own sizes, on which
-    its trace then depends: lower without tracing where this is used.
+    `00-given.txt` is the model before the first pass, `NN-name.txt` the result of each pass. Operands appear by name,
+    so
+    `diff` shows the changes. Symbolic numbers are written as their values and guarded: lower without symbolic shapes
+    when
+    dumping.
 
     Args:
-        folder: made if it is not there; files of the same name are overwritten.
+        folder: created if missing; existing files are overwritten.
     """
     place = Path(folder)
     numbers = count()

@@ -1,4 +1,4 @@
-"""Simplification: constant folding, and removal of dead, repeated, identity and absorbable operations."""
+"""Simplification: constant folding, and removal of dead, duplicate, identity and mergeable operations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nnadapter.ir.rewrite import COMMUTATIVE, editing
 from nnadapter.ir.symbolic_numbers import guard_value, identity_key
 
 Evaluator = Callable[[Model, Sequence[Array]], Sequence[Array] | None]
-"""Runs a model once: the model and one array per model input -> one array per model output, None where it cannot."""
+"""Function that runs a model once: model and input arrays -> output arrays, or None if it cannot run the model."""
 
 
 def move(model: Model, inputs: Sequence[Array]) -> Sequence[Array] | None:
-    """Run a model of one operation that only moves elements of constants; see `Evaluator`.
+    """Run a model of one operation that only moves elements of constants; an `Evaluator`.
 
-    Every data type goes through unchanged, so no device could come to another result.
+    Every device returns the same elements, so the result is exact for all.
     """
     if inputs or len(model.operations) != 1 or model.operations[0].type not in MOVES:
         return None
@@ -52,50 +52,52 @@ MOVES: Mapping[str, Callable[..., Any]] = {
     "TILE": lambda attributes, x: np.tile(x, attributes["repeats"]),
     "TRANSPOSE": lambda attributes, x: x.transpose(attributes["perm"]),
 }
-"""By operation type: attributes and inputs -> one result, or a list of them."""
+"""Operation type -> function of attributes and inputs that returns one result or a list."""
 
 
 MOST_BYTES = 64 << 20
-"""Of all results of one call, unless the driver says otherwise."""
+"""Default limit for all results of one call."""
 
 _SIZES = frozenset({"shape", "scales", "repeats", "starts", "ends", "split", "pads", "k", "count"})
-"""Attributes that may follow from the sizes of a model's inputs."""
+"""Attributes that may depend on the model's input shapes."""
 
 
 @editing
 def fold_constants(
     editor: ModelEditor, *, evaluate: Evaluator = move, most_bytes: int = MOST_BYTES, sizes: bool = True
 ) -> None:
-    """Compute now what does not depend on model inputs.
+    """Compute operations on constants at compile time.
 
-    1. An operation whose inputs are all constants is run by `evaluate`, as a model of its own without inputs; its
-       results become constants, so a chain of such operations goes in one sweep. The first operation that reads the
-       result stands for it too.
-    2. `evaluate` is the driver's, so that a constant is rounded as the device would. Without one, only what moves
-       elements is computed: ASSIGN, CONCAT, EXPAND, RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE.
-    3. Results live as long as the constants that they were made from (`ir.derived`), unless attributes say sizes,
-       which may be others for the next shape: then they are computed for each model, or not at all, as `sizes` says.
-    4. Refused: what `evaluate` gives None for; a model output; an operation without inputs, which may draw random
-       numbers; quantized operands and results in NHWC; results that together would have more than `most_bytes` bytes,
-       counted from the first operation on.
+    1. An operation with constant inputs only is run by `evaluate`, as a model of its own. Its results become constants,
+       so
+       a chain folds in one sweep. Its ONNX nodes move to the first operation that reads the result.
+    2. A driver passes its own `evaluate`, so that constants are rounded as on the device. The default computes only
+       what
+       moves elements: ASSIGN, CONCAT, EXPAND, RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE.
+    3. Results are memoized while their source constants live (`ir.derived`). Exception: attributes with sizes, which
+       may
+       differ for the next shape; these results are computed for each model.
+    4. Refused: operations for which `evaluate` returns None; model outputs; operations without inputs, which may be
+       random; quantized operands and results, and NHWC; results that exceed `most_bytes` together with earlier ones.
 
     Args:
-        editor: what the operations are in.
-        evaluate: a function of the module, or another object that stays the same: results are remembered by it.
-        most_bytes: of all results together.
-        sizes: fold operations whose attributes say sizes too, such as RESHAPE and EXPAND. A driver that lowers once for
-            many shapes (`ir.symbolic_numbers`) does not want that: what it made would hold for one shape alone.
+        editor: the model.
+        evaluate: a module-level function or another persistent object, as results are memoized by it.
+        most_bytes: limit for all results together.
+        sizes: also fold operations with sizes in attributes, such as RESHAPE and EXPAND. False for drivers that lower
+        once
+            for many shapes (`ir.symbolic_numbers`): a folded result would hold for one shape only.
     """
     for index in editor.sweep():
         operation = editor.operation(index)
         if any(operand != ABSENT and editor.value_of(operand) is None for operand in operation.inputs[:1]):
-            continue  # nearly always
+            continue  # the common case
         if sizes or _SIZES.isdisjoint(operation.attributes):
             most_bytes -= _fold(editor, index, evaluate, most_bytes)
 
 
 def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
-    """Fold one operation, if it can be; returns the bytes of its results."""
+    """Fold one operation if possible; return the bytes of its results."""
     operation = editor.operation(index)
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     present_inputs = [operand for operand in operation.inputs if operand != ABSENT]
@@ -137,7 +139,7 @@ def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Eva
 
 @dataclass(frozen=True, slots=True)
 class _FoldedKind:
-    """An operation without its operands, as a part of a key."""
+    """An operation without operands, as part of a key."""
 
     type: str
     exact: str
@@ -145,7 +147,7 @@ class _FoldedKind:
 
 
 def _exact(attributes: Attributes) -> str:
-    """Attributes as text: 0.0 is not -0.0, and 1 is neither 1.0 nor True."""
+    """Return attributes as text, which distinguishes 0.0 from -0.0 and 1 from 1.0 and True."""
     return repr(sorted(attributes.items()))
 
 
@@ -160,14 +162,14 @@ def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> 
 
 
 def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
-    """Let readers of the first of `operations` read `source`; false where that cannot be.
+    """Redirect readers of the first of `operations` to `source`; return False if impossible.
 
-    The operation that makes `source`, or else the first that reads the output, stands for what has gone.
+    The ONNX nodes move to the producer of `source`, or to the first reader of the output if there is none.
 
     Args:
-        editor: what the operations are in.
-        operations: operations to take out; nothing but themselves reads the others.
-        source: what they would have given.
+        editor: the model.
+        operations: operations to remove; the others are read only by each other.
+        source: operand with the same value.
     """
     (output,) = editor.operation(operations[0]).outputs
     if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
@@ -184,10 +186,10 @@ def bypass(editor: ModelEditor, operations: Sequence[int], source: int) -> bool:
 
 @editing
 def remove_dead(editor: ModelEditor) -> None:
-    """Remove what does not reach a model output.
+    """Remove operations that do not contribute to a model output.
 
-    1. An operation goes if none of its outputs is a model output or read by an operation that stays.
-    2. Operands that are left without a reader go with it. Model inputs stay, read or not.
+    1. An operation stays if one of its outputs is a model output or read by an operation that stays.
+    2. Operands without a reader are removed, except model inputs.
     """
     live = set(editor.outputs)
     dead = []
@@ -203,16 +205,16 @@ def remove_dead(editor: ModelEditor) -> None:
 
 @editing
 def remove_identities(editor: ModelEditor) -> None:
-    """Bypass operations that change nothing; copies, casts, reshapes and transposes are left to `simplify`.
+    """Bypass operations that change nothing, except copies, casts, reshapes and transposes; see `simplify`.
 
-    1. MUL and DIV by 1, ADD and SUB of 0, POW by 1: the number is a constant of any shape that adds no axis and
-       spreads nothing. (x + 0 is 0 where x is -0, and otherwise x.)
-    2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the dimensions that are there; TILE by 1;
-       SPLIT into one; RESIZE_… to the size that is there by scales of 1.
-    3. The operation that makes the input, or else the first that reads the output, stands for what has gone.
-    4. Refused: an operation that applies an activation; one that gives a model output its name, where the operand
-       before it is a model input, a constant or another output; a quantized number. Applied again, it finds nothing
-       more.
+    1. MUL and DIV by 1, ADD and SUB of 0, POW by 1, if the constant does not broadcast the operand. (x + 0 is 0 for
+       x = -0, and otherwise x.)
+    2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the same dimensions; TILE by 1; SPLIT into
+       one;
+       RESIZE_… to the same size with scales of 1.
+    3. The ONNX nodes move to the producer of the input, or to the first reader of the output.
+    4. Refused: operations with a fused activation; model outputs, if the input is a model input, a constant or another
+       output; quantized constants. Idempotent.
     """
     for index in editor.sweep(_IDENTITY_CHECKS.keys()):
         operation = editor.operation(index)
@@ -228,17 +230,17 @@ def _is_same_size(editor: ModelEditor, operation: Operation, source: int) -> boo
 
 
 _Handler = Callable[[ModelEditor, Operation], int | None]
-"""The position of the input that the operation gives back, or None."""
+"""Returns the position of the input that the operation returns unchanged, or None."""
 
 
 def _with(number: float, *positions: int) -> _Handler:
-    """The constant may stand at one of `positions`."""
+    """Return a check for a constant equal to `number` at one of `positions`."""
 
     def found(editor: ModelEditor, operation: Operation) -> int | None:
         for position in positions:
             value = editor.value_of(operation.inputs[position])
             if editor.type_of(operation.inputs[position]).quantization is not None:
-                return None  # its integers stand for other numbers
+                return None  # its integers represent other numbers
             if value is not None and value.size and decided(_is_all, value, number=number):
                 return 1 - position
         return None
@@ -258,7 +260,7 @@ def _where(test: Callable[[Mapping[str, Any]], bool]) -> _Handler:
 
 
 def _all(name: str, number: float) -> _Handler:
-    """All values of the attribute are that number."""
+    """Return a check that all values of the attribute equal `number`."""
     return _where(lambda attributes: all(value == number for value in attributes[name]))
 
 
@@ -284,14 +286,14 @@ _IDENTITY_CHECKS: Mapping[str, _Handler] = {
 def simplify(editor: ModelEditor) -> None:
     """Bypass and merge operations that only copy, reshape, transpose or cast.
 
-    1. ASSIGN, CAST to the type that is there, RESHAPE to the dimensions that are there and TRANSPOSE by the identity
-       are bypassed. The operation that makes their input, or else the first that reads their output, stands for them
-       too.
-    2. A RESHAPE of a RESHAPE, and a TRANSPOSE of a TRANSPOSE, read from before it; inverse ones are bypassed together.
-    3. What was read by nothing else goes.
-    4. A SUM of two is an ADD, to which an activation can be fused; a SUM or a CONCAT of one is bypassed.
-    5. Refused: an operation that gives a model output its name, where the operand before it is a model input, a
-       constant or another output; one that changes the layout; one whose nodes nothing else could stand for.
+    1. Bypassed: ASSIGN, CAST to the same type, RESHAPE to the same dimensions, TRANSPOSE by the identity. Their ONNX
+       nodes
+       move to the producer of the input, or to the first reader of the output.
+    2. Merged: a RESHAPE of a RESHAPE, a TRANSPOSE of a TRANSPOSE; inverse pairs are bypassed.
+    3. Merged operations without other readers are removed.
+    4. A SUM of two becomes an ADD, to which an activation can be fused; a SUM or CONCAT of one is bypassed.
+    5. Refused: model outputs, if the input is a model input, a constant or another output; operations that change the
+       layout; operations whose ONNX nodes no other operation could take over.
     """
     for index in editor.sweep(_SIMPLIFIERS.keys()):
         _SIMPLIFIERS[editor.operation(index).type](editor, index)
@@ -342,7 +344,7 @@ def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
 
 
 def _producer_of_same_type(editor: ModelEditor, index: int) -> int | None:
-    """The operation of the same type that makes the input, if there is one."""
+    """Return the producer of the input if it has the same type."""
     operation = editor.operation(index)
     producer = editor.producer(operation.inputs[0])
     return producer if producer is not None and editor.operation(producer).type == operation.type else None
@@ -383,15 +385,14 @@ _SIMPLIFIERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
 
 @editing
 def common_subexpressions(editor: ModelEditor) -> None:
-    """Compute once what several operations compute.
+    """Merge operations that compute the same values.
 
-    1. Operations of one type with the same inputs and attributes are one, the first of them, which stands for the
-       nodes of all. Operands of commutative operations may stand in either order. A chain that is written twice goes
-       in one sweep.
-    2. Constants of up to 64 KiB are the same if their types and contents are, larger ones if they are one array.
-    3. Refused: an operation without inputs; two that both give a model output its name; results that differ in layout
-       or quantization. Sizes that vary are the same only if they came about alike. Applied again, it finds nothing
-       more.
+    1. Operations with the same type, inputs and attributes become one: the first, which takes over all ONNX nodes. The
+       order of commutative operands does not matter. Equal chains merge in one sweep.
+    2. Constants of up to 64 KiB are equal if types and contents are, larger ones if they are the same array.
+    3. Refused: operations without inputs; two model outputs; results with different layout or quantization. Symbolic
+       sizes
+       are equal only if computed in the same way. Idempotent.
     """
     coarse_matches: dict[Hashable, int] = {}
     first: dict[Hashable, int] = {}
@@ -400,7 +401,7 @@ def common_subexpressions(editor: ModelEditor) -> None:
         operation = editor.operation(index)
         alike = coarse_matches.setdefault(_at_a_glance(editor, operation), index)
         if alike == index or not operation.inputs:
-            continue  # nearly always
+            continue  # the common case
         first.setdefault(_key(editor, editor.operation(alike), constants), alike)
         first_index = first.setdefault(_key(editor, operation, constants), index)
         if first_index != index:
@@ -411,7 +412,7 @@ _MOST_COMPARED_BYTES = 64 << 10
 
 
 def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
-    """Type and computed operands, in whatever order: operations that differ in these compute different things."""
+    """Return a cheap key: type and computed operands, in any order. Operations with different keys are different."""
     computed = [operand for operand in operation.inputs if editor.value_of(operand) is None]
     computed.sort()
     return operation.type, *computed
