@@ -1,4 +1,4 @@
-"""Everything that a driver author imports."""
+"""Public names for driver authors."""
 
 from __future__ import annotations
 

@@ -1,26 +1,20 @@
-"""Working memory on the host: placement of buffers in one block, and arenas lent for one computation.
+"""Placement of buffers in one block of host memory, and a pool of such blocks (arenas).
 
-Where in the arena each buffer lies: buffers that live at the same time must not overlap.
+Placement: buffers with overlapping lifetimes must not overlap in memory. Buffers are placed in some order, each at the
+lowest offset free during its entire lifetime. Several orders are tried and the smallest arena wins:
 
-Buffers are placed one after the other, each at the lowest offset that is free during its whole life. All depends on
-the order, so several are tried, and the smallest arena is kept:
-
-1. By breadth, size and life: what is alive when most bytes are alive, and fills most of the arena for longest, first.
+1. By breadth (bytes alive at the same time), then size times lifetime.
 2. By size, largest first.
-3. By step.
-4. From the best of these on, what ended at the top comes first in the next try.
+3. By first step.
+4. Repeatedly from the best order: buffers that end at the top of the arena move to the front.
 
-Nothing more is tried once the arena is as small as the lower bound. Tries are bounded by their work; where even one is
-too much, because very many buffers are alive at once, `by_time` places them.
+The search stops at the lower bound. With too many pairs of overlapping lifetimes, `place_by_time` is used instead.
 
 Sources: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by breadth and
-greedy by size. Repairing the order around what makes the peak is the idea of the hill-climbing allocator in Arm's
-compiler Vela for Ethos-U; here it is without chance, so that a model is placed alike each time.
+by size. Step 4 follows the hill-climbing allocator of Arm's compiler Vela for Ethos-U, but is deterministic.
 
-Working memory: arenas that are lent for one computation at a time.
-
-Programs of many shapes share them, so a plan costs no memory of its own to speak of, and a new shape does not wait for
-the system to hand out fresh pages. There are as many arenas as computations ever ran at once.
+Pool: programs of all shapes share arenas, one per concurrent computation, so a plan needs no working memory of its own
+and a new shape does not wait for fresh pages.
 """
 
 from __future__ import annotations
@@ -39,26 +33,26 @@ from nnadapter.errors import OutOfMemoryError
 from nnadapter.ir.operand import Array
 
 ALIGNMENT = 64
-"""Bytes; every offset is a multiple of it: a cache line, and the widest vector register."""
+"""Alignment of offsets in bytes: a cache line and the widest vector register."""
 
 
 class Buffer(NamedTuple):
-    """One piece of memory and when it is needed."""
+    """Size and lifetime of one buffer."""
 
     nbytes: int
     first: int
-    """The step that writes it."""
+    """Step that writes it."""
     last: int
-    """The last step that reads it; at least `first`."""
+    """Last step that reads it; at least `first`."""
 
 
 def padded_sizes(buffers: Sequence[Buffer]) -> list[int]:
-    """Bytes of every buffer, up to the next multiple of the alignment."""
+    """Round sizes up to the alignment."""
     return [-(-buffer.nbytes // ALIGNMENT) * ALIGNMENT for buffer in buffers]
 
 
 def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
-    """The sum, at every step, of the amounts of the buffers that are alive then."""
+    """Return, for every step, the sum of `amounts` over buffers alive then."""
     change = [0] * (max((buffer.last for buffer in buffers), default=-1) + 2)
     for buffer, amount in zip(buffers, amounts, strict=True):
         change[buffer.first] += amount
@@ -67,7 +61,7 @@ def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
 
 
 def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """Per buffer, those that are alive while it is: they must not overlap."""
+    """Return, for every buffer, the buffers with overlapping lifetimes."""
     neighbor_indices: list[list[int]] = [[] for _ in buffers]
     active: list[int] = []
     for index in sorted(range(len(buffers)), key=lambda index: buffers[index].first):
@@ -81,12 +75,7 @@ def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
 
 
 def place_by_time(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
-    """Return the offset of every buffer: each takes the tightest gap that is free at its first step.
-
-    Args:
-        buffers: what to place.
-        sizes: bytes of each, padded to the alignment.
-    """
+    """Return offsets: each buffer takes the tightest gap free at its first step. `sizes` are padded."""
     offsets = [0] * len(buffers)
     expiring: dict[int, list[int]] = {}
     gaps = _Gaps()
@@ -102,8 +91,6 @@ def place_by_time(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
 
 
 class _Gaps:
-    """Free intervals below a growing end."""
-
     def __init__(self) -> None:
         self._end = 0
         self._by_start: dict[int, int] = {}
@@ -111,7 +98,7 @@ class _Gaps:
         self._by_size: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
-        """Take `size` bytes from the tightest gap, or from the end."""
+        """Allocate from the tightest gap, or at the end."""
         if size == 0:
             return 0
         position = _first_at_least(self._by_size, size)
@@ -124,7 +111,7 @@ class _Gaps:
         return start
 
     def give_back(self, start: int, end: int) -> None:
-        """Free an interval, joined with the gaps beside it."""
+        """Free an interval and merge it with adjacent gaps."""
         if start == end:
             return
         if start in self._by_end:
@@ -138,7 +125,7 @@ class _Gaps:
         self._add(start, end)
 
     def _extend(self, size: int) -> int:
-        """Take from the end, beginning in the gap that touches it, if there is one."""
+        """Allocate at the end, starting in the gap that touches it, if any."""
         start = self._end
         if start in self._by_end:
             start = self._by_end[start]
@@ -162,20 +149,20 @@ def _first_at_least(gaps: list[tuple[int, int]], size: int, start: int = -1) -> 
 _MOST_TRIES = 16
 _FEWEST_TRIES = 3
 _WORK = 16_000
-"""Buffers, and pairs of them, that all tries together may look at; the first few are made whatever they cost."""
+"""Limit on buffers plus pairs examined by all tries together; the first `_FEWEST_TRIES` run regardless."""
 _MOST_PAIRS = 1_000_000
-"""With more pairs of buffers that are alive together, not even one order is tried."""
+"""Above this number of overlapping pairs, no order is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferPlacement:
-    """Where buffers lie."""
+    """Offsets of buffers in an arena."""
 
     offsets: tuple[int, ...]
-    """One per buffer, in bytes."""
+    """In bytes, one per buffer."""
     arena_bytes: int
     lower_bound_bytes: int
-    """The most bytes that are alive at once: no placement can need less."""
+    """Maximum number of bytes alive at once."""
 
 
 def place(buffers: Sequence[Buffer]) -> BufferPlacement:
@@ -201,7 +188,7 @@ def place(buffers: Sequence[Buffer]) -> BufferPlacement:
 def _tries(
     buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int], count: int
 ) -> Iterator[tuple[list[int], int]]:
-    """Offsets and arena of one order after the other, at most `count`."""
+    """Yield offsets and arena size of up to `count` orders."""
     adjacency = neighbors(buffers)
     attempts = []
     for key in _keys(buffers, sizes, breadths):
@@ -221,7 +208,7 @@ def _tries(
 def _keys(
     buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int]
 ) -> tuple[Callable[[int], tuple[int, ...]], ...]:
-    """The orders that are tried, as keys to sort by."""
+    """Return sort keys for the initial orders."""
     firsts = [buffer.first for buffer in buffers]
     lives = [buffer.last - buffer.first + 1 for buffer in buffers]
     widest = [max(breadths[buffer.first : buffer.last + 1]) for buffer in buffers]
@@ -235,7 +222,7 @@ def _keys(
 def _place_in_order(
     order: Sequence[int], sizes: Sequence[int], adjacency: Sequence[Sequence[int]]
 ) -> tuple[list[int], int]:
-    """Return the offsets, each the lowest that is free when its turn comes, and where the last buffer ends."""
+    """Return the offsets, each the lowest free one, and the end of the last buffer."""
     offsets = [-1] * len(order)
     arena = 0
     for index in order:
@@ -247,7 +234,7 @@ def _place_in_order(
 
 
 def _lowest_gap(intervals: Sequence[tuple[int, int]], size: int) -> int:
-    """The lowest offset at which `size` bytes fit between offsets and sizes that are sorted."""
+    """Return the lowest offset where `size` bytes fit between sorted (offset, size) intervals."""
     offset = 0
     for start, length in intervals:
         if start - offset >= size:
@@ -257,7 +244,7 @@ def _lowest_gap(intervals: Sequence[tuple[int, int]], size: int) -> int:
 
 
 def _pairs(buffers: Sequence[Buffer]) -> int:
-    """An upper bound on how many pairs of buffers are alive together."""
+    """Return an upper bound on the number of pairs with overlapping lifetimes."""
     counts = alive(buffers, [1] * len(buffers))
     return sum(counts[buffer.first] for buffer in buffers)
 
@@ -270,22 +257,22 @@ _SMALLEST_BYTES = 1 << 16
 
 
 class Arena:
-    """One piece of working memory."""
+    """Block of working memory."""
 
     def __init__(self, nbytes: int, *, shared: bool = False) -> None:
         self.bytes: Array = _shared(nbytes) if shared else _aligned(nbytes)
-        """Uninitialized; starts at a multiple of the alignment."""
+        """Uninitialized and aligned."""
         self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
-        """What executions keep that points into these bytes; it goes when the arena goes."""
+        """State of executions that points into these bytes; dropped with the arena."""
         self.used_bytes = 0
-        """The most that anybody asked for; nobody wrote to what lies beyond."""
+        """Largest size requested so far; bytes beyond were never written."""
 
 
 class Arenas:
-    """The arenas of one owner; safe to use from many threads, and in handlers of signals: there is no lock.
+    """Pool of arenas. Lock-free, so safe in threads and signal handlers.
 
     Args:
-        shared: other processes can map them.
+        shared: other processes can map the arenas.
     """
 
     def __init__(self, *, shared: bool = False) -> None:
@@ -294,11 +281,11 @@ class Arenas:
 
     @contextmanager
     def acquire(self, nbytes: int, holder: object = None) -> Iterator[Arena]:
-        """An arena of at least `nbytes`, for nobody else until it is given back.
+        """Yield an arena of at least `nbytes` for exclusive use.
 
         Args:
-            nbytes: how much is needed.
-            holder: who computes in it; the arena that holds what it bound before is lent again, if it is idle.
+            nbytes: required size.
+            holder: the execution; an idle arena with its state in `bound` is preferred.
         """
         arena = self._take(nbytes, holder)
         try:
@@ -308,28 +295,28 @@ class Arenas:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the arenas that nobody uses now, as far as they were ever used."""
+        """Bytes ever used of the idle arenas."""
         return sum(arena.used_bytes for arena in list(self._idle))
 
     def close(self) -> None:
-        """Free what nobody uses now."""
+        """Free the idle arenas."""
         self._idle.clear()
 
     def _take(self, nbytes: int, holder: object) -> Arena:
         arena = self._idle_for(holder)
         if arena is None or arena.bytes.size < nbytes:
-            # Powers of two, so that it seldom has to grow; pages that nobody writes to cost nothing.
+            # Powers of two: it seldom has to grow, and unwritten pages cost nothing.
             arena = Arena(1 << (max(nbytes, _SMALLEST_BYTES) - 1).bit_length(), shared=self._shared)
         arena.used_bytes = max(arena.used_bytes, nbytes)
         return arena
 
     def _idle_for(self, holder: object) -> Arena | None:
-        """The idle arena that the holder is bound to, or else the largest; a larger one takes its place."""
+        """Pop the idle arena bound to `holder`, or the largest one."""
         while idle := list(self._idle):
             arena = max(idle, key=lambda arena: (holder in arena.bound, arena.bytes.size))
             try:
                 self._idle.remove(arena)
-            except ValueError:  # somebody else was first
+            except ValueError:  # another thread took it
                 continue
             return arena
         return None
@@ -344,7 +331,7 @@ def _shared(nbytes: int) -> Array:
 def _aligned(nbytes: int) -> Array:
     try:
         block = np.empty(nbytes + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError) as error:  # ValueError: more than any machine can address
+    except (MemoryError, ValueError) as error:  # ValueError: larger than the address space
         text = f"{nbytes} bytes of working memory were asked for, and the machine has no such room; use smaller inputs"
         raise OutOfMemoryError(text) from error
     start = -block.ctypes.data % ALIGNMENT

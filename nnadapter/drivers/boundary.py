@@ -1,7 +1,7 @@
-"""Boundary to drivers: checks of everything that a driver is given and returns.
+"""Checked calls into drivers.
 
-A driver may raise anything and give anything back. Questions (`ask_…`) turn that into a refusal with a reason;
-everything else lets errors pass, and raises for answers of the wrong kind.
+A driver may raise anything and return anything. Queries (`ask_*`) turn that into a refusal with a reason; other calls
+pass NNAdapterErrors on and raise for wrong results.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from nnadapter.traces.trace import SILENT, Trace
 from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Verdict
 
 OutputCheck = Sequence[tuple[tuple[int | None, ...], np.dtype[Any]] | None]
-"""Dimensions and data type that each output must have; None where they are not known before the run."""
+"""Dimensions and data type per output; None if unknown before the run."""
 
 
 def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Context]:
-    """Open a device and create a context on it, whose driver takes note of a trace.
+    """Open a device and create a context on it; attach the trace if it records.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-        InvalidOptionError: an option does not fit.
+        InvalidOptionError: an option is invalid.
     """
     device, create = _opened(selected)
     try:
@@ -63,7 +63,6 @@ def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Con
 
 
 def _opened(selected: Selected) -> tuple[Device, Callable[[OptionValues], Context]]:
-    """The device, and what creates a context on it."""
     if selected.limits is None:
         device = open_device(selected.name)
         return device, device.create_context
@@ -72,15 +71,10 @@ def _opened(selected: Selected) -> tuple[Device, Callable[[OptionValues], Contex
 
 
 def has_of(name: str, device: Device, attribute: str) -> bool:
-    """Return whether a device has memory of its own, or streams, or gets the addresses of inputs.
-
-    Args:
-        name: of the device.
-        device: that was opened.
-        attribute: `has_memory`, `has_streams` or `has_raw_inputs`.
+    """Return a boolean property of a device: `has_memory`, `has_streams` or `has_raw_inputs`.
 
     Raises:
-        DeviceUnavailableError: it does not say.
+        DeviceUnavailableError: the property raised.
     """
     try:
         return bool(named_call(name, attribute)(getattr, device, attribute))
@@ -94,10 +88,7 @@ def has_of(name: str, device: Device, attribute: str) -> bool:
 
 
 def ask_supported(context: Context, model: SegmentModel, expected: int) -> Sequence[Verdict]:
-    """Return the `expected` verdicts of a context on the operations of a model.
-
-    A driver that raises, or that answers with something else than one verdict per operation, has refused everything.
-    """
+    """Return one verdict per operation; if the driver raises or returns anything else, all are refusals."""
     try:
         verdicts = list(context.supported(model))
         if len(verdicts) == expected and all(map(_is_verdict, verdicts)):
@@ -111,7 +102,7 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
 
 
 def ask_admission(context: Context, model: SegmentModel) -> Admission:
-    """Return the answer of a context to a final segment; a driver that raises has refused it."""
+    """Return the device's answer about a final segment; a refusal if the driver raises."""
     try:
         admission = context.admit(model)
         if isinstance(admission, Admission) and _is_verdict(admission.verdict):
@@ -127,7 +118,7 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
 
 
 def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Unsupported | None:
-    """Return what a context says of a program as bytes, None if it does not tell; or why no use is made of it."""
+    """Return the result of `Context.check_blob`, or a refusal if the driver raises."""
     try:
         compatibility = context.check_blob(blob)
     except errors.FAILURES as error:
@@ -139,7 +130,7 @@ def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Uns
 
 
 def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
-    """Return how fast a device says it is, or why that cannot be used; None if it says nothing."""
+    """Return the declared profile, None if there is none, or a refusal if it is invalid."""
     try:
         context_profile = context.profile()
     except errors.FAILURES as error:
@@ -156,25 +147,25 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
 
 
 def checked_program(program: object) -> Program:
-    """Return what a driver compiled or deserialized.
+    """Return a compiled or deserialized program after checking its type and sizes.
 
     Raises:
-        CompilationError: it is no program.
-        TypeError: what it says of its memory are no numbers.
+        CompilationError: it is not a Program.
+        TypeError: its memory sizes are not integers.
     """
     if not isinstance(program, Program):
         raise errors.CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
-    # What are no numbers fails here, where a failing driver is dealt with.
+    # A size that is not a number would otherwise fail later, outside the handling of driver errors.
     for nbytes in (program.memory_bytes, program.execution_bytes, *program.shared_bytes.values()):
         operator.index(nbytes)
     return program
 
 
 def checked_bytes(blob: object) -> bytes | None:
-    """Return what a program was written as; None where its device has no such form.
+    """Return the result of `Program.serialize` after checking its type.
 
     Raises:
-        DriverError: the driver gave something else.
+        DriverError: it is neither bytes nor None.
     """
     if blob is None or isinstance(blob, bytes):
         return blob
@@ -182,10 +173,10 @@ def checked_bytes(blob: object) -> bytes | None:
 
 
 def clone_with_constants(context: Context, program: Program, model: SegmentModel) -> Program | None:
-    """Return what a driver bound, see `Context.clone_with_constants`.
+    """Call `Context.clone_with_constants` and check the result.
 
     Raises:
-        CompilationError: it is no program, or the one that was given.
+        CompilationError: the result is not a Program, or is `program` itself.
     """
     bound = context.clone_with_constants(program, model)
     if bound is program:
@@ -196,11 +187,10 @@ def clone_with_constants(context: Context, program: Program, model: SegmentModel
 
 
 def create_execution(program: Program) -> Execution:
-    """Return an execution of a program.
+    """Create an execution; every error carries the phase `create`.
 
     Raises:
-        ExecutionError: the driver gave something else, or raised what is no error of ours.
-        NNAdapterError: the driver raised it. As all errors that come here it says the phase.
+        ExecutionError: the driver returned no Execution or raised a foreign error.
     """
     try:
         execution = program.create_execution()
@@ -217,17 +207,10 @@ def create_execution(program: Program) -> Execution:
 
 
 def use_memory(device: str, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function of a device's own memory gives.
-
-    Args:
-        device: its name.
-        call: `allocate`, `copy_in` or `copy_out`.
-        function: it.
-        arguments: of it.
+    """Call a function of a device's memory (`allocate`, `copy_in` or `copy_out`); errors carry device and phase.
 
     Raises:
-        ExecutionError: it raised what is no error of ours.
-        NNAdapterError: it raised it. As all errors that come here it says device and phase.
+        ExecutionError: the function raised a foreign error.
     """
     try:
         return named_call(device, call)(function, *arguments)
@@ -243,25 +226,25 @@ def use_memory(device: str, call: str, function: Callable[..., Any], *arguments:
 
 
 def read_only(array: Array) -> Array:
-    """Return `array` as drivers get it: contiguous, and not to be written to; copied only where it must be."""
-    # A scalar is contiguous; ascontiguousarray would give it an axis.
+    """Return a read-only view, contiguous; copied only if the array is not."""
+    # ascontiguousarray would give a scalar an axis
     view = array.view() if array.flags.c_contiguous else np.ascontiguousarray(array).view()
     view.setflags(write=False)
     return view
 
 
 def copied(array: Array) -> Array:
-    """Return a copy of `array` as drivers get it: whatever they do to it, nobody else sees it."""
-    copy = array.copy()  # in the order of C
+    """Return a read-only copy, safe from writes by native code."""
+    copy = array.copy()  # in C order
     copy.setflags(write=False)
     return copy
 
 
 def check_results(results: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[Array]:
-    """Return what a driver computed.
+    """Check the results of `Execution.compute`.
 
     Raises:
-        ExecutionError: other outputs than expected, in number, kind, type or shape.
+        ExecutionError: number, kind, data type or shape of the outputs differs from `expected`.
     """
     if len(results) != len(expected):
         raise errors.ExecutionError(f"the driver gave {len(results)} outputs, expected {len(expected)}")
@@ -278,10 +261,11 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
 def check_tensors(
     computed: Sequence[Any], names: Sequence[str], expected: OutputCheck, input_tensors: Sequence[DeviceTensor]
 ) -> Sequence[DeviceTensor]:
-    """Return what a driver computed into its device's memory, from the tensors that it was `input_tensors`.
+    """Check results in device memory.
 
     Raises:
-        ExecutionError: other outputs than expected, in number, kind, type or shape, or not each in memory of its own.
+        ExecutionError: number, kind, data type or shape differs from `expected`, or outputs share memory with each
+            other or with inputs.
     """
     memory_ids = {id(tensor.memory) for tensor in input_tensors}
     if len(computed) != len(expected):
@@ -311,14 +295,14 @@ def _mismatch(
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
     if len(shape) != len(expected):
         return False
-    for size, expected_size in zip(shape, expected):  # noqa: B905  as long; and open sizes come here at every run
+    for size, expected_size in zip(shape, expected):  # same length; runs for dynamic shapes on every call  # noqa: B905
         if expected_size is not None and size != expected_size:
             return False
     return True
 
 
 def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:
-    """Why, by position, for those of `count` nodes that a driver blames for what it did not compile."""
+    """Return the refusals of a CompilationError for the `count` nodes, without malformed entries."""
     refused = error.refused if isinstance(error, errors.CompilationError) else {}
     return {
         position: refusal
@@ -334,7 +318,7 @@ _VERDICT = "a verdict is SUPPORTED, or Unsupported of a Reason and a text"
 
 
 def _is_verdict(verdict: object) -> bool:
-    if verdict is SUPPORTED:  # most are
+    if verdict is SUPPORTED:  # fast path
         return True
     if isinstance(verdict, Unsupported):
         return isinstance(verdict.reason, Reason) and isinstance(verdict.detail, str)

@@ -14,42 +14,43 @@ from nnadapter.ir.operand import DataType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Limits of a device in seconds, bytes per second and floating-point operations per second.
+    """Speed of a device in seconds, bytes per second and floating-point operations (FLOP) per second.
 
-    An operation takes `operation_seconds` plus the longer of its FLOPs over the peak and its bytes over the bandwidth.
-    A segment takes `launch_seconds` beside, and each of its inputs and outputs `transfer_seconds` plus its bytes over
-    `transfer_bandwidth`. A multiply-add counts as two. Say what is reached, not what a data sheet promises.
+    An operation takes `operation_seconds` plus the longer of FLOP / peak and bytes / bandwidth. A segment adds
+    `launch_seconds` and, for each input and output, `transfer_seconds` plus bytes / `transfer_bandwidth`. A
+    multiply-add counts as two. Declare attained speeds, not those of a data sheet.
 
-    Source: Williams, Waterman, Patterson: Roofline (CACM 2009); Hockney's line for messages, `r`-infinity and `n`-half.
+    Sources: Williams, Waterman, Patterson: Roofline (CACM 2009); Hockney's model of messages (`r`-infinity, `n`-half).
     """
 
     peak_flops: float
-    """Floating-point operations per second, of any data type that `peak_of_dtype` does not name."""
+    """FLOP per second for data types that `peak_of_dtype` does not list."""
     bandwidth: float
-    """Bytes per second between the device's compute units and its own memory."""
+    """Bytes per second between compute units and device memory."""
     launch_seconds: float
-    """Of one segment with next to nothing in it, transfers left out."""
+    """Overhead of one nearly empty segment, without transfers."""
     transfer_seconds: float
-    """Of one tensor, however small, to the device or from it."""
+    """Overhead of one transferred tensor, in either direction."""
     transfer_bandwidth: float
-    """Bytes per second to the device or from it."""
+    """Bytes per second in either direction."""
     operation_seconds: float = 0.0
-    """Of every operation, however small."""
+    """Overhead of one operation."""
     peak_of_dtype: Mapping[str, float] = field(default_factory=dict)
-    """Data type of an operation's first input -> floating-point operations (or those of integers) per second."""
+    """Data type of an operation's first input -> (integer or floating-point) operations per second."""
     boundary_dtypes: frozenset[str] | None = None
-    """Data types that cross to the device as they are. Others its driver converts on the host, which costs time; None
-    if all cross as they are."""
+    """Data types that are transferred unchanged; None for all. The driver converts others on the host, which costs
+    time.
+    """
     channels_last: bool = False
-    """Tensors of rank 4 that cross are reordered on the device, from [N, C, H, W] or back."""
+    """The device reorders transferred tensors of rank 4 between [N, C, H, W] and channels-last."""
     host_memory: bool = False
-    """The device computes in the host's memory, so that values of any kind cross for nothing."""
+    """The device computes in host memory, so transfers cost nothing."""
     simulated: bool = False
-    """The device is no hardware: these are the limits of what it stands for, and its clock says so."""
+    """The device is a simulator: these are the limits of the simulated hardware, and its clock follows them."""
 
 
 def flaw(profile: object) -> str:
-    """What is wrong with what a device says of its speed, as half a sentence; empty if nothing is."""
+    """Return the error in a driver's profile, as half a sentence; empty if it is valid."""
     if not isinstance(profile, Profile):
         return f"it is {type(profile).__name__}, expected a nnadapter.drivers.Profile"
     for entry in fields(Profile):
@@ -101,11 +102,11 @@ _WRONG = {
     "host_memory": _flag,
     "simulated": _flag,
 }
-"""What each field has to be: in words where it is not, else empty."""
+"""Field -> check that returns the expected value in words, or an empty string if the value is valid."""
 
 
 class DeviceType(StrEnum):
-    """Source: NNAdapterDeviceTypeCode."""
+    """Kind of hardware. Source: NNAdapterDeviceTypeCode."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -113,59 +114,58 @@ class DeviceType(StrEnum):
 
 
 class ModelForm(StrEnum):
-    """In which form a device takes a segment."""
+    """Form of the segments that a device compiles."""
 
     IR = "ir"
     """The adapter IR: `nnadapter.ir.Model`."""
     ONNX = "onnx"
-    """An ONNX sub-graph: `onnx.ModelProto`, all constants included."""
+    """ONNX subgraph: `onnx.ModelProto` with all constants."""
 
 
 class Threading(StrEnum):
-    """What may happen at once on a device; the executor keeps to it."""
+    """Concurrency that a device allows; the host keeps to it."""
 
     REENTRANT = "program re-entrant"
-    """One execution may compute in many threads at once."""
+    """Several threads may compute with one execution at once."""
     EXCLUSIVE = "execution exclusive"
-    """Executions of one program may compute side by side, each in one thread at a time."""
+    """Executions of one program may compute at once, each in one thread at a time."""
     SERIAL = "device serial"
-    """One computation at a time on the whole device."""
+    """One computation at a time on the entire device."""
 
 
 class DeviceRole(StrEnum):
-    """What a device is to a session. Drivers from outside are accelerators."""
+    """Role of a device in a session. External drivers are always accelerators."""
 
     ACCELERATOR = "accelerator"
-    """It takes what it can, in the order in which a person names devices."""
+    """Gets the nodes that it supports; earlier requested devices come first."""
     HOST = "host"
-    """It takes what nobody else takes, named or not, and what another device failed to do."""
+    """Runs nodes that no other device supports, and work that another device failed to do. Always present."""
     LAST_RESORT = "last resort"
-    """It takes what even the host refuses; asked only then, unless it is named."""
+    """Runs nodes that even the host refuses. Consulted only then, unless the user requests it."""
 
     @property
     def accelerates(self) -> bool:
-        """Whether nodes on such a device count as delegated."""
+        """True if nodes on such a device count as delegated."""
         return self is DeviceRole.ACCELERATOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One typed option of a device, as help shows it."""
+    """Typed option of a device."""
 
     name: str
     default: bool | int | float | str | tuple[str, ...]
-    """Also says the type: a tuple of strings is given as a list or as text with commas."""
+    """Defines the type, too. A tuple of strings is passed as a list or as comma-separated text."""
     help: str
     """One sentence."""
     choices: tuple[str, ...] = ()
-    """For strings: what it may be."""
+    """Allowed strings; empty for any."""
     minimum: int | float | None = None
-    """For numbers: the smallest value."""
+    """Smallest allowed number."""
     affects_speed: bool = True
-    """Whether what the device takes may take longer or shorter with it: a calibration holds for one value of it."""
+    """True if the option may change the speed of supported operations. Calibrations are stored per value."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The option as plain data."""
         return {
             "name": self.name,
             "type": "list" if isinstance(self.default, tuple) else type(self.default).__name__,
@@ -177,30 +177,29 @@ class Option:
 
 
 OptionValue = bool | int | float | str | tuple[str, ...]
-"""What an option may hold."""
 OptionValues = Mapping[str, OptionValue]
-"""Validated options: every option of the device, defaults filled in."""
+"""All options of a device, validated, with defaults filled in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSupport:
-    """What a device can do of one operation: a row of `nnadapter ops DEVICE`, from the table that decides."""
+    """Row of `nnadapter ops DEVICE`: a supported operation and its limits."""
 
     type: str
-    """The operation's name in the adapter IR, or `domain::op_type` for devices that take ONNX."""
+    """Operation name in the adapter IR, or `domain::op_type` for devices with ONNX models."""
     dtypes: frozenset[DataType]
     """Data types of the first input."""
     ranks: tuple[int, int]
-    """Smallest and largest rank."""
+    """Smallest and largest rank, inclusive."""
     limits: str = ""
-    """Further limits, in words."""
+    """Further limits, as text."""
 
 
 class OperationRows(Sequence[OperationSupport]):
-    """Rows that are made when somebody looks: many devices are opened without, and tables take long to import.
+    """Lazily computed rows: most sessions never read them, and the tables are slow to import.
 
     Args:
-        make: gives the rows.
+        make: returns the rows; called once.
     """
 
     def __init__(self, make: Callable[[], Iterable[OperationSupport]]) -> None:
@@ -213,15 +212,13 @@ class OperationRows(Sequence[OperationSupport]):
     def __getitem__(self, index: slice) -> tuple[OperationSupport, ...]: ...
 
     def __getitem__(self, index: int | slice) -> OperationSupport | tuple[OperationSupport, ...]:
-        """The row at a position."""
         return self._rows[index]
 
     def __len__(self) -> int:
-        """How many rows there are."""
         return len(self._rows)
 
     def __reduce__(self) -> tuple[type[tuple[OperationSupport, ...]], tuple[tuple[OperationSupport, ...]]]:
-        """Another process gets the rows."""
+        """Pickle as a plain tuple."""
         return tuple, (self._rows,)
 
     @cached_property
@@ -230,56 +227,54 @@ class OperationRows(Sequence[OperationSupport]):
 
 
 class DynamicShapes(StrEnum):
-    """What a device can do with a model whose dimensions are not all known."""
+    """Support for models with dimensions that are unknown at compile time."""
 
     NONE = "none"
-    """It compiles for fixed sizes."""
+    """Every program has static shapes."""
     ANY = "any"
-    """It compiles once and runs at whatever sizes come. `Context.admit` says yes to such a model, or why not. In ONNX,
-    sizes are 0 in what Concat joins to something else, and nowhere else; in adapter IR, where the model asks for it."""
+    """One program runs at any size, if `Context.admit` accepts the model. Dimensions of 0 occur in ONNX models only as
+    inputs of Concat; in adapter IR, where the model asks for them.
+    """
     BOUNDED = "bounded"
-    """The same for sizes within `Capability.dimension_bounds`; for devices that take adapter IR."""
+    """One program runs at sizes within `Capability.dimension_bounds`. For devices with adapter IR only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DimensionBounds:
-    """How large a tensor may be whose sizes are left open. Sizes that a model fixes are for the driver to judge."""
+    """Bounds for tensors with dynamic shapes. The driver itself judges static shapes."""
 
     smallest: int = 0
-    """Of a dimension."""
+    """Smallest size of a dimension."""
     largest: int | None = None
-    """Of a dimension; None for any."""
+    """Largest size of a dimension; None for no limit."""
     largest_elements: int | None = None
-    """Elements of a tensor; None for any number."""
+    """Largest number of elements of a tensor; None for no limit."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The bounds as plain data."""
         return {"smallest": self.smallest, "largest": self.largest, "largest_elements": self.largest_elements}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """A device's limits: what its driver says of it before it is asked anything.
+    """Static description of a device.
 
     Args:
-        form: in which form it takes segments: adapter IR or ONNX.
-        threading: what may happen at once on it; one computation at a time unless it says more.
-        role: what it is to a session. Drivers from outside are accelerators.
-        dynamic_shapes: whether segments may come with sizes left open; the host asks for nothing of the kind otherwise.
-        dimension_bounds: for `DynamicShapes.BOUNDED`: at which sizes it runs.
-        checks_indices: whether it raises for an index or a length out of its range before it reads memory by it. A
-            node that computes an index in a range that cannot be proven does not go to other devices.
-        supports_external_initializers: whether ONNX segments may refer to large weights instead of holding them, see
-            `nnadapter.onnx.references`; other devices get them with every weight inside.
-        domains: for `ModelForm.IR`: ONNX domains whose nodes it is offered as they are, as the operation CUSTOM, where
-            no converter is for their op.
-        memory_bytes: size of the device's memory, if it is limited. `Context.admit` judges every segment by itself
-            against it; a device that keeps all programs of a plan in memory at once must leave room for the others.
-        options: the options that a context understands, with defaults and help.
-        operations: what it takes, operation by operation, as `nnadapter ops DEVICE` shows it; empty where only asking
-            tells. `OperationRows` makes them when somebody looks.
-        limits: what holds for every operation, in words.
-        profile: how fast it is; None if it does not say. `Context.profile` takes precedence, where options change it.
+        form: form of segments.
+        threading: allowed concurrency.
+        role: role in a session. External drivers are accelerators.
+        dynamic_shapes: support for dynamic shapes.
+        dimension_bounds: supported sizes, for `DynamicShapes.BOUNDED`.
+        checks_indices: the device raises for an index or length out of range before it accesses memory. Other devices
+            get no node with a computed index that is not proven to be in range.
+        supports_external_initializers: ONNX segments may refer to large weights instead of containing them, see
+            `nnadapter.onnx.references`.
+        domains: for `ModelForm.IR`: ONNX domains from which ops without a converter become operations CUSTOM.
+        memory_bytes: size of device memory; None for no limit. `Context.admit` judges segments one by one, so a device
+            that holds all programs of a plan at once must leave space for the others.
+        options: options of a context.
+        operations: rows for `nnadapter ops DEVICE`; empty if only `supported` can tell. See `OperationRows`.
+        limits: limits of all operations, as text.
+        profile: speed; None if undeclared. `Context.profile` takes precedence.
     """
 
     form: ModelForm
@@ -297,7 +292,7 @@ class Capability:
     profile: Profile | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What people and programs are shown of it as plain data; operations have a command of their own."""
+        """Return plain data for reports, without the operations."""
         return {
             "form": self.form.value,
             "threading": self.threading.value,
@@ -314,44 +309,43 @@ class Capability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryStatistics:
-    """How full a device's memory is, in bytes."""
+    """Usage of device memory, in bytes."""
 
     total_bytes: int
     used_bytes: int
     peak_bytes: int
-    """The most that was used at once since the device was opened."""
+    """Maximum of `used_bytes` since the device was opened."""
     allocations: int | None = None
-    """How often memory was allocated since then; None where the driver does not count, as below."""
+    """Number of allocations since then; None if the driver does not count."""
     bytes_in: int | None = None
-    """Copied from the host to the device since then."""
+    """Bytes copied from the host to the device since then."""
     bytes_out: int | None = None
-    """Copied from the device to the host since then."""
+    """Bytes copied from the device to the host since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """One row of `nnadapter devices`."""
+    """Row of `nnadapter devices`."""
 
     name: str
-    """What a person writes to choose it: `fake_npu`, or `driver:id` where a driver has several."""
+    """Name in device requests: `fake_npu`, or `driver:id` if the driver has several devices."""
     vendor: str = ""
     type: DeviceType = DeviceType.ACCELERATOR
     sub_type: str = ""
-    """The vendor's own name for this model of device."""
+    """Vendor's name of the device model."""
     version: str = ""
-    """The driver's version."""
+    """Driver version."""
     available: bool = True
     reason: str = ""
-    """Why it is not available, and what to do about it."""
+    """Cause and remedy if the device is not available."""
     installable: bool = True
-    """Something can be installed that makes it available; False on other hardware, or another system."""
+    """Installing something can make the device available; False for other hardware or another operating system."""
     distribution: str = ""
-    """The installed distribution that the driver came with."""
+    """Installed distribution that contains the driver."""
     capability: Capability | None = None
-    """Limits and options; None where the device is not available."""
+    """None if the device is not available."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as plain data."""
         return {
             "name": self.name,
             "vendor": self.vendor,

@@ -1,7 +1,7 @@
-"""Bytes that are kept and read back: a prefix that says what they are, a header, and contents.
+"""File format of stored programs.
 
-They are: magic, version and length of the header as little-endian uint32, SHA-256 of that length and of everything that
-follows, the header, and the contents.
+Layout: magic, version and header length as little-endian uint32, SHA-256 of the length and of everything after the
+digest, header, contents.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from nnadapter.errors import IncompatibleProgramError
 _PREFIX = struct.Struct("<8sII32s")
 _LENGTH = struct.Struct("<I")
 PREFIX_BYTES = _PREFIX.size
-"""Bytes in front of the header."""
+"""Size of the fixed part before the header."""
 ADVICE = "compile the model again"
-"""What to do about a program that cannot be read."""
+"""Remedy for an unreadable program, for messages."""
 
 
 class Envelope(NamedTuple):
-    """One kind of such bytes."""
+    """One kind of stored bytes."""
 
     magic: bytes
-    """8 bytes that are the first ones of this kind and of no other."""
+    """8 bytes, unique to this kind."""
     version: int
-    """Raised whenever header or contents change their meaning; other versions are refused."""
+    """Increased with every incompatible change; other versions are refused."""
 
     def close(self, header: bytes, contents: Iterable[bytes | memoryview]) -> bytes:
-        """Return a header and the parts of the contents as bytes that `open` takes."""
+        """Serialize a header and contents."""
         parts = (header, *contents)
         digest = sha256(_LENGTH.pack(len(header)))
         for part in parts:
@@ -38,7 +38,7 @@ class Envelope(NamedTuple):
         return b"".join((_PREFIX.pack(self.magic, self.version, len(header), digest.digest()), *parts))
 
     def header_of(self, blob: memoryview) -> bytes | None:
-        """Return the header of such bytes, which are not checked; None if they are of another kind or version."""
+        """Return the header without verifying the digest; None for another kind or version."""
         if len(blob) < PREFIX_BYTES:
             return None
         magic, version, length, _ = _PREFIX.unpack_from(blob)
@@ -46,11 +46,11 @@ class Envelope(NamedTuple):
         return bytes(blob[PREFIX_BYTES : PREFIX_BYTES + length]) if is_supported else None
 
     def open(self, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[bytes, memoryview]:
-        """Return the header and the contents, which are not copied; a view has to be read-only.
+        """Return header and contents without copying the contents. A view must be read-only.
 
         Args:
             blob: the bytes.
-            is_checked: whoever gives them has held them against a checksum; they are not read once more for the digest.
+            is_checked: the caller has verified a checksum, so the digest is skipped.
 
         Raises:
             IncompatibleProgramError: the bytes are damaged, or of another kind or version.

@@ -1,11 +1,8 @@
-"""Driver failures: names of calls in crash traces, and translation of third-party errors.
+"""Named driver calls for crash traces, and translation of third-party errors.
 
-Says in which call of which driver the process crashed, in the trace of Python's `faulthandler`.
-
-A crash (a segmentation fault, an abort) ends the process in C: no Python runs after it. What still prints is
-`faulthandler`, and that prints the names of the functions that were under way in each thread. So drivers are called by
-a function with such a name: `device 'acme_c', call 'compute', segment 3 (nodes 'conv1' and 12 more)`. Nothing has to be
-noted before a call, and nothing taken back after it.
+A crash in C ends the process without running Python, but `faulthandler` still prints the function names of every
+thread. So drivers are called through a function named like `device 'acme_c', call 'compute', segment 3 (nodes 'conv1'
+and 12 more)`.
 """
 
 from __future__ import annotations
@@ -22,13 +19,13 @@ from nnadapter.process.resources import memoize
 
 
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
-    """Return what calls a function with arguments, and is named for a call of a driver.
+    """Return a function that calls its first argument with the others and has a descriptive name for crash traces.
 
     Args:
-        device: the device's name.
+        device: device name.
         call: the driver's method.
-        segment: the segment that it is about.
-        nodes: of the segment, by name.
+        segment: index of the segment, if any.
+        nodes: names of its nodes.
     """
     return _named(
         f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"
@@ -36,17 +33,15 @@ def named_call(device: str, call: str, segment: int | None = None, nodes: Sequen
 
 
 class NamedCalls(dict[str, Callable[..., Any]]):
-    """What `named_call` gives for each call of a device about one thing, by the driver's method, named once."""
+    """Cache of `named_call` for one device and segment, by method."""
 
     def __init__(self, device: str, segment: int | None = None, nodes: Sequence[str] = ()) -> None:
         super().__init__()
         self.device = device
-        """The device's name."""
         self.about: tuple[()] | tuple[int, Sequence[str]] = () if segment is None else (segment, nodes)
-        """The segment and its nodes; empty where it is about none."""
+        """Segment and nodes, if any."""
 
     def __missing__(self, call: str) -> Callable[..., Any]:
-        """Name one."""
         named = self[call] = named_call(self.device, call, *self.about)
         return named
 
@@ -58,9 +53,9 @@ def _named(name: str) -> Callable[..., Any]:
 
 @memoize(1)
 def print_crashes() -> None:
-    """Have `faulthandler` print where a crash was, to standard error, unless somebody has it print already."""
+    """Enable `faulthandler` on standard error, unless it is enabled already."""
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
-        with suppress(OSError, ValueError):  # it is closed
+        with suppress(OSError, ValueError):  # closed
             faulthandler.enable(sys.__stderr__)
 
 
@@ -81,16 +76,16 @@ _LONGEST = 300
 def translated_as(
     problem: str, advice: str, kind: type[NNAdapterError], words: Callable[[BaseException], str]
 ) -> Iterator[None]:
-    """Turn whatever a package raises into a `kind`: `problem` failed, its own `words`, `advice`."""
+    """Translate foreign exceptions of the block into `kind`: problem, `words(error)`, advice."""
     try:
         yield
     except NNAdapterError:
         raise
-    except Exception as error:  # packages raise RuntimeError, TypeError, ValueError and errors of their own
+    except Exception as error:  # packages raise RuntimeError, TypeError, ValueError and their own errors
         raise kind(f"{problem}: {words(error)}; {advice}") from error
 
 
 def one_line(text: str, error: BaseException) -> str:
-    """A message on one line, not too long; the name of the error where it says nothing."""
+    """Return a message on one line, shortened; the error's type name if it is empty."""
     joined = " ".join(text.split())
     return (joined if len(joined) <= _LONGEST else f"{joined[:_LONGEST]}…") or type(error).__name__

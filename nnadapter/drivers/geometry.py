@@ -1,7 +1,7 @@
-"""Geometry that kernels of most devices need: what stands around windows, where samples lie, which elements are taken.
+"""Geometry of windows, resizes, slices and pads, for lowerings.
 
-Each function takes a `NamedOperation` and looks at its types and attributes alone, so it is called once, as the
-operation is lowered. The definition (`nnadapter.ir.definition`) shares nothing with it; tests hold both together.
+Each function depends only on types and attributes of a `NamedOperation`, so a lowering calls it once. It is
+independent of `nnadapter.ir.definition`; tests compare both.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 from nnadapter.ir import Array, Layout, NamedOperation, OperandType
 
 Coordinates = Callable[[Array, np.float32, np.float32, np.float32], Array]
-"""Indices of a result, sizes of input and result, the scale -> places in the input; all float32."""
+"""Output indices, input size, output size and scale -> input coordinates; all float32."""
 
 
 def window_padding(operation: NamedOperation) -> tuple[tuple[int, int], ...]:
-    """What has to stand around the input of a convolution or a pool so that every window of the result is whole.
+    """Return the padding that makes every window of a convolution or pool complete.
 
-    That is what `pads` says, and more at the end where `ceil_mode` leaves the last window partly outside. A pool must
-    not see it: fill it with the smallest number for a maximum, with 0 for a sum, and divide by `window_divisors`.
+    Equals `pads`, plus more at the end if `ceil_mode` leaves the last window partly outside. Pools must ignore it:
+    fill with the smallest number for a maximum, or with 0 for a sum divided by `window_divisors`.
 
     Args:
         operation: CONV_2D, CONV_3D, or a pool.
 
     Returns:
-        For every axis of the picture, how many elements before and behind it.
+        (before, after) for every spatial axis.
     """
     return tuple(
         (begin, max(end, (count - 1) * stride + (kernel - 1) * dilation + 1 - begin - size))
@@ -36,12 +36,12 @@ def window_padding(operation: NamedOperation) -> tuple[tuple[int, int], ...]:
 
 
 def window_divisors(operation: NamedOperation) -> Array:
-    """By what each window's sum is divided in AVERAGE_POOL_2D and AVERAGE_POOL_3D.
+    """Return the divisor of each window of AVERAGE_POOL_2D or AVERAGE_POOL_3D.
 
-    Padding counts with `count_include_pad`; what `ceil_mode` adds behind it never does.
+    Padding counts if `count_include_pad` is set; the additional padding of `ceil_mode` never does.
 
     Returns:
-        An array of the result's data type, with an axis for every axis of the picture: [rows, columns].
+        Array of the result's data type with one axis per spatial axis.
     """
     inside = bool(operation.count_include_pad)
     counts = [
@@ -53,32 +53,32 @@ def window_divisors(operation: NamedOperation) -> Array:
 
 
 def transposed_crop(operation: NamedOperation) -> tuple[slice, ...]:
-    """Which part of a transposed convolution that was done without pads is its result.
+    """Return the crop that turns an unpadded transposed convolution into the result.
 
-    Without pads, an axis of the picture has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding`
-    elements. Most libraries take pads only where they are the same on both sides; this takes any.
+    An unpadded axis has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding` elements. Unlike the pads
+    of most libraries, the crop may be asymmetric.
 
     Args:
         operation: CONV_2D_TRANSPOSE or CONV_3D_TRANSPOSE.
 
     Returns:
-        A slice for every axis of the picture.
+        A slice for every spatial axis.
     """
     pads, sizes = operation.pads, _sizes(operation.output.type)
     return tuple(slice(begin, begin + size) for begin, size in zip(pads, sizes, strict=False))
 
 
 def resize_coordinates(operation: NamedOperation, axis: int) -> Array:
-    """Where along an axis of the input the elements of a resized result lie, before they are rounded or bounded.
+    """Return input coordinates of the elements along an axis of a resized result, neither rounded nor clamped.
 
     Source: ONNX Resize-19, `coordinate_transformation_mode`; in float32, as ONNX Runtime computes it.
 
     Args:
         operation: RESIZE_NEAREST or RESIZE_LINEAR.
-        axis: of the input; 0 is the first.
+        axis: nonnegative index of the axis.
 
     Returns:
-        float32, one for each element of the result along the axis.
+        float32, one per element of the result along the axis.
     """
     size, output_size = operation.input.type.dimensions[axis], operation.output.type.dimensions[axis]
     mode = _COORDINATES[operation.coordinate_transformation_mode]
@@ -87,18 +87,18 @@ def resize_coordinates(operation: NamedOperation, axis: int) -> Array:
 
 
 def nearest_indices(operation: NamedOperation, axis: int) -> Array:
-    """Which elements of an axis RESIZE_NEAREST takes: int64, one for each element of the result along it."""
+    """Return the input indices that RESIZE_NEAREST selects along an axis, int64."""
     last = operation.input.type.dimensions[axis] - 1
     places: Array = _NEAREST[operation.nearest_mode](resize_coordinates(operation, axis))
     return np.clip(places, 0, last).astype(np.int64)
 
 
 def linear_indices(operation: NamedOperation, axis: int) -> tuple[Array, Array, Array]:
-    """Between which elements of an axis RESIZE_LINEAR mixes: the one before, the one behind, and the latter's share.
+    """Return the neighbors and weights of RESIZE_LINEAR along an axis.
 
     Returns:
-        int64, int64 and float32, one for each element of the result along the axis:
-        `x[before] * (1 - share) + x[behind] * share`.
+        Lower index (int64), upper index (int64) and weight of the upper element (float32), one each per element of the
+        result along the axis: `x[lower] * (1 - weight) + x[upper] * weight`.
     """
     last = operation.input.type.dimensions[axis] - 1
     places = np.clip(resize_coordinates(operation, axis), 0, last)
@@ -107,7 +107,7 @@ def linear_indices(operation: NamedOperation, axis: int) -> tuple[Array, Array, 
 
 
 def resized_axes(operation: NamedOperation) -> tuple[int, ...]:
-    """The axes that RESIZE_NEAREST or RESIZE_LINEAR changes; along the others it takes every element as it is."""
+    """Return the axes that RESIZE_NEAREST or RESIZE_LINEAR changes."""
     input_sizes, output_sizes = operation.input.type.dimensions, operation.output.type.dimensions
     return tuple(
         axis for axis, scale in enumerate(operation.scales) if scale != 1 or input_sizes[axis] != output_sizes[axis]
@@ -115,9 +115,9 @@ def resized_axes(operation: NamedOperation) -> tuple[int, ...]:
 
 
 def slices(operation: NamedOperation) -> tuple[slice, ...]:
-    """What SLICE takes, as numpy's index: a slice for every axis, steps of either sign.
+    """Return numpy's index for SLICE: a slice for every axis, with steps of either sign.
 
-    An end before the first element, which the model writes as -(size + 1), is None, as Python has it.
+    An end before the first element, stored as -(size + 1), becomes None.
     """
     axis_slices = [slice(None)] * operation.input.type.rank
     for axis, start, end, step in zip(operation.axes, operation.starts, operation.ends, operation.steps, strict=True):
@@ -126,10 +126,10 @@ def slices(operation: NamedOperation) -> tuple[slice, ...]:
 
 
 def positive_slices(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple[int, ...]]:
-    """As `slices`, for devices without negative steps: the same elements in rising order, and the axes to turn around.
+    """Return `slices` for devices without negative steps.
 
     Returns:
-        A slice for every axis, its step 1 or more; the axes along which what they give is to be reversed.
+        A slice with positive step for every axis; the axes to reverse afterwards.
     """
     axis_slices, reversed_axes = list(slices(operation)), []
     for axis, size in enumerate(operation.input.type.dimensions):
@@ -141,10 +141,10 @@ def positive_slices(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple
 
 
 def crop_and_padding(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple[tuple[int, int], ...]]:
-    """What PAD takes away, where its pads are negative, and what it then adds.
+    """Return crop and padding of PAD; negative pads crop.
 
     Returns:
-        A slice for every axis, and for every axis how many elements come before and behind.
+        A slice for every axis, and (before, after) for every axis.
     """
     sizes, pads = operation.input.type.dimensions, operation.pads
     pairs = tuple(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
@@ -153,12 +153,12 @@ def crop_and_padding(operation: NamedOperation) -> tuple[tuple[slice, ...], tupl
 
 
 def _sizes(type_: OperandType) -> tuple[int, ...]:
-    """The axes of the picture."""
+    """Return the sizes of the spatial axes."""
     return type_.dimensions[1:-1] if type_.layout is Layout.NHWC else type_.dimensions[2:]
 
 
 def _windows(operation: NamedOperation) -> Iterator[tuple[int, int, int, int, int, int, int]]:
-    """For every axis of the picture its size, how many windows, and each one's kernel, stride, dilation and pads."""
+    """Yield for every spatial axis: size, window count, kernel, stride, dilation, begin pad, end pad."""
     is_pool = "kernel_shape" in operation.attributes
     kernel: Sequence[int] = operation.kernel_shape if is_pool else operation.filter.type.dimensions[2:]
     sizes, counts, rank = _sizes(operation.input.type), _sizes(operation.output.type), len(kernel)
@@ -167,7 +167,7 @@ def _windows(operation: NamedOperation) -> Iterator[tuple[int, int, int, int, in
 
 
 def _counted(count: int, kernel: int, stride: int, dilation: int, size: int, offset: int) -> Array:
-    """How many taps of each window along an axis lie within `size` elements that begin `offset` behind the padding."""
+    """Count for each window along an axis the taps within `size` elements from `offset` after the padded start."""
     taps = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - offset
     return np.asarray(((taps >= 0) & (taps < size)).sum(1))
 

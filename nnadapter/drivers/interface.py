@@ -1,38 +1,28 @@
-"""Driver interface: driver, device, context, program, execution, memory, streams and controls.
+"""Driver interface. Implement six methods; everything else has a default.
 
-Streams of work on a device, and events that order them.
-
-A device with streams takes work and does it while the host goes on. Work of one stream is done in the order in which it
-came; work of two streams may be done at once, unless one waits for an event that the other recorded. A session gives
-each run a stream per device, enqueues the steps that follow each other there (`Execution.enqueue`), and waits once,
-where somebody else needs what they make.
-
-Work that fails says so where somebody waits. What comes behind it in its stream is done or left out, and nobody looks
-at it.
-
-Source: PaddleCustomDevice's streams and events (create, destroy, record, wait, synchronize, query); NNAPI's fenced
-compute, whose events tell of failures.
-
-The driver interface: six things to write, everything else has a default.
-
-    1  Driver.open             open a device
-    2  Device.create_context   create a context from validated options
-    3  Context.supported       a verdict per operation
-    4  Context.compile         model -> program
+    1  Driver.open
+    2  Device.create_context    from validated options
+    3  Context.supported        one verdict per operation
+    4  Context.compile          model -> program
     5  Program.create_execution
-    6  Execution.compute       inputs -> outputs
+    6  Execution.compute        inputs -> outputs
 
-The host calls them in this order. `supported` is asked for the whole graph; `admit`, which has a default, is asked for
-every final segment, and only its yes obliges the driver to compile. A model arrives in the form that the device's
-capability names: adapter IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
+The host calls them in this order. It asks `supported` about the entire graph and `admit` (optional) about every final
+segment. Only an admitted segment obliges the driver to compile. `Capability.form` selects the form of models: adapter
+IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
 
-A device with `Capability.dynamic_shapes` may be given a model that holds for many sizes. In adapter IR
-(`Model.has_dynamic_shapes`), its dimensions and attributes hold symbolic numbers, whose values `Execution.specialize`
-gives. What `supported`, `admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model
-is compiled once more.
+Dynamic shapes: with `Capability.dynamic_shapes`, dimensions and attributes of an adapter IR model may be symbolic
+numbers (`Model.has_dynamic_shapes`). `Execution.specialize` passes their values. A comparison on them in `supported`,
+`admit` or `compile` (`size > 16`) becomes a guard of the program; other shapes get another compilation.
 
-Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
-`execute_program`), with verdicts instead of booleans and a separate execution.
+Streams: a device with streams runs work while the host continues. Work of one stream runs in order. Work of two
+streams may overlap unless one waits for an event of the other. A session enqueues consecutive steps of a run
+(`Execution.enqueue`) and waits once, before another device needs the results. A wait reports failures; results of
+later work in a failed stream are ignored.
+
+Sources: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
+`execute_program`), with verdicts instead of booleans and a separate execution; streams and events of
+PaddleCustomDevice; NNAPI's fenced compute, whose events report failures.
 """
 
 from __future__ import annotations
@@ -58,47 +48,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What a compilation or a computation is given along. Source: NNAdapterControl."""
+    """Deadline, cancellation and progress of one compilation or computation. Source: NNAdapterControl."""
 
     deadline_seconds: float = 0.0
-    """After the call began; 0 for none."""
+    """Seconds after the start of the call; 0 for none."""
     cancelled: Callable[[], bool] | None = None
-    """Asked by the driver, from any thread; must not raise. What the host gives says so at the deadline as well."""
+    """Callable that returns True if the work should stop, also once the deadline has passed. Drivers may call it from
+    any thread. It never raises.
+    """
     progress: Callable[[float], None] | None = None
-    """Told by the driver how much is done, 0 to 1, from any thread; must not raise."""
+    """Callable for the completed fraction, 0 to 1. Drivers may call it from any thread. It never raises."""
 
 
 UNLIMITED = Control()
-"""No deadline, and nobody who cancels."""
+"""Control without deadline, cancellation or progress."""
 
 
 class Memory(ABC):
-    """Bytes on a device."""
+    """Device memory allocated by `Device.allocate`."""
 
     nbytes: int
 
     @abstractmethod
     def copy_in(self, array: Array) -> None:
-        """Copy a contiguous array to the device, done on return."""
+        """Copy a contiguous array to the device; block until done."""
 
     @abstractmethod
     def copy_out(self, array: Array) -> None:
-        """Fill a contiguous, writable array from the device, done on return."""
+        """Copy from the device into a contiguous, writable array; block until done."""
 
     @abstractmethod
     def free(self) -> None:
-        """Free it; nothing happens the second time."""
+        """Free the memory; do nothing if it is already free."""
 
     def dlpack_device(self) -> tuple[int, int] | None:
-        """Where it is, as DLPack numbers devices; None where what lies there is given over in the host's memory."""
+        """Return DLPack's device type and id, or None to export a host copy instead."""
         return None
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
-        """A copy of the tensor that lies there as DLPack's capsule, asked for only where `dlpack_device` says where.
+        """Return a copy of the tensor as a DLPack capsule. Called only if `dlpack_device` is not None.
 
         Args:
-            dtype: of its elements.
-            shape: its dimensions.
+            dtype: element type.
+            shape: dimensions.
             asked: `stream` and `dl_device` of `__dlpack__`.
         """
         raise NotImplementedError(f"{type(self).__name__} gives nothing over by DLPack")
@@ -106,241 +98,227 @@ class Memory(ABC):
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class DeviceTensor:
-    """A tensor in memory of a device: row-major, without gaps, from the first byte on."""
+    """Tensor in device memory: row-major, without gaps, from the first byte of `memory`."""
 
     memory: Memory
-    """At least as many bytes as the tensor has."""
+    """At least `nbytes` long."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_donated: bool = False
-    """Whoever computes with it may make results in its memory: nobody else reads it, and nothing need be left there."""
+    """An execution may overwrite the memory with results, because nothing reads this tensor afterwards."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor."""
+        """Size in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
 
 class Event(ABC):
-    """A point in the work of a stream. It may be recorded again; what counts is its last record."""
+    """Point in the work of a stream. It can be recorded repeatedly; only the last record counts."""
 
     @property
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether it has happened, or was never recorded; asks and does not wait."""
+        """True if the event has happened or was never recorded. Does not block."""
 
     @property
     def happened_ns(self) -> int | None:
-        """When it happened, by `time.perf_counter_ns`, for traces; None where that is not known."""
+        """Time of the event on the clock of `time.perf_counter_ns`, for traces; None if unknown."""
         return None
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Have the host wait until it has happened; at once where it was never recorded.
+        """Block the host until the event has happened; return at once if it was never recorded.
 
         Raises:
-            ExecutionError: work before it in its stream failed (or another error of the tree that says more), which
-                nobody had been told by `Stream.synchronize` when it was recorded. It says so at each call.
+            ExecutionError: work before the event failed, and no `Stream.synchronize` had raised this when the event
+                was recorded. A subclass of NNAdapterError that says more is fine. Every call raises it again.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Destroy it; nothing happens the second time."""
+        """Destroy the event; do nothing if it is already destroyed."""
 
 
 class Stream(ABC):
-    """Work that is done in the order in which it came. One thread at a time uses it."""
+    """Queue of work that runs in order. Used by one thread at a time."""
 
     @abstractmethod
     def record(self, event: Event) -> None:
-        """Let the event happen when the work that the stream has now is done, or has failed."""
+        """Let the event happen once all work queued so far has finished or failed."""
 
     @abstractmethod
     def wait(self, event: Event) -> None:
-        """Let later work of the stream wait for what the event recorded last; the host goes on."""
+        """Make later work of the stream wait for the last record of the event. Does not block the host."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Have the host wait until all work is done.
+        """Block the host until all work is done.
 
         Raises:
-            ExecutionError: some of it failed (or another error of the tree that says more): the first failure since the
-                last call, which is then forgotten.
+            ExecutionError: the first failure since the last call (or another NNAdapterError). Raised once.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Destroy it, after its work is done; nothing happens the second time."""
+        """Wait for the work, then destroy the stream; do nothing if it is already destroyed."""
 
 
 def is_streaming(threading: Threading, *, has_memory: bool, has_streams: bool) -> bool:
-    """Return whether steps of a device are enqueued where that saves a wait.
-
-    Not those of one that does one thing at a time: streams of several runs would be under way there at once.
-
-    Args:
-        threading: of the device.
-        has_memory: it has memory of its own.
-        has_streams: it works while the host goes on.
-    """
+    """Return whether sessions enqueue steps of a device. Streams of several runs would overlap on a serial one."""
     return has_memory and has_streams and threading is not Threading.SERIAL
 
 
 INTERFACE_VERSION = (1, 0)
-"""Major and minor. A driver's major must be equal, its minor at most this."""
+"""Major and minor version. A driver's major must be equal, its minor at most this."""
 
 SegmentModel = Any
-"""`nnadapter.ir.Model` or `onnx.ModelProto`, as the device's capability says."""
+"""`nnadapter.ir.Model` or `onnx.ModelProto`, depending on `Capability.form`."""
 
 
 KERNEL = "kernel "
-"""What stands before the name of the custom kernel that an operation runs as."""
+"""Prefix in `Admission.runs_as` for an operation that a custom kernel computes; the kernel's name follows."""
 NO_OPERATION = "no operation"
-"""What an operation runs as that costs nothing: a view, or one that a pass took away."""
+"""Entry of `Admission.runs_as` for an operation that costs nothing: a view, or one that a pass removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """A device's answer to one final segment."""
+    """Answer of a device about one final segment."""
 
     verdict: Verdict = SUPPORTED
-    """Yes obliges the driver to compile."""
+    """SUPPORTED obliges the driver to compile the segment."""
     runs_as: tuple[str, ...] = ()
-    """For every operation of the model (node, for ONNX), what it runs as on the device; empty if not known.
-    Operations with the same text are fused into one; `NO_OPERATION` costs nothing."""
+    """Per operation (node, for ONNX) the name of the device operation that computes it; empty if unknown. Operations
+    with the same name are fused into one; `NO_OPERATION` costs nothing.
+    """
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
-    """What the device can say beforehand, for the report: names as in `arena_bytes`, units in the name."""
+    """Facts for the report, known before compilation. Names carry the unit, as in `arena_bytes`."""
 
 
 class Compatibility(StrEnum):
-    """What a serialized program is to a context that is asked for it."""
+    """Relation of a serialized program to a context that may load it."""
 
     IDENTICAL = "same"
-    """It was compiled by this version for this device, with these options."""
+    """Same driver version, device and options."""
     COMPATIBLE = "compatible"
-    """It was not, and runs all the same."""
+    """Another version or other options, but it runs here."""
     RECOMPILE = "recompile"
-    """It does not run here; the model that it was compiled from may."""
+    """Not runnable here; compiling its model again may work."""
     INCOMPATIBLE = "no"
-    """It is none of this device's: not even the model is for it."""
+    """Made for another device; even its model does not fit."""
 
 
 class Execution(ABC):
-    """Buffers and bindings of one program; what may compute at once is the device's `Threading`."""
+    """Buffers for running one program. `Capability.threading` limits concurrent calls."""
 
     @abstractmethod
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run the program once.
+        """Run the program once. May raise any NNAdapterError.
 
         Args:
-            inputs: read-only, contiguous arrays in the order, data types and dimensions of the model's inputs.
+            inputs: read-only, contiguous, with the order, data types and dimensions of the model's inputs.
 
         Returns:
-            Arrays in the order of the model's outputs. They belong to the caller: a later `compute` must not
-            write to them.
+            Arrays in the order of the model's outputs, owned by the caller: a later `compute` must not write to them.
         """
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """As `compute`, where the run has a deadline or may be stopped.
+        """Run the program once with a deadline or a way to cancel.
 
-        A driver that can stop in the middle looks at `control` between steps and raises CancelledError; what it then
-        gives is not looked at. One that cannot computes to its end.
+        Override it to check `control` between steps and raise CancelledError. By default the program runs to its end.
         """
         return self.compute(inputs)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """The execution at some sizes, of a program whose model leaves them open; cheap, asked for before each run.
+        """Return an execution for concrete sizes of a program with dynamic shapes.
 
-        Only devices are asked that take such adapter IR. What `compute` and the others are given has the dimensions of
-        the model at these sizes.
+        Called before each run, so keep it cheap.
 
         Args:
-            sizes: what every traced number of the model is now: `nnadapter.ir.substitute_sizes(number, sizes)`.
+            sizes: values of the model's symbolic sizes: `nnadapter.ir.substitute_sizes(number, sizes)`.
 
         Returns:
-            What is used until the next call, where executions are not shared, and is not closed.
+            An execution for use until the next call, or longer if executions are shared. The host does not close it.
         """
         raise DriverError(f"{type(self).__name__} runs at fixed sizes")
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """Run the program once, into memory of the host's, which it uses again from run to run.
+        """Run the program once, writing into host memory that is reused between runs.
 
         Args:
-            inputs: as `compute` takes them.
-            outputs: for every output of the model a writable, contiguous array of its data type and dimensions, with
-                anything in it. None of them shares memory with another or with an input.
+            inputs: see `compute`.
+            outputs: one writable, contiguous array per output, with its data type and dimensions. The arrays overlap
+                neither each other nor the inputs.
 
         Returns:
-            `outputs`; or as `compute` does, where the driver cannot write into memory that it is given.
+            `outputs`, or new arrays if the driver cannot write into them.
         """
         return self.compute(inputs)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """Run the program once from memory of the device into new memory of it, done on return.
+        """Run the program once from device memory into new device memory; block until done.
 
         Args:
-            inputs: in the order of the model's inputs, not to be written to, but for those with `is_donated`.
+            inputs: in the order of the model's inputs. Only donated ones (`is_donated`) may be overwritten.
             control: see `compute_within`.
 
         Returns:
-            Tensors in the order of the model's outputs, each in memory of its own, which the host frees; None, and
-            nothing was done, where the driver cannot.
+            One tensor per output, each in its own memory, which the host frees; None if the driver cannot and did
+            nothing.
         """
         return None
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """As `compute_on_device`, but as work of a stream: the driver returns at once, and a wait tells what failed.
+        """Start `compute_on_device` as work of a stream and return at once; failures surface when the host waits.
 
-        Until the work is done, the host frees none of the tensors, and neither closes the execution nor computes with
-        it. Only devices are asked that have streams and memory.
+        Called only if the device has streams and memory. Until the work is done, the host neither frees the tensors
+        nor closes or reuses the execution.
 
         Args:
-            inputs: see `compute_on_device`; work of the same stream, or of one that it waits for, may be making them.
+            inputs: see `compute_on_device`; pending work of this stream, or of one that it waits for, may still
+                produce them.
             stream: of the device.
-            control: see `compute_within`; it lives as long as the work.
+            control: see `compute_within`; valid until the work is done.
         """
         return None
 
     def close(self) -> None:  # noqa: B027  a default, not an omission
-        """Free what the execution holds. May be called once; nothing is called after it."""
+        """Free the execution's resources. Called at most once, as the last call."""
 
 
 class Program(ABC):
-    """A compiled model."""
+    """Compiled segment."""
 
     @abstractmethod
     def create_execution(self) -> Execution:
-        """Allocate what one run needs, so that `compute` allocates nothing but its outputs."""
+        """Allocate buffers for one run, so that `compute` allocates nothing except its outputs."""
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the program and one execution of it hold now, beside `shared_bytes`; 0 if unknown.
+        """Bytes held now by the program and one execution, without `shared_bytes`; 0 if unknown.
 
-        The host drops the plans used longest ago when all of them together hold too much. It asks the
-        plans that were used since it asked last when a plan is made, and all when somebody asks for a report, so what
-        grows from run to run may be told as it grows.
+        The value may grow from run to run. The host evicts the least recently used plans if all together hold too
+        much.
         """
         return 0
 
     @property
     def execution_bytes(self) -> int:
-        """How many of `memory_bytes` every execution holds once more; all of them where a driver does not say."""
+        """Bytes of `memory_bytes` that each further execution adds; by default all."""
         return self.memory_bytes
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
-        """What the program holds together with other programs of its device, counted once for all of them.
-
-        By what tells one such piece of memory from others, its bytes: packed weights, an arena of the context.
-        """
+        """Bytes shared with other programs of the device, such as packed weights or an arena; each key counts once."""
         return {}
 
     def serialize(self) -> bytes | None:
-        """The program as bytes that `Context.deserialize` takes, or None where the device has no such form."""
+        """Return the program as bytes for `Context.deserialize`; None if the device has no such format."""
         return None
 
     def close(self) -> None:  # noqa: B027
@@ -348,10 +326,10 @@ class Program(ABC):
 
 
 class ProgramReader:
-    """Makes programs again of what `Program.serialize` gave, here or elsewhere; every context is one."""
+    """Loader of serialized programs. Every context is one."""
 
     def deserialize(self, blob: bytes) -> Program:
-        """Make a program from what `Program.serialize` gave.
+        """Load a program from bytes of `Program.serialize`.
 
         Raises:
             IncompatibleProgramError: the bytes are damaged, from another version or device, or do not fit the context.
@@ -359,174 +337,174 @@ class ProgramReader:
         raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """As `deserialize`, of a read-only view of a mapped file. Programs may keep it; override it to copy nothing.
+        """Load a program from a read-only view of a mapped file. Override it to avoid the copy.
 
-        The host has held the bytes against their checksum, so that the driver need not do so again.
+        The host has verified the checksum. The program may keep the view.
         """
         return self.deserialize(bytes(blob))
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Say whether what `Program.serialize` gave, here or elsewhere, can be deserialized: by its header alone.
+        """Return whether the context can load the bytes, judging by their header.
 
         Args:
-            blob: read-only; looking at it reads it from a file, so look at the beginning.
+            blob: read-only view of a mapped file; reading more than the beginning loads more of the file.
 
         Returns:
-            None where the driver does not tell: the host compares its version and the device's name with those that
-            were kept.
+            None to let the host compare the stored driver version and device name.
         """
         return None
 
 
 class Context(ProgramReader, ABC):
-    """A device opened with options."""
+    """Device opened with options. The host may call it from several threads."""
 
     @abstractmethod
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """Return one verdict per operation (per node, for ONNX) of the model, in its order.
+        """Return one verdict per operation (per node, for ONNX), in the model's order.
 
-        The model is a whole graph with holes, or a part of one. Judge each operation by itself, as the device's own
-        lowering would; sizes of the whole are judged by `admit`.
+        The model is an entire graph, possibly with gaps, or a part of one. Judge each operation separately, with the
+        code that lowers it; `admit` judges total size. An exception refuses all operations.
         """
 
     def admit(self, model: SegmentModel) -> Admission:
-        """Say whether the final segment, as a whole, will compile: memory, size and count limits."""
+        """Return whether a final segment fits as a whole: memory, size and count limits. An exception refuses it."""
         return Admission()
 
     def profile(self) -> Profile | None:
-        """How fast the device is under the context's options; None for what the capability says."""
+        """Return the device's speed under the context's options; None for the capability's profile."""
         return None
 
     def kernels(self) -> Sequence[Kernel]:
-        """Functions on the host for ONNX ops that the device itself does not take.
+        """Return host functions for ONNX ops that the device does not support, see docs/kernels.md.
 
-        The host runs them between the driver's own programs, as docs/kernels.md says. Asked once per context.
+        Called once per context.
         """
         return ()
 
     @abstractmethod
     def compile(self, model: SegmentModel) -> Program:
-        """Compile a segment that `admit` took."""
+        """Compile a segment that `admit` accepted.
+
+        Raises:
+            CompilationError: with `refused`, if only some operations are at fault.
+        """
 
     def with_session_options(self, options: Any) -> Context:
-        """The same for a session with ONNX Runtime's own `SessionOptions`; only the host looks at them."""
+        """Return the context for a session with ONNX Runtime's `SessionOptions`. Only the device `cpu` uses them."""
         return self
 
     def with_trace(self, trace: Trace, lane: str) -> Context:
-        """The same for a session whose runs are traced. The host notes the calls of a driver; more is the driver's.
+        """Return the context for a traced session. Override it to add events to those of the host.
 
         Args:
-            trace: takes events of the driver's own.
-            lane: which they belong to: the device's name in this session.
+            trace: receives events.
+            lane: lane of the events: the device's name in the session.
         """
         return self
 
     def compile_whole_graph(self, model: SegmentModel) -> Program:
-        """Compile a segment that is the whole plan: nothing else of it runs beside, on whatever processor."""
+        """Compile a segment that is the entire plan, so no other segment competes for the processor."""
         return self.compile(model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """The program of another model, made of one that was compiled, by giving it other constants.
-
-        Layers of a network are such models. A driver that can do so compiles one of them.
+        """Return a program for a model that differs from a compiled one only in constants, as repeated layers do.
 
         Args:
-            program: what `compile` or `clone_with_constants` of this context gave; it stays as it was, and may be
-                closed before the new one, or after it.
-            model: adapter IR that `admit` took. It differs from the one that `program` was compiled from in names, and
-                in what constants hold.
+            program: from `compile` or `clone_with_constants` of this context. It stays unchanged and may be closed
+                before or after the new program.
+            model: adapter IR that `admit` accepted. It differs from the model of `program` only in names and
+                constants.
 
         Returns:
-            None where the model has to be compiled after all, because something depends on what constants hold.
+            None if the model must be compiled, because the program depends on values of constants.
         """
         return None
 
     def close(self) -> None:
-        """Free what the context holds. Called after all of its programs are closed."""
+        """Free the context's resources. Called after all of its programs are closed."""
 
 
 class Device(ABC):
-    """One opened device."""
+    """Opened device, shared by all sessions of the process."""
 
     @property
     @abstractmethod
     def capability(self) -> Capability:
-        """Limits and options; the same at every call."""
+        """Static description; the same on every call."""
 
     @abstractmethod
     def create_context(self, options: OptionValues) -> Context:
-        """Create a context.
-
-        Args:
-            options: every option that the capability lists, checked and with defaults filled in.
-        """
+        """Create a context. `options` has every option of the capability, checked, with defaults filled in."""
 
     @property
     def has_memory(self) -> bool:
-        """Whether memory of the device can be allocated: what `allocate` gives."""
+        """True if `allocate` works."""
         return False
 
     def allocate(self, nbytes: int) -> Memory:
-        """Return new memory of the device, asked for only where it `has_memory`.
+        """Allocate device memory. Called only if `has_memory`.
 
         Raises:
-            OutOfMemoryError: there is no room.
+            OutOfMemoryError: the device is full.
         """
         raise DriverError(f"{type(self).__name__} has no memory to allocate")
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        """Return a copy of another library's tensor in memory of the device, asked for only where it `has_memory`.
+        """Return a copy of another library's tensor in device memory; None if the device cannot import it.
 
-        None, where it does not take the tensor as it is: it then gets what the host reads of it.
+        Called only if `has_memory`. After None, the host copies through its own memory.
         """
         return None
 
     @property
     def has_raw_inputs(self) -> bool:
-        """Whether code that numpy does not guard gets the addresses of inputs: a library in C, say.
+        """True if native code, which numpy's read-only flag does not stop, gets the addresses of inputs.
 
-        Sessions give such a device copies, so that whatever it does to inputs is seen by nobody else. An engine that
-        promises to leave inputs as they are need not say so.
+        Sessions pass copies to such a device. An engine that promises not to write to inputs may return False.
         """
         return False
 
     @property
     def has_streams(self) -> bool:
-        """Whether the device works while the host goes on: `create_stream` gives streams, `create_event` events."""
+        """True if the device works while the host continues; `create_stream` and `create_event` then work."""
         return False
 
     def create_stream(self) -> Stream:
-        """Return a new stream, asked for only where the device `has_streams`."""
+        """Return a new stream. Called only if `has_streams`."""
         raise DriverError(f"{type(self).__name__} has no streams")
 
     def create_event(self) -> Event:
-        """Return a new event, asked for only where the device `has_streams`."""
+        """Return a new event. Called only if `has_streams`."""
         raise DriverError(f"{type(self).__name__} has no events")
 
     def memory_statistics(self) -> MemoryStatistics | None:
-        """How full the device's own memory is now; None where it has none, or does not count."""
+        """Return the current usage of device memory; None if it has none or does not count."""
         return None
 
     def close(self) -> None:  # noqa: B027
-        """Close the device, if ever, after all of its contexts: sessions share it, and it stays open with the process.
+        """Close the device after its contexts. Usually never called: devices stay open until the process ends.
 
-        So nothing may depend on it: what is to be kept is written when a context is closed.
+        Save persistent data in `Context.close`.
         """
 
 
 class Driver(ABC):
-    """What an entry point of the group `nnadapter.drivers` names: a class, created without arguments."""
+    """Class named by an entry point of the group `nnadapter.drivers`; created without arguments."""
 
     interface_version: tuple[int, int] = INTERFACE_VERSION
-    """The interface that the driver was written for."""
+    """Interface version that the driver was written for."""
 
     @abstractmethod
     def open(self, device_id: str) -> Device:
-        """Open a device; `device_id` is what stands behind the colon of its name, or empty for the first."""
+        """Open a device; `device_id` is the part of its name after the colon, or empty for the first.
+
+        Raises:
+            DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
+        """
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """The devices of this driver on this machine, cheaply: nothing is opened. One, of the driver's name, if empty.
+        """Return the devices on this machine, without opening any; empty for one device with the driver's name.
 
-        A device that is known and cannot be used is listed with `available=False` and the reason.
+        List an existing but unusable device with `available=False` and a reason.
         """
         return ()

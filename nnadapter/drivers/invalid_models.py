@@ -1,8 +1,7 @@
-"""Telling a model that contradicts itself from a fault of the driver.
+"""Blame for failures: invalid model or faulty driver.
 
-The host hands drivers valid models, so a driver need not spend time on checking each. But whoever uses a context
-directly may hand it anything; where the driver then fails, the model is checked, and the model is blamed if it deserves
-it.
+The host passes valid models only, so drivers skip verification. Direct users of a context may pass anything; after a
+failure the model is verified.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from nnadapter.ir import Model, verify
 
 @contextmanager
 def invalid_models_told(model: Model) -> Iterator[None]:
-    """Check `model` where what is done within fails in a way that nobody planned.
+    """Verify `model` if the block fails unexpectedly.
 
     Raises:
-        InvalidModelError: it failed, and the model is invalid; else the failure passes as it is.
+        InvalidModelError: the block failed and the model is invalid; otherwise the failure passes unchanged.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Kernels, the types that they declare, and the kernels registered in this process.
+"""Custom kernels: their declaration and the registry of this process.
 
-Source: Paddle Lite's kernels (op, target, precision, layout, and a type for every input and output, as overloads) and
-Paddle's `PD_REGISTER_PLUGIN_KERNEL`.
+Sources: Paddle Lite's kernels (op, target, precision, layout, and a type per argument, as overloads) and Paddle's
+`PD_REGISTER_PLUGIN_KERNEL`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from nnadapter.process.resources import new_lock
 
 
 class Target(StrEnum):
-    """Where an argument lies when the kernel is called."""
+    """Memory of an argument when the kernel is called."""
 
     ANY = "any"
     HOST = "host"
     DEVICE = "device"
-    """In the device's own memory, which no driver hands over: such a kernel is never chosen, and refusals say so."""
+    """Device memory. No driver passes it, so such a kernel is never chosen; refusals name the cause."""
 
 
 class KernelOrigin(StrEnum):
-    """Who registered a kernel."""
+    """Registrant of a kernel."""
 
     USER = "user"
     DRIVER = "driver"
@@ -36,20 +36,21 @@ class KernelOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelType:
-    """What one argument has to be. Source: Paddle Lite's `LiteType::GetTensorTy(target, precision, layout)`."""
+    """Requirements on one argument. Source: Paddle Lite's `LiteType::GetTensorTy(target, precision, layout)`."""
 
     target: Target = Target.HOST
     precision: frozenset[DataType] = ANY
-    """Data types; one or several names are taken as well."""
+    """Data types; the constructor also accepts names."""
     layout: Layout | None = None
-    """Order of the axes; None for ONNX's, whatever the rank. `NHWC` is for rank 4 alone: the host turns axes around,
-    before the call for inputs and after it for outputs."""
+    """Order of axes; None for ONNX's. `NHWC` is for rank 4 only: the host transposes inputs before the call and
+    outputs after it.
+    """
 
     def __post_init__(self) -> None:
-        """Read what was given.
+        """Normalize the fields.
 
         Raises:
-            InvalidOptionError: it is no target, data type or layout.
+            InvalidOptionError: unknown target, data type or layout.
         """
         precision = self.precision
         names = (precision,) if isinstance(precision, str) else precision
@@ -67,51 +68,52 @@ class KernelType:
 
 
 KernelFunction = Callable[..., Any]
-"""Read-only arrays by position (None for absent inputs), attributes by keyword -> an array, or one per output."""
+"""Read-only arrays by position (None for absent inputs), attributes by keyword -> one array, or one per output."""
 InferRule = Callable[[Sequence[OperandType | None], Mapping[str, Any]], OperandType | Sequence[OperandType]]
-"""Types of the inputs (None where absent) and attributes -> types of the outputs."""
+"""Types of the inputs (None if absent) and attributes -> types of the outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kernel:
-    """One registered kernel. Equal to itself alone."""
+    """Registered kernel, compared by identity."""
 
     op_type: str
-    """The ONNX op that it computes."""
+    """ONNX op that it computes."""
     function: KernelFunction
-    """Takes read-only numpy arrays and gives arrays of its own; may be called in several threads."""
+    """Gets read-only numpy arrays and returns new ones; may be called from several threads."""
     device: str = ""
-    """`driver` for all of a driver's devices, `driver:id` for one; empty for those of the driver that offers it."""
+    """`driver` for all devices of a driver, `driver:id` for one; empty for devices of the driver that provides the
+    kernel.
+    """
     domain: str = ""
-    """Empty for ONNX's own."""
+    """Empty for ONNX's own domain."""
     since_version: int = 1
-    """The first version of the op's schema that it is for; of the domain's opset, where there is no schema."""
+    """First schema version of the op; without a schema, first opset version of the domain."""
     until_version: int | None = None
-    """The last one; None for all that come."""
+    """Last version; None for no limit."""
     inputs: tuple[KernelType, ...] = ()
-    """By position; arguments beyond them may be anything."""
+    """By position; further arguments are unrestricted."""
     outputs: tuple[KernelType, ...] = ()
-    """By position."""
+    """Return the device name of a provider."""
     attributes: Mapping[str, Any] | None = None
-    """The attributes that it understands, with defaults: it is not chosen for a node that has others. None for any."""
+    """Supported attributes with defaults; nodes with other attributes are refused. None accepts any."""
     infer: InferRule | None = None
-    """Types of the outputs; needed where neither ONNX nor the model says what they are."""
+    """Types of the outputs; required if neither ONNX nor the model defines them."""
     name: str = ""
-    """What reports call it; the function's name if empty."""
+    """Name in reports; by default the function's."""
     priority: int = 0
-    """Goes before everything else in the choice; higher is chosen first."""
+    """Higher is chosen first, before every other criterion."""
     overrides: bool = False
-    """Also computes what the device itself takes; otherwise only what it refuses."""
+    """Replaces the device's own implementation; otherwise used only for nodes that the device refuses."""
     origin: KernelOrigin = KernelOrigin.DRIVER
-    """Who registered it."""
     number: int = 0
-    """Counts registrations."""
+    """Registration counter."""
 
     def __post_init__(self) -> None:
-        """Check what was given.
+        """Validate and normalize the fields.
 
         Raises:
-            InvalidOptionError: the function cannot be called, a name is none, or the versions leave nothing.
+            InvalidOptionError: the function is not callable, a name is invalid, or the version range is empty.
         """
         if not callable(self.function):
             raise InvalidOptionError(f"a kernel's function is {self.function!r}, expected something to call")
@@ -131,7 +133,6 @@ class Kernel:
 
     @property
     def op(self) -> tuple[str, str]:
-        """Domain and op type."""
         return self.domain, self.op_type
 
 
@@ -163,18 +164,18 @@ _registered: list[Kernel] = []
 
 
 def add_kernel(kernel: Kernel) -> None:
-    """Remember a kernel."""
+    """Register a kernel."""
     with _lock:
         _registered.append(kernel)
 
 
 def remove_kernel(kernel: Kernel) -> None:
-    """Forget a kernel; one that is not there is passed over."""
+    """Unregister a kernel; ignore unknown ones."""
     with _lock:
         _registered[:] = [registered_kernel for registered_kernel in _registered if registered_kernel is not kernel]
 
 
 def registered_kernels() -> tuple[Kernel, ...]:
-    """Every kernel that was registered by a person, in that order."""
+    """Return the kernels registered by users, in order of registration."""
     with _lock:
         return tuple(_registered)

@@ -1,6 +1,6 @@
-"""The null device: takes every operation and computes zeros, at once.
+"""Null device: supports every operation and returns zeros.
 
-It shows the least that a driver is, and lets planning, cutting and the overhead of the host be tried on any machine.
+A minimal driver, useful for testing planning, partitioning and host overhead on any machine.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _CAPABILITY = Capability(
 
 
 class NullExecution(Execution):
-    """Makes zeros."""
+    """Execution that returns zeros."""
 
     def __init__(self, outputs: Sequence[tuple[tuple[int, ...], Any]]) -> None:
-        """Take dimensions and numpy types of the outputs."""
+        """Store dimensions and numpy types of the outputs."""
         self._outputs = outputs
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -57,7 +57,7 @@ class NullExecution(Execution):
 
 
 class NullProgram(Program):
-    """Knows the types of its outputs."""
+    """Program that stores the types of its outputs."""
 
     def __init__(self, model: Model) -> None:
         types = [model.operands[index].type for index in model.outputs]
@@ -68,13 +68,13 @@ class NullProgram(Program):
 
 
 class NullContext(Context):
-    """Takes everything."""
+    """Context that supports everything."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
         return [SUPPORTED] * len(model.operations)
 
     def compile(self, model: Model) -> Program:
-        """See `Context.compile`.
+        """Verify the model and wrap it.
 
         Raises:
             InvalidModelError: the model contradicts itself.
@@ -84,7 +84,7 @@ class NullContext(Context):
 
 
 class NullDevice(Device):
-    """Has no limits and no options."""
+    """Device without limits and options."""
 
     @property
     def capability(self) -> Capability:
@@ -95,7 +95,7 @@ class NullDevice(Device):
 
 
 class NullDriver(Driver):
-    """Offers one device."""
+    """Driver of one device."""
 
     def open(self, device_id: str) -> Device:
         if device_id not in ("", "0"):

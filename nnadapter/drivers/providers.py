@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers by name, and `providers` and `provider_options` as devices."""
+"""ONNX Runtime's execution providers by name, and `providers` and `provider_options` as device requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 from nnadapter.optional_parts import optional_part
 
 DRIVER = "ort"
-"""The driver's name."""
 SUFFIX = "ExecutionProvider"
-"""What ONNX Runtime's names end in; people leave it out."""
+"""Suffix of ONNX Runtime's names, optional in device names."""
 
 _BUILD = "a build of ONNX Runtime that has it"
 SUPPLIERS: Mapping[str, str] = MappingProxyType(
@@ -40,7 +39,7 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
         "WebNNExecutionProvider": "ONNX Runtime in a browser",
     }
 )
-"""How to get a provider, in words."""
+"""Installation hint per provider."""
 
 
 _EVERYWHERE = ("Linux", "Windows")
@@ -63,52 +62,49 @@ NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
         ),
     }
 )
-"""What a provider needs of the machine; one that is not named here is in no package, or for no computer."""
+"""Hardware requirements per provider; a missing provider is not in any package, or not for this kind of computer."""
 
 GRAPHICS = frozenset(
     f"{name}{SUFFIX}" for name in ("CUDA", "Dml", "Js", "MIGraphX", "NvTensorRTRTX", "Tensorrt", "WebGpu")
 )
-"""Providers for graphics processors; what others are for is theirs to say."""
+"""Providers for graphics processors."""
 BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
-"""Providers that run node by node, each by a kernel that knows sizes when it runs: a segment may leave its sizes open.
-
-Others compile a segment for fixed sizes, or nobody has seen that they do not.
-"""
+"""Providers that run node by node with kernels for dynamic shapes; others need static shapes, or are untested."""
 
 PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
-"""Where values of a provider lie, as ONNX Runtime calls a kind of device, if sessions may leave them there.
+"""Memory type of a provider, as named by ONNX Runtime, if sessions may keep values there.
 
-The CPU's, which is another device, computes here in tests.
+The CPU provider is included for tests.
 """
 
 OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}
 )
-"""What a provider is told where nobody says otherwise: float32 is multiplied in float32, as on every device."""
+"""Default options per provider: no TF32, so float32 is multiplied in float32 as on every device."""
 
 NO_HARDWARE = "ONNX Runtime has it, and this machine none of the hardware that it is for"
-"""Why a provider cannot be used."""
+"""Reason for an unusable provider."""
 
 
 def device_name(provider: str) -> str:
-    """The device that a provider is."""
+    """Return the device name of a provider."""
     return f"{DRIVER}:{short_name(provider)}"
 
 
 def provider_at(place: str) -> str | None:
-    """The provider whose values lie at a place, as ONNX Runtime calls a kind of device; None for the host's memory."""
+    """Return the provider of a memory type; None for host memory."""
     return next(
         (provider for provider, where in PLACES.items() if where == place.lower() and not is_cpu(provider)), None
     )
 
 
 def short_name(provider: str) -> str:
-    """What a person writes for a provider: `CUDA` for `CUDAExecutionProvider`."""
+    """Return `CUDA` for `CUDAExecutionProvider`."""
     return provider.removesuffix(SUFFIX)
 
 
 def full_name(name: str, providers: Iterable[str]) -> str:
-    """Return the provider of `providers` that `name` stands for, with or without its suffix; else `name`."""
+    """Return the provider that `name` means, with or without suffix; otherwise `name`."""
     lowercase_name = name.lower()
     return next(
         (provider for provider in providers if lowercase_name in (provider.lower(), short_name(provider).lower())), name
@@ -116,17 +112,17 @@ def full_name(name: str, providers: Iterable[str]) -> str:
 
 
 def how_to_get(provider: str) -> str:
-    """What to do about a provider that is not there, as the end of a sentence."""
+    """Return an installation hint, as the end of a sentence."""
     return f"get it by {SUPPLIERS.get(provider, _BUILD)}"
 
 
 def has_hardware(provider: str) -> bool:
-    """Whether this machine has what a provider needs, as far as that is known: nothing is loaded for it."""
+    """Return whether this machine has the required hardware, as far as known. Loads nothing."""
     return provider not in NEEDS or NEEDS[provider].met_by(Machine())
 
 
 def is_cpu(provider: str) -> bool:
-    """Whether it is ONNX Runtime's own CPU provider, which is the device `cpu`."""
+    """Return whether it is the CPU provider, which is the device `cpu`."""
     return provider == CPU_PROVIDER
 
 
@@ -138,11 +134,11 @@ _READERS: Mapping[str, Collection[str]] = {
     "qnn.lora_config": (_QNN,),
     "qnn.rpc_control_latency": (_QNN,),
 }
-"""Entries of run options that single providers read. Source: onnxruntime_run_options_config_keys.h."""
+"""Run option entries that only some providers read. Source: onnxruntime_run_options_config_keys.h."""
 
 
 def provider_of_device(name: str) -> str:
-    """What a client of ONNX Runtime sees in a device's place: the provider that it is, or else its name."""
+    """Return the provider of a device; the device's name if it is not a provider."""
     if name == CPU:
         return CPU_PROVIDER
     driver, _, device_id = name.partition(":")
@@ -152,13 +148,13 @@ def provider_of_device(name: str) -> str:
 def devices_of_providers(
     providers: Sequence[Any], provider_options: Sequence[Mapping[str, Any]] | None = None
 ) -> list[DeviceRequest]:
-    """Return the devices that a client's providers stand for, in its order.
+    """Return the devices for a client's providers, in order.
 
-    A name of a device stands for it, and a provider that is here for its device `ort:NAME`. One that is not is warned
-    of, as ONNX Runtime warns of providers it does not have, and the next one is taken.
+    A device name stands for itself; an installed provider becomes `ort:NAME`. Others are skipped with a warning, as in
+    ONNX Runtime.
 
     Raises:
-        InvalidOptionError: the lists do not go together.
+        InvalidOptionError: `provider_options` does not match `providers`.
     """
     requests: list[DeviceRequest] = []
     for name, options in _pairs(providers, provider_options):
@@ -182,13 +178,13 @@ def devices_of_providers(
 def options_of_cpu(
     providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> Mapping[str, Any]:
-    """The options that a client gave for ONNX Runtime's CPU provider."""
+    """Return the client's options for ONNX Runtime's CPU provider."""
     pairs = _pairs(providers or (), provider_options if providers else None)
     return next((options for name, options in pairs if name == CPU_PROVIDER), {})
 
 
 def warn_of_unread_entries(entries: Mapping[str, str], devices: Sequence[str]) -> None:
-    """Warn about each entry of run options that is for a provider of ONNX Runtime that is not among the devices."""
+    """Warn of run option entries for providers that the session does not use."""
     providers = {_QNN if name.partition(":")[0] == "qnn" else provider_of_device(name) for name in devices}
     for key, value in entries.items():
         if key in _READERS and providers.isdisjoint(_READERS[key]):

@@ -1,12 +1,10 @@
-"""The `reference` device: onnx's reference evaluator, the last resort for what ONNX Runtime has no kernel for.
+"""Device `reference`: onnx's reference evaluator, slow, the last resort for nodes that ONNX Runtime does not support.
 
-It is slow and computes what the specification says, in every opset and data type that the installed onnx knows. Behind
-`cpu` it is added by itself and gets only nodes that `cpu` refused; named, it is a device like any other.
+Added automatically after `cpu` for nodes that `cpu` refused; if requested by name, it is an ordinary device.
 
-What the evaluator needs and does not do by itself is done here: ONNX's domain has one spelling, types of values are
-inferred (functions that depend on them are expanded by them), operators of `reference_operators` come before its own,
-scalars become arrays and texts objects, as ONNX Runtime gives them. Inputs are read-only for it, and nothing that it
-raises gets past this file untranslated.
+Adaptations: the domain `ai.onnx` becomes empty, value types are inferred (functions that depend on them are expanded),
+operators of `reference_operators` replace the evaluator's, results get ONNX Runtime's types (arrays, object strings),
+inputs are read-only, and all errors are translated.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _PROFILE = Profile(
     operation_seconds=1e-4,
     host_memory=True,
 )
-"""An assumption: one thread of Python, with numpy where the evaluator uses it."""
+"""Assumed: one Python thread, partly numpy."""
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.EXCLUSIVE,
@@ -55,27 +53,27 @@ _CAPABILITY = Capability(
     profile=_PROFILE,
 )
 _WITHOUT_BROADCAST = frozenset({"Pow", "PRelu"})
-"""Operators whose implementation in the evaluator raises a TypeError for the attribute `broadcast`."""
+"""Operators that raise TypeError in the evaluator for the attribute `broadcast`."""
 _OWN_DOMAIN = "ai.onnx"
-"""The long spelling of ONNX's own domain, which the evaluator does not know."""
+"""Long name of ONNX's domain, unknown to the evaluator."""
 
 
 class ReferenceExecution(Execution):
-    """An evaluator of its own, since operators of the evaluator may keep something of a run."""
+    """Private evaluator, because the evaluator's operators may keep state of a run."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._inputs = tuple(value.name for value in model.graph.input)
         self._evaluator = _evaluator(model)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """See `Execution.compute`. Sequences are lists; an optional without contents is None.
+        """Evaluate the model. Sequences are lists; an empty optional is None.
 
         Raises:
-            ExecutionError: the evaluator cannot compute with these inputs.
+            ExecutionError: the evaluator failed on these inputs.
         """
         feeds = {name: _read_only(input_value) for name, input_value in zip(self._inputs, inputs, strict=True)}
         try:
-            # What numpy warns of (division by zero, overflow) are results that ONNX defines.
+            # numpy warns of results that ONNX defines (division by zero, overflow)
             with np.errstate(all="ignore"):
                 results = self._evaluator.run(None, feeds)
         except Exception as error:
@@ -87,14 +85,14 @@ class ReferenceExecution(Execution):
 
 
 class ReferenceProgram(Program):
-    """The model, ready to be evaluated."""
+    """Model ready for evaluation."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the model, and its weights once more as arrays."""
+        """Model plus its weights as arrays."""
         return 2 * sum(map(bytes_of, self._model.graph.initializer))
 
     def create_execution(self) -> Execution:
@@ -102,10 +100,9 @@ class ReferenceProgram(Program):
 
 
 class ReferenceContext(Context):
-    """Takes what the evaluator has an implementation of."""
+    """Context that accepts nodes with an implementation in the evaluator."""
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`; constants need not be in the model."""
         normalized_model = _normalized(model)
         functions = {(function.domain, function.name) for function in normalized_model.functions}
         types = {value.name: value for value in (*normalized_model.graph.input, *normalized_model.graph.value_info)}
@@ -118,10 +115,10 @@ class ReferenceContext(Context):
         ]
 
     def compile(self, model: onnx.ModelProto) -> Program:
-        """See `Context.compile`.
+        """Check and wrap the model.
 
         Raises:
-            CompilationError: the evaluator has no implementation of a node.
+            CompilationError: the evaluator does not implement a node.
         """
         normalized_model = _with_types(_normalized(model))
         verdict = _verdict(normalized_model)
@@ -131,7 +128,7 @@ class ReferenceContext(Context):
 
 
 class ReferenceDevice(Device):
-    """The evaluator, on the host's processor."""
+    """Evaluator on the host."""
 
     @property
     def capability(self) -> Capability:
@@ -142,7 +139,7 @@ class ReferenceDevice(Device):
 
 
 class ReferenceDriver(Driver):
-    """Offers the one evaluator."""
+    """Driver of the one evaluator."""
 
     def open(self, device_id: str) -> ReferenceDevice:
         if device_id not in ("", "0"):
@@ -176,13 +173,12 @@ def _evaluator(model: onnx.ModelProto) -> Any:
 def _verdict(model: onnx.ModelProto) -> Verdict:
     try:
         _evaluator(model)
-    except Exception as error:  # noqa: BLE001  the evaluator raises what it likes for what it does not have
+    except Exception as error:  # the evaluator raises arbitrary errors  # noqa: BLE001
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"onnx's reference evaluator refuses it: {_brief(error)}")
     return SUPPORTED
 
 
 def _node_verdict(node_model: onnx.ModelProto, functions: Container[tuple[str, str]]) -> Verdict:
-    """The verdict for the only node of a model."""
     (node,) = node_model.graph.node
     if (node.domain, node.op_type) in functions:
         return _verdict(node_model)
@@ -197,7 +193,7 @@ def _node_verdict(node_model: onnx.ModelProto, functions: Container[tuple[str, s
 
 
 def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
-    """Return whether the evaluator ignores how operands are aligned, or cannot read an attribute."""
+    """Return whether the evaluator ignores an old operator's broadcasting or cannot read its attribute."""
     (node,) = node_model.graph.node
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Cast":
@@ -208,7 +204,7 @@ def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
         return True
     if "axis" not in attributes:
         return False
-    # numpy aligns the last dimensions
+    # numpy aligns trailing dimensions
     types = {value.name: value.type.tensor_type for value in node_model.graph.input}
     first, second = (types[name] for name in node.input)
     are_known = first.HasField("shape") and second.HasField("shape")
@@ -218,7 +214,7 @@ def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
 def _single_node_model(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onnx.ValueInfoProto], *, holds_calls: bool
 ) -> onnx.ModelProto:
-    """A model of one node; functions only where the node may call one."""
+    """Return a model of one node, with functions only if the node may call one."""
     from nnadapter.onnx.construction import model_of, untyped
 
     inputs = (types.get(name) or untyped([name])[0] for name in dict.fromkeys(filter(None, node.input)))
@@ -227,7 +223,7 @@ def _single_node_model(
 
 
 def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which ONNX's own domain is spelled in one way only."""
+    """Return a copy with one spelling of ONNX's domain."""
     import onnx
 
     copy = onnx.ModelProto()
@@ -240,13 +236,13 @@ def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, with what inference finds of its values written into it."""
+    """Return the model with inferred types; unchanged if inference fails."""
     from nnadapter.onnx.propagation import FAILURES, infer
 
     try:
         types = infer(model)
     except FAILURES:
-        return model  # types only help: a model that inference does not follow is evaluated without them
+        return model  # types are optional for the evaluator
     stated = {value.name for value in (*model.graph.input, *model.graph.output)}
     del model.graph.value_info[:]
     model.graph.value_info.extend(info for name, info in types.items() if name not in stated)
@@ -262,7 +258,7 @@ def _read_only(input_value: Any) -> Any:
 
 
 def _result(value: Any) -> Any:
-    """A result as ONNX Runtime would give it: an array that nobody else holds, a list of these, or None."""
+    """Convert a result as ONNX Runtime returns it: a writable array, a list of these, or None."""
     from nnadapter.drivers.reference_operators import EMPTY
 
     if value is None or value is EMPTY:

@@ -1,6 +1,6 @@
-"""Operators that onnx's reference evaluator computes otherwise than ONNX says, computed as ONNX says.
+"""Corrected operators for onnx's reference evaluator.
 
-Imported when the first evaluator is made: it needs the evaluator's classes.
+Imported with the first evaluator, because it needs the evaluator's classes.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _Loop
 
 EMPTY: list[None] = [None]
-"""An optional without contents, as results may not be None in the evaluator."""
+"""Empty optional; results of the evaluator cannot be None."""
 
 
 class Optional(OpRun):
-    """An optional is its contents; the evaluator makes a list of them, which is a sequence. Source: Optional-15."""
+    """Optional is its contents; the evaluator wraps them in a list, which is a sequence. Source: Optional-15."""
 
     op_domain = ""
 
-    def _run(self, value: Any = None, type: Any = None) -> tuple[Any]:  # noqa: A002  the attribute's name
+    def _run(self, value: Any = None, type: Any = None) -> tuple[Any]:  # the attribute's name  # noqa: A002
         return (EMPTY if value is None else value,)
 
 
 class OptionalHasElement(OpRun):
-    """Source: OptionalHasElement-18."""
+    """Test for an optional's contents. Source: OptionalHasElement-18."""
 
     op_domain = ""
 
@@ -38,13 +38,16 @@ _Base: Any = _Loop
 
 
 class Loop(_Base):  # type: ignore[misc]
-    """Scan outputs get an axis in front; an absent condition is true; no iteration gives no rows. Source: Loop-16."""
+    """Loop with scan outputs that get a leading axis; an absent condition is true; no iterations give no rows.
+
+    Source: Loop-16.
+    """
 
     op_domain = ""
 
     def __init__(self, onnx_node: Any, run_params: Any) -> None:
         super().__init__(onnx_node, run_params)
-        self._run_plain_body: Any = getattr(self, "_run_body")  # noqa: B009  set by name, for the attribute
+        self._run_plain_body: Any = getattr(self, "_run_body")  # hidden from the type checker  # noqa: B009
         self._run_body: Any = self._run_with_axis
         self._row_shapes: list[tuple[int, ...]] = []
 
@@ -68,4 +71,4 @@ class Loop(_Base):  # type: ignore[misc]
 
 
 OPERATORS: list[Any] = [Optional, OptionalHasElement, Loop]
-"""What comes before the evaluator's own."""
+"""Replacements for the evaluator's operators."""

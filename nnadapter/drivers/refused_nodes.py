@@ -1,7 +1,6 @@
 """Search for the nodes of a model that a loader refuses.
 
-Asked only after a refusal, so that models that load lose no time; or beforehand, by drivers whose engine only answers
-for models as a whole.
+Used only after a refusal, so models that load lose no time; or in advance if an engine judges entire models only.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ if TYPE_CHECKING:
 
 
 Attempt = Callable[["onnx.ModelProto"], Unsupported | None]
-"""Loads a model, and says why not if it cannot."""
+"""Loads a model; returns a refusal if it cannot."""
 
 
 def find_culprits(model: onnx.ModelProto, attempt: Attempt) -> dict[int, Unsupported]:
-    """Return the nodes (positions) that `attempt` refuses each by itself, and why.
+    """Return the positions and refusals of nodes that `attempt` refuses individually.
 
-    1. Nodes of one op with the same attributes and types are one case: one of them is tried for all.
-    2. Cases are tried together, in halves where they fail, so that n of them with one culprit take about 2 log n tries.
-    3. A node that contradicts its schema is no culprit: the model is wrong then, and no other device would mend it.
+    1. Nodes with equal op, attributes and types form a case; one of them represents it.
+    2. Cases are tried together and halved on failure: about 2 log n tries for n cases with one culprit.
+    3. Nodes that violate their schema are omitted: the model is wrong, and another device would not help.
     """
     parts = Parts(model)
     first = {positions[0]: positions for positions in parts.cases().values()}
@@ -39,10 +38,7 @@ def find_culprits(model: onnx.ModelProto, attempt: Attempt) -> dict[int, Unsuppo
 
 
 def find_refused(positions: Sequence[int], parts: Parts, attempt: Attempt) -> dict[int, Unsupported]:
-    """Return which of the nodes at `positions` (ascending) `attempt` refuses each by itself, and why.
-
-    All are tried together, in halves where they fail.
-    """
+    """Return the refusals of nodes at `positions` (ascending), found by bisection."""
     refusal = attempt(parts.part(positions)) if positions else None
     if refusal is None:
         return {}

@@ -1,9 +1,7 @@
-"""Driver registry: built-in drivers, entry points and libraries, their devices, files and hardware needs.
+"""Driver registry: built-in drivers, entry points and libraries.
 
-Which drivers there are: built in, brought by an installed distribution through an entry point, or a library.
-
-Nothing is imported or loaded to list names. A driver that cannot be loaded is a row with its reason, and an error only
-when its device is asked for by name.
+Listing names imports and loads nothing. A driver that cannot be loaded becomes a row with a reason, and an error only
+when its device is opened.
 """
 
 from __future__ import annotations
@@ -46,26 +44,26 @@ _LINUX = "Linux"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine, as far as devices ask."""
+    """Operating system and file system root for checks of hardware needs."""
 
     system: str = field(default_factory=platform.system)
-    """As Python's platform module calls it."""
+    """`platform.system()`."""
     root: Path = Path("/")
-    """Below it lie `dev` and `sys`."""
+    """Parent of `dev` and `sys`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareNeeds:
-    """What has to be there before anything that is installed can help."""
+    """Hardware and system requirements of a device."""
 
     systems: tuple[str, ...]
     files: tuple[str, ...] = ()
-    """Patterns of paths below the root, of which one is there on Linux; elsewhere the system alone decides."""
+    """Glob patterns below the root; on Linux at least one must match. Other systems are judged by name only."""
     content: str = ""
-    """What such a file begins with."""
+    """Required beginning of such a file."""
 
     def met_by(self, machine: Machine) -> bool:
-        """Whether `machine` has it."""
+        """Return whether `machine` meets the requirements."""
         if machine.system not in self.systems:
             return False
         paths = (path for pattern in self.files for path in machine.root.glob(pattern))
@@ -117,25 +115,22 @@ COMMON_NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
         **dict.fromkeys(("onnxruntime", "host"), ("cpu",)),
     }
 )
-"""Common name -> the devices that may be meant, the likeliest first."""
+"""Common name -> candidate devices, most likely first."""
 _SUFFIX = "executionprovider"
 
 
 def devices_called(name: str) -> Sequence[str]:
-    """The devices that people may mean by `name`, in any case and with ONNX Runtime's suffix or without; often none."""
+    """Return candidate devices for a common name; case and ONNX Runtime's suffix are ignored."""
     return COMMON_NAMES.get(name.lower().removesuffix(_SUFFIX), ())
 
 
 PATH_VARIABLE = "NNADAPTER_DRIVER_PATH"
-"""Folders, separated as in PATH. Nobody looks for libraries unless it is set."""
+"""Folders of driver libraries, separated as in PATH. Unset: no search."""
 _NAMES = re.compile(r"(?:lib)?nnadapter_(?P<name>[a-z][a-z0-9_]*)\.(?:so|dylib|dll)")
 
 
 def libraries() -> Iterator[tuple[str, Path]]:
-    """Device name and path of every library: `nnadapter_NAME.so`, `.dylib` or `.dll`, with or without `lib`, sorted.
-
-    A folder that is not there, or cannot be read, has none.
-    """
+    """Yield device name and path of every `[lib]nnadapter_NAME.(so|dylib|dll)` in readable folders."""
     for folder in os.environ.get(PATH_VARIABLE, "").split(os.pathsep):
         if folder:
             yield from _in(Path(folder))
@@ -153,20 +148,20 @@ def _in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def library_of(named: object) -> Path | None:
-    """The library that an entry point names: a path, or a module with a path called LIBRARY; None if it names none."""
+    """Return the library of an entry point: a path, or the LIBRARY of a module; None for a class."""
     library = getattr(named, "LIBRARY", None) if isinstance(named, ModuleType) else named
     return Path(library) if isinstance(library, (str, Path)) else None
 
 
 _HINTS: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (Capability, DeviceInfo)}
-"""The declared types: a new field is checked as soon as it is declared."""
+"""Declared field types, used for validation."""
 
 
 def check_capability(capability: object) -> Capability:
-    """Return a capability whose fields are what they are declared to be.
+    """Validate the field types of a capability.
 
     Raises:
-        TypeError: it is none, or a field is not.
+        TypeError: not a Capability, or a field has the wrong type.
     """
     if not isinstance(capability, Capability):
         raise TypeError(f"its capability is {capability!r}, expected a nnadapter.drivers.Capability")
@@ -175,10 +170,10 @@ def check_capability(capability: object) -> Capability:
 
 
 def check_info(row: object, driver: str) -> DeviceInfo:
-    """Return a row of `Driver.devices` whose fields are what they are declared to be, of a device of `driver`.
+    """Validate a row of `Driver.devices`.
 
     Raises:
-        TypeError: it is none, a field is not, or the name is not that of a device of this driver.
+        TypeError: not a DeviceInfo, a field has the wrong type, or the name is not of `driver`.
     """
     if not isinstance(row, DeviceInfo):
         raise TypeError(f"its devices hold {row!r}, expected nnadapter.drivers.DeviceInfo")
@@ -208,20 +203,20 @@ def _named(hint: type | UnionType) -> str:
 
 
 GROUP = "nnadapter.drivers"
-"""The entry point group; an entry point's name is the device's name."""
+"""Entry point group; an entry point's name is the device's name."""
 
 
 class DriverSource(NamedTuple):
-    """Where a driver comes from."""
+    """Origin of a driver."""
 
     target: str
-    """`module:Class`; for a driver in C `module` or `module:path`, or the library itself."""
+    """`module:Class`; for C drivers `module`, `module:path` or the path of the library."""
     distribution: str
-    """Name and version of the distribution that brings it; NNADAPTER_DRIVER_PATH for a library in its folders."""
+    """Name and version of the distribution; NNADAPTER_DRIVER_PATH for a library found there."""
     library: Path | None = None
-    """The library, where no distribution names it."""
+    """Path of a library from NNADAPTER_DRIVER_PATH."""
     is_around: bool = False
-    """Each of its devices is around another one, whose name stands behind the colon."""
+    """Each device wraps another one, named after the colon."""
 
 
 _BUILT_IN = {
@@ -244,17 +239,17 @@ _lock = new_re_lock()
 _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
 _isolated: dict[str, IsolatedDevice] = {}
-"""Those that have a process of their own."""
+"""Devices in processes of their own."""
 _isolating: dict[str, threading.Lock] = {}
-"""Held while one is opened: what hangs there holds back nobody who wants another one."""
+"""Locks for opening, one per device: a device that hangs blocks no other."""
 _device_locks: dict[str, threading.Lock] = {}
 
 
 @cache
 def sources() -> Mapping[str, DriverSource]:
-    """Every driver by name, sorted; built-in names cannot be taken by a plug-in.
+    """Return every driver by name, sorted. Plug-ins cannot replace built-in names.
 
-    Two distributions or libraries that offer the same name are a row that says so: neither is used.
+    If two distributions or libraries claim one name, neither is usable and the row carries the reason.
     """
     sources_by_name = dict(_BUILT_IN)
     for name, source in _external_drivers():
@@ -267,18 +262,17 @@ def sources() -> Mapping[str, DriverSource]:
 
 
 def source_of(driver_name: str) -> DriverSource:
-    """Return where a driver that there is comes from; for one that is built in, no other is looked for."""
+    """Return the source of an existing driver, without searching for plug-ins if it is built in."""
     return _BUILT_IN.get(driver_name) or sources()[driver_name]
 
 
 def devices_of_distribution(distribution: str) -> list[str]:
-    """Return the names of the devices that a distribution brings."""
+    """Return the device names of a distribution."""
     return [name for name, source in sources().items() if source.distribution == distribution]
 
 
 def _external_drivers() -> Iterator[tuple[str, DriverSource]]:
-    """Name and source of every driver that is not built in."""
-    from importlib import metadata  # it takes as long as ten of our modules, and built-in devices need it not
+    from importlib import metadata  # slow to import, and not needed for built-in drivers
 
     for point in metadata.entry_points(group=GROUP):
         yield point.name, DriverSource(point.value, distribution_of(point))
@@ -287,7 +281,7 @@ def _external_drivers() -> Iterator[tuple[str, DriverSource]]:
 
 
 def refresh() -> None:
-    """Look for drivers again, after one was installed or removed while this process runs. Opened devices stay open."""
+    """Search for drivers again, for example after installing one. Opened devices stay open."""
     with _lock:
         sources.cache_clear()
         for name in [name for name, loaded in _loaded.items() if isinstance(loaded, _Failure)]:
@@ -295,13 +289,13 @@ def refresh() -> None:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """Every device of every driver, available or not, each with its reason; never raises for a broken driver."""
+    """Return every device of every driver, with a reason if unavailable. Never raises for a broken driver."""
     rows = (*(row for name in sources() for row in _rows(name)), *_shadowed())
     return tuple(sorted(rows, key=lambda row: row.name))
 
 
 def _shadowed() -> Iterator[DeviceInfo]:
-    """Rows of the drivers that want the name of a built-in one."""
+    """Yield rows for plug-ins that claim a built-in name."""
     for name, source in _external_drivers():
         if name in _BUILT_IN:
             yield DeviceInfo(
@@ -313,10 +307,10 @@ def _shadowed() -> Iterator[DeviceInfo]:
 
 
 def device_info(name: str) -> DeviceInfo:
-    """Return the row of the device called `name` (`driver` or `driver:id`), without loading other drivers.
+    """Return the row of a device (`driver` or `driver:id`), without loading other drivers.
 
     Raises:
-        DeviceNotFoundError: no driver of that name.
+        DeviceNotFoundError: no driver has that name.
     """
     if inside(name) != name and name not in _isolated:
         return _complete(replace(device_info(inside(name)), name=name), _BUILT_IN[name.partition(":")[0]])
@@ -324,21 +318,21 @@ def device_info(name: str) -> DeviceInfo:
     require_driver(name)
     with _lock:
         isolated = None if name in _devices else _isolated.get(name)
-    if isolated is not None:  # who has it isolated does not want its driver here
+    if isolated is not None:  # do not load the driver into this process
         return isolated.info
     rows = _rows(driver_name)
     return next((row for row in rows if row.name.removesuffix(":0") == name), rows[0])
 
 
 def inside(name: str) -> str:
-    """The device that one is around, by name; any other is the one itself."""
+    """Return the name of the wrapped device, recursively; for other devices the name itself."""
     driver_name, _, device_id = name.partition(":")
     is_around = driver_name in _BUILT_IN and _BUILT_IN[driver_name].is_around
     return inside(device_id) if is_around and device_id else name
 
 
 def require_driver(name: str) -> None:
-    """Refuse the name of a device of no driver; none is loaded.
+    """Check that the driver of a device exists, without loading it.
 
     Raises:
         DeviceNotFoundError: there is no such driver.
@@ -349,7 +343,7 @@ def require_driver(name: str) -> None:
 
 
 def library_path(name: str) -> Path | None:
-    """Return the shared library of the driver called `name`; None of one that is not in C.
+    """Return the shared library of a driver; None for Python drivers.
 
     Raises:
         DeviceNotFoundError: there is no such driver.
@@ -364,10 +358,10 @@ def library_path(name: str) -> Path | None:
 
 
 def open_device(name: str) -> Device:
-    """Return the opened device called `name` (`driver` or `driver:id`); it is opened once per process.
+    """Return a device (`driver` or `driver:id`), opened once per process.
 
     Raises:
-        DeviceNotFoundError: no driver of that name.
+        DeviceNotFoundError: no driver has that name.
         DeviceUnavailableError: the driver or the device cannot be used here.
     """
     driver_name, _, device_id = name.partition(":")
@@ -379,17 +373,18 @@ def open_device(name: str) -> Device:
 
 
 def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
-    """Return the device called `name` in a process of its own, the same for every session of this process.
+    """Return a device in a process of its own, opened once per host process.
 
     Args:
         name: of the device.
-        limit_s: seconds that its process may take to open it, now; None for what `isolation.limits` says.
+        limit_s: time limit in seconds for opening; None for the default of `isolation.limits`.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: see `open_device`; its driver is not loaded here.
-        DeviceLostError: its process died while it opened.
+        DeviceNotFoundError, DeviceUnavailableError: as for `open_device`; the driver is not loaded in this process.
+        DeviceLostError: the process died while opening.
     """
-    from nnadapter.drivers.isolation.isolated_device import IsolatedDevice  # most sessions have none
+    # imported lazily: most sessions isolate nothing
+    from nnadapter.drivers.isolation.isolated_device import IsolatedDevice
 
     require_driver(name)
     with _lock:
@@ -409,7 +404,7 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
 
 
 def device_lock(name: str) -> threading.Lock:
-    """The lock of a device that computes one thing at a time: the same for every session of the process."""
+    """Return the lock of a serial device, shared by all sessions of the process."""
     with _lock:
         return _device_locks.setdefault(inside(name), new_lock())
 
@@ -430,7 +425,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
     except NNAdapterError as error:
         located(error, name, "open")
         raise
-    except BaseException as error:  # a plug-in may try to end the process, too
+    except BaseException as error:  # a plug-in may even raise SystemExit
         raise DeviceOpeningError(
             f"device {name!r} did not open: {describe(error)}; ask its vendor", device=name, phase="open"
         ) from error
@@ -449,12 +444,12 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         if library is not None:
             return _load_library(name, library)
         problem = _check(factory, source)
-        return _Failure(problem) if problem else factory()  # type: ignore[operator]  # it was checked
+        return _Failure(problem) if problem else factory()  # checked by _check  # type: ignore[operator]
     except DeviceUnavailableError as error:
         return _Failure(str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
+    except BaseException as error:  # importing a plug-in may raise anything  # noqa: BLE001
         return _Failure(
             f"driver {name!r} of {source.distribution} did not load: {describe(error)}; "
             "install what is missing or remove it"
@@ -462,14 +457,14 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
 
 
 def _load_library(name: str, path: Path) -> Driver:
-    # Imported where there is such a driver: it declares the structures of the C interface, which takes milliseconds.
+    # Imported lazily: declaring the structures of the C interface is slow.
     from nnadapter.drivers.native.driver import NativeDriver
 
     return NativeDriver(name, path)
 
 
 def _check(factory: object, source: DriverSource) -> str:
-    """What is wrong with a driver class, or an empty string."""
+    """Return what is wrong with a driver class; empty if nothing."""
     where = f"{source.target} of {source.distribution}"
     if not (inspect.isclass(factory) and issubclass(factory, Driver)):
         expected = "a sub-class of nnadapter.drivers.Driver, or a module whose LIBRARY is the path of a driver in C"
@@ -499,7 +494,7 @@ def _rows(name: str) -> tuple[DeviceInfo, ...]:
         )
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  a plug-in may raise anything; this is its border
+    except BaseException as error:  # a plug-in may raise anything  # noqa: BLE001
         return (DeviceInfo(name=name, available=False, reason=describe(error), distribution=source.distribution),)
     return tuple(_complete(row, source) for row in rows)
 
@@ -522,7 +517,7 @@ def _unknown(name: str) -> str:
 
 
 def _state(device: str) -> Iterator[str]:
-    """A device that may be meant: its name, whether it is here, and if not what to do."""
+    """Yield name and availability, or remedy, of a device that a common name may mean."""
     for row in _rows(device.partition(":")[0]):
         if row.name == device or row.name.startswith(f"{device}."):
             yield f"{row.name!r} ({'which is here' if row.available else row.reason})"
@@ -537,13 +532,12 @@ def _clash(name: str, registered_source: DriverSource, other: DriverSource) -> s
 
 
 BUILT_IN_DISTRIBUTION = "nnadapter"
-"""The distribution of drivers that are built in."""
 
 
 def driver_files(device: str) -> list[Path]:
-    """Return the files of the driver of a device that was opened, sorted; none for one that is built in.
+    """Return the sorted files of an opened device's driver: its library, or all Python files of its package.
 
-    They are its library, or all of Python in the package that its class is from; what these load is not known.
+    Empty for built-in drivers. Libraries that a Python driver loads are unknown.
     """
     source = source_of(inside(device).partition(":")[0])
     if source.distribution == BUILT_IN_DISTRIBUTION:
@@ -564,6 +558,6 @@ def driver_files(device: str) -> list[Path]:
 
 
 def _python_in(folder: str) -> Iterator[str]:
-    """As `Path.rglob` finds them, which takes several times as long."""
+    """Faster than `Path.rglob`."""
     for inner, _, names in os.walk(folder):
         yield from (os.path.join(inner, name) for name in names if name.endswith(".py"))  # noqa: PTH118

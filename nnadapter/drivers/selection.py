@@ -1,4 +1,4 @@
-"""What a person writes to choose devices -> device names with validated options, in order of preference."""
+"""Selection: device requests -> device names with validated options, in order of preference."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from nnadapter.drivers.registry import open_device, open_isolated, require_drive
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 
 CPU = "cpu"
-"""The device that takes everything that nobody else takes."""
+"""Device for nodes that no accelerator supports."""
 REFERENCE = "reference"
-"""The last resort: the device for what even the CPU refuses."""
+"""Device for nodes that even the CPU refuses."""
 HOSTS = frozenset((CPU, REFERENCE))
-"""Devices that accelerate nothing; nobody comes after them."""
+"""Devices that do not count as accelerators; they come last."""
 DeviceRequest = str | tuple[str, Mapping[str, Any]]
 """`"fake_npu"`, `"fake_npu:0"`, or `("fake_npu", {option: value})`."""
 
 
 Limits = Mapping[str, float]
-"""Seconds that a device in a process of its own may take, by phase; usual ones where nothing is said."""
+"""Time limits of an isolated device in seconds, by phase; others have defaults."""
 Isolate = bool | Collection[str] | Mapping[str, Any]
-"""Which devices have a process of their own: all, none, or these, by name; maybe each with `Limits`."""
+"""Devices that get a process of their own: all, none, or by name, optionally with `Limits`."""
 ISOLATE = "isolate"
-"""What a person says so by, among the options of a device."""
+"""Option of a device that requests isolation."""
 
 
 class Selected(NamedTuple):
-    """One chosen device."""
+    """Selected device."""
 
     name: str
     options: OptionValues
-    """Complete: defaults filled in."""
+    """Defaults filled in."""
     named: bool
-    """The person named it; False for a `cpu` that was added."""
+    """False for a `cpu` that was added automatically."""
     limits: Limits | None = None
-    """Of a device in a process of its own; None for one in this process."""
+    """None for a device in this process."""
 
 
 def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate = False) -> tuple[Selected, ...]:
-    """Return the devices in order of preference; `cpu` comes last, named or not, but for a `reference` named after it.
+    """Return the devices in order of preference. `cpu` comes last, unless `reference` is requested after it.
 
     Args:
-        requests: what the person wants.
-        isolate: devices that have a process of their own where their options do not say; hosts have none.
+        requests: requested devices.
+        isolate: isolated devices, unless their options decide. Host devices are never isolated.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used here.
-        InvalidOptionError: an option does not exist or does not fit, or a device is named twice.
+        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
+        InvalidOptionError: an option is unknown or invalid, or a device is named twice.
     """
     parsed_requests = _each_once(requests)
     names = [name for name, _ in parsed_requests]
@@ -59,11 +59,11 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate =
 
 
 def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) -> Selected:
-    """Return the one device called `name`, without the `cpu` behind it.
+    """Return one device, without adding `cpu`.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used here.
-        InvalidOptionError: `name` is no name, or an option does not exist or does not fit.
+        DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used.
+        InvalidOptionError: `name` is not a string, or an option is unknown or invalid.
     """
     device = canonical(name)
     limits = _limits(device, options.get(ISOLATE), isolate)
@@ -76,10 +76,10 @@ def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) 
 
 
 def canonical(name: str) -> str:
-    """The name that a device goes by: `fake_npu:0` is `fake_npu`, the first device of its driver.
+    """Return the canonical name of a device: `fake_npu:0` is `fake_npu`.
 
     Raises:
-        InvalidOptionError: `name` is no name.
+        InvalidOptionError: `name` is not a string.
     """
     if not isinstance(name, str):
         raise InvalidOptionError(f"a device is chosen by its name, got {name!r}")
@@ -87,22 +87,22 @@ def canonical(name: str) -> str:
 
 
 def requests_of(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate = False) -> list[DeviceRequest]:
-    """Return `requests` as a list, after checking them as `select` does."""
+    """Return `requests` as a list, checked as by `select`."""
     select(requests, isolate)
     return list(_listed(requests))
 
 
 def named_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> dict[str, Mapping[str, Any]]:
-    """Return the options of every device that is requested, by its name, unchecked.
+    """Return the unchecked options of every requested device, by name.
 
     Raises:
-        InvalidOptionError: they are no requests, or name a device twice.
+        InvalidOptionError: malformed requests, or a device named twice.
     """
     return dict(_each_once(requests))
 
 
 def accelerates_first(requests: DeviceRequest | Sequence[DeviceRequest]) -> bool:
-    """Whether a device comes first that accelerates; what is wrong with requests is said by who opens devices."""
+    """Return whether the first device is an accelerator; False for invalid requests, which fail when opened."""
     try:
         return next(iter(named_requests(requests)), CPU) not in HOSTS
     except InvalidOptionError:
@@ -119,16 +119,16 @@ def _each_once(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[tuple[
 
 
 def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
-    """Return every option of `device`, the given values checked and converted, the others at their defaults.
+    """Return every option of `device`, converted and checked, with defaults filled in.
 
     Raises:
-        InvalidOptionError: an unknown option (close names are suggested), or a value of the wrong type.
+        InvalidOptionError: an unknown option (with suggestions), or an invalid value.
     """
     return _checked(device, options, {option.name: option for option in open_device(device).capability.options})
 
 
 def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
-    """How long a device in a process of its own may take; None for one in this process."""
+    """Return the time limits of an isolated device; None if it runs in this process."""
     if setting is None and (device in HOSTS or isinstance(isolate, bool)):
         return {} if isolate and device not in HOSTS else None
     if setting is None:
@@ -164,7 +164,7 @@ def _checked(device: str, options: Mapping[str, Any], supported_options: Mapping
 def _listed(requests: DeviceRequest | Sequence[DeviceRequest]) -> Sequence[DeviceRequest]:
     if isinstance(requests, str):
         return [requests]
-    # A pair of a name and a mapping is one device with options, not a list of two.
+    # A pair (name, mapping) is one device with options.
     if isinstance(requests, tuple) and len(requests) == 2 and isinstance(requests[1], Mapping):
         return [requests]
     if not isinstance(requests, Sequence):

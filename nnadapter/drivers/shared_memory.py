@@ -1,13 +1,10 @@
-"""Shared memory: blocks behind descriptors that another process can map.
+"""Shared memory: blocks that another process can map through a descriptor.
 
-Memory that another process can map: blocks behind descriptors, known by their addresses.
+A block is a memfd, or an unlinked temporary file on systems without one, so the last process to unmap it frees it. A
+memfd is sealed: if a peer could shrink it, reads beyond the end would kill this process.
 
-A block is a memfd where the system has them, else a file that has no name any more: nothing is left of either when the
-last process that maps it has ended. A memfd is sealed, so that nobody who has its descriptor makes it smaller: reading
-what is no longer there would end this process.
-
-Whoever has an array asks `place_of` whether its bytes lie in a block, and may then speak of them to another process. A
-process that is forked has none of this memory: two would compute in it.
+`place_of` finds the block of an array. A forked child gets private, empty memory instead, so that two processes never
+compute in the same block.
 """
 
 from __future__ import annotations
@@ -32,24 +29,24 @@ _numbers = count(1)
 
 
 class Block(mmap.mmap):
-    """Some bytes that can be shared, given back when nobody holds the block or an array in it.
+    """Shared bytes, freed with the last reference to the block or to an array in it.
 
     Args:
-        nbytes: how many; rounded up to whole pages.
+        nbytes: size, rounded up to pages.
 
     Raises:
-        OutOfMemoryError: there is no room.
+        OutOfMemoryError: there is no memory.
     """
 
     descriptor: int
     """Open as long as the block lives."""
     number: int
-    """No other block of this process has it."""
+    """Unique in the process."""
     nbytes: int
     address: int
 
     def __new__(cls, nbytes: int) -> Self:
-        """Make one."""
+        """Allocate and map the block."""
         rounded = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
         descriptor = -1
         try:
@@ -66,12 +63,12 @@ class Block(mmap.mmap):
         return self
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An array in the block."""
+        """Return an array in the block."""
         return np.ndarray(shape, dtype, self, offset)
 
 
 class Place(NamedTuple):
-    """Where bytes lie."""
+    """Position in a block."""
 
     block: Block
     offset: int
@@ -79,16 +76,16 @@ class Place(NamedTuple):
 
 _all: WeakValueDictionary[int, Block] = WeakValueDictionary()
 _block_number_by_address: dict[int, int] = {}
-"""By address, the numbers of blocks that `place_of` finds."""
+"""Numbers of the blocks that `place_of` finds, by address."""
 _starts: list[list[int]] = [[]]
-"""Their addresses in order; a change puts another list here, so that looking takes no lock."""
+"""Sorted addresses; updates replace the list, so lookups need no lock."""
 
 
 def shared_bytes(nbytes: int) -> Array:
-    """Return new bytes that can be shared, from a page's start on, and whose place `place_of` knows.
+    """Return new shared bytes, page-aligned and known to `place_of`.
 
     Raises:
-        OutOfMemoryError: there is no room.
+        OutOfMemoryError: there is no memory.
     """
     block = Block(nbytes)
     _block_number_by_address[block.address] = block.number
@@ -98,7 +95,7 @@ def shared_bytes(nbytes: int) -> Array:
 
 
 def place_of(array: Array) -> Place | None:
-    """Return where an array lies in memory that can be shared; None for any other, and where it has gaps."""
+    """Return the position of an array in shared memory; None for other memory and arrays with gaps."""
     starts = _starts[0]
     if not starts:
         return None
@@ -111,10 +108,10 @@ def place_of(array: Array) -> Place | None:
 
 
 def mapped(descriptor: int, nbytes: int, *, writable: bool) -> mmap.mmap:
-    """Map what another process shares; the descriptor is closed.
+    """Map a peer's block and close the descriptor.
 
     Raises:
-        ValueError: it has fewer bytes.
+        ValueError: the block is smaller than `nbytes`.
     """
     try:
         if os.fstat(descriptor).st_size < nbytes:
@@ -147,10 +144,10 @@ def _forget(address: int) -> None:
 
 
 def _part() -> None:
-    """In a process that was forked: what was shared becomes its own, and empty, where it is."""
+    """After a fork in the child: replace shared pages with private, empty ones."""
     _block_number_by_address.clear()
     _starts[0] = []
-    with suppress(AttributeError, OSError):  # a system whose C library is another: nobody shares what is in use there
+    with suppress(AttributeError, OSError):  # C library without these symbols: blocks stay shared
         place = ctypes.CDLL(None).mmap
         place.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
         place.restype = ctypes.c_void_p
@@ -161,11 +158,11 @@ def _part() -> None:
 
 
 _MAP_FIXED = 0x10
-"""Of Linux and of macOS."""
+"""Same value on Linux and macOS."""
 
 
 class _Blocks:
-    """All blocks, to whatever forks."""
+    """Fork hook for all blocks."""
 
     after_fork = staticmethod(_part)
 

@@ -1,4 +1,4 @@
-"""Base class of table drivers: drivers, devices and contexts derived from their lowerings."""
+"""Base class of drivers that are tables of lowerings: device, context and verdicts derive from the table."""
 
 from __future__ import annotations
 
@@ -35,70 +35,64 @@ if TYPE_CHECKING:
 
 
 class TableDriver(Driver):
-    """A driver with one device that computes operation by operation, each as a function of its table says.
+    """Driver of one device that computes operation by operation.
 
-    A sub-class has methods with the decorator `lowers`; that is all that it needs. Derived from them are what the
-    device says of itself, verdicts, compiled segments and the run: constants are brought to the device once, values are
-    dropped after their last use, and results that share memory with inputs or constants are copied before they are
-    given away. Every context has an instance of the class of its own, so that lowerings may read `option_values`.
+    Subclass it and decorate methods with `lowers`; nothing more is required. Capability, verdicts, segments and
+    execution derive from them. Constants are copied to the device once, values are dropped after their last use, and
+    results that share memory with inputs or constants are copied. Each context has its own instance, so lowerings may
+    read `option_values`.
     """
 
     info: ClassVar[DeviceInfo | None] = None
-    """The row of the device in `nnadapter devices`; its name is that of the entry point."""
+    """Row of `nnadapter devices`; its name must equal the name of the entry point."""
     types: ClassVar[Names] = DataType.FLOAT32
-    """Data types of operands where a lowering says nothing."""
+    """Data types of operands for lowerings without `types`."""
     threading: ClassVar[Threading] = Threading.REENTRANT
-    """Closures that keep something from call to call need another."""
+    """Choose `EXCLUSIVE` or `SERIAL` if compute functions keep state between calls."""
     domains: ClassVar[tuple[str, ...]] = ()
-    """ONNX domains whose nodes `lowers("CUSTOM")` is offered as they are; see `Capability.domains`."""
+    """ONNX domains whose nodes reach `lowers("CUSTOM")`; see `Capability.domains`."""
     options: ClassVar[tuple[Option, ...]] = ()
-    """The options of the device."""
     dynamic_shapes: ClassVar[DynamicShapes] = DynamicShapes.NONE
-    """Whether segments may come with sizes left open. They are lowered anew for the sizes that come, without being
-    planned again; what a lowering decides on sizes, it decides for those that are decided alike."""
+    """Support for dynamic shapes. A segment is planned once and lowered again for new sizes; comparisons of sizes in
+    lowerings become guards of the plan.
+    """
     dimension_bounds: ClassVar[DimensionBounds | None] = None
-    """For `DynamicShapes.BOUNDED`: at which sizes the device runs."""
+    """Supported sizes, for `DynamicShapes.BOUNDED`."""
     limits: ClassVar[str] = ""
-    """What holds for every operation, in words."""
+    """Limits of all operations, as text."""
     profile: ClassVar[Profile | None] = None
-    """How fast the device is."""
     lowerings: ClassVar[Sequence[Lowers]] = ()
-    """Functions with the decorator `lowers` that are not methods of the class, from other files say."""
+    """Functions decorated with `lowers` outside the class."""
     option_values: OptionValues = MappingProxyType({})
-    """The options of the context that an instance serves, checked and with defaults filled in."""
+    """Options of this instance's context, validated, with defaults filled in."""
 
     def to_device(self, array: Array) -> Any:
-        """Return what closures are given for an array of the host: an input of a run, or a constant."""
+        """Convert a host array (an input of a run or a constant) to the values that compute functions take."""
         return array
 
     def to_host(self, value: Any) -> Array:
-        """Return the array of what a closure gave; it may share memory with it."""
+        """Convert a value of a compute function to an array, which may share memory with it."""
         return np.asarray(value, order="C")
 
     def admit(self, model: Model) -> Admission:
-        """See `Context.admit`: limits on a segment as a whole. There are none, if it is not overridden."""
+        """Check limits of a segment as a whole, see `Context.admit`. Override it if there are any."""
         return Admission()
 
     def devices(self) -> Sequence[DeviceInfo]:
         return () if self.info is None else (self.info,)
 
     def open(self, device_id: str) -> Device:
-        """See `Driver.open`.
-
-        Raises:
-            DeviceNotFoundError: it is another than the first device.
-        """
         if device_id not in ("", "0"):
             raise DeviceNotFoundError(f"{type(self).__name__} has one device, 0, got {device_id!r}")
         return TableDevice(type(self))
 
     @cached_property
     def table(self) -> LoweringTable:
-        """The table, bound to this instance.
+        """Lowering table bound to this instance.
 
         Raises:
-            DriverError: a row is of no operation, an operation has two, `types` names what is none, or one of
-                `lowerings` is no row.
+            DriverError: a row names an unknown operation or a duplicate, `types` is invalid, or an entry of
+                `lowerings` is not decorated.
         """
         from nnadapter.drivers.table_program import LoweringTable
 
@@ -121,7 +115,7 @@ class TableDriver(Driver):
 
 
 class TableDevice(Device):
-    """The one device of a driver that is a table."""
+    """Device of a table driver."""
 
     def __init__(self, driver_type: type[TableDriver]) -> None:
         self._driver_type = driver_type
@@ -145,7 +139,7 @@ class TableDevice(Device):
         return TableContext(self._driver(options))
 
     def _driver(self, options: OptionValues) -> TableDriver:
-        """The driver that a context with these options has for its own."""
+        """Return a new driver instance for one context."""
         driver = self._driver_type()
         driver.option_values = options
         return driver
@@ -155,28 +149,22 @@ class TableDevice(Device):
 
 
 class TableContext(Context):
-    """A device under one set of options."""
+    """Table driver with one set of options."""
 
     def __init__(self, driver: TableDriver) -> None:
         self._driver = driver
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        """See `Context.supported`: what the table takes, and the lowering does not refuse.
-
-        Raises:
-            InvalidModelError: the model contradicts itself.
-        """
         return [answer if isinstance(answer, Unsupported) else SUPPORTED for answer in self._lower_all(model)]
 
     def admit(self, model: Model) -> Admission:
         return self._driver.admit(model)
 
     def compile(self, model: Model) -> Program:
-        """See `Context.compile`.
+        """Lower every operation.
 
         Raises:
-            InvalidModelError: the model contradicts itself.
-            CompilationError: a lowering refused what it took before.
+            CompilationError: a lowering refused an operation that it accepted before.
         """
         from nnadapter.drivers.table_program import OpenTableProgram, TableProgram
 

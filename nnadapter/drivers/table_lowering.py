@@ -1,4 +1,4 @@
-"""Rows of a driver's table: the lowering of an operation and its limits."""
+"""Rows of a table driver: the `lowers` decorator and the limits it records."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from nnadapter.ir.operand import DataType, Layout
 from partition.graph import Unsupported
 
 Computes = Callable[..., Any]
-"""Values of the inputs by position (None for absent ones) -> the value of the output, a sequence where there are
-several. It does not write to what it is given, and keeps nothing that it gives; a view of an input is fine."""
+"""Compute function: input values by position (None if absent) -> output value, or a sequence of several. It must not
+write to its inputs or retain its outputs; it may return a view of an input.
+"""
 Lowers = Callable[..., Computes | Unsupported]
-"""`NamedOperation` -> what computes it, or why the device does not."""
+"""Lowering: `NamedOperation` -> compute function, or a refusal."""
 Names = str | Iterable[str]
-"""One or several."""
+"""One name or several."""
 _Function = TypeVar("_Function", bound=Lowers)
 
 _ROWS = "nnadapter_lowerings"
-"""The attribute in which a function carries its rows."""
+"""Function attribute that stores its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """What a device takes of one operation, before its function is asked."""
+    """One operation of a device, and limits checked before `lower` is called."""
 
     type: str
-    """The operation's name in the schema table."""
     lower: Lowers
-    """Gives what computes it."""
     types: frozenset[DataType] | None
-    """Data types of operands; None for those of the driver."""
+    """Data types of operands; None for the driver's `types`."""
     results: frozenset[DataType]
-    """More data types of results, for operations that make others than they read."""
+    """Additional data types of results, for operations whose results differ from their operands."""
     ranks: tuple[int, int] | None
-    """Smallest and largest rank of the first input; None for those of the schema."""
+    """Smallest and largest rank of the first input; None for the schema's."""
     fuse_codes: frozenset[str]
-    """Activations that it applies to its result."""
+    """Activations that the operation can apply to its result."""
     layouts: frozenset[Layout]
     """Layouts of images."""
     quantized: bool
-    """Whether it computes with quantized operands."""
+    """True if operands may be quantized."""
     limits: str
-    """Further limits, in words, which the function checks."""
+    """Further limits, as text, that `lower` checks."""
 
 
 def lowers(
@@ -57,27 +56,25 @@ def lowers(
     quantized: bool = False,
     limits: str = "",
 ) -> Callable[[_Function], _Function]:
-    """Put a function, or a method of a `TableDriver`, into the driver's table.
+    """Register a function, or a method of a `TableDriver`, as the lowering of operations.
 
-    The function is given a `NamedOperation`, which is sound and within the limits said here. It gives what computes the
-    operation from the values of its inputs, or `Unsupported` with the reason why it does not. It is called for verdicts
-    and once more for each segment that is compiled.
+    The function gets a verified `NamedOperation` within the limits declared here. It returns a function that computes
+    the outputs from the input values, or `Unsupported`. It is called for verdicts and again for each compiled segment.
 
     Args:
-        operations: names of operations in the schema table, such as `CONV_2D`.
-        types: data types of operands, one or several, if not those of the driver. A role that takes none of them, such
-            as the condition of WHERE, has those that the schema table says.
-        results: more data types of results: `bool` of comparisons, say.
-        ranks: smallest and largest rank of the first input, if not all that the operation has.
-        fuse_codes: activations that it applies to its result. Only a driver's own passes, and models that are built by
-            hand, have others than `none`.
+        operations: names of the schema table, such as `CONV_2D`.
+        types: data types of operands, by default the driver's. A role that accepts none of them, such as the condition
+            of WHERE, keeps its data types of the schema table.
+        results: additional data types of results, such as `bool` for comparisons.
+        ranks: smallest and largest rank of the first input, by default the schema's.
+        fuse_codes: activations that the operation can apply to its result. Converted models have only `none`; a
+            driver's passes and hand-built models may have others.
         layouts: layouts of images.
-        quantized: whether it computes with quantized operands.
-        limits: what else a person should know, in words; `nnadapter ops` shows it.
+        quantized: operands may be quantized.
+        limits: further limits, as text for `nnadapter ops`.
 
     Raises:
-        DriverError: no operation is named, a name is no data type or layout, ranks are not two in this order, or what
-            is decorated is no function.
+        DriverError: no operation, an unknown data type or layout, `ranks` not an ascending pair, or not a function.
     """
     if not operations or not all(isinstance(operation, str) for operation in operations):
         raise DriverError(f'lowers got {operations!r}, expected names of operations, as in @lowers("ADD", "SUB")')
@@ -114,16 +111,16 @@ def _check_function(function: object, operations: tuple[str, ...]) -> None:
 
 
 def rows_of(function: object) -> tuple[Lowering, ...]:
-    """The rows that `lowers` gave a function; none for anything else."""
+    """Return the rows that `lowers` stored on a function; empty for other objects."""
     rows = getattr(function, _ROWS, ())
-    return rows if isinstance(rows, tuple) else ()  # some objects have whatever they are asked for
+    return rows if isinstance(rows, tuple) else ()  # Mock-like objects have every attribute.
 
 
 def data_types(names: Names) -> frozenset[DataType]:
-    """The data types of one name, or of several.
+    """Parse one data type name or several.
 
     Raises:
-        ValueError: a name is none.
+        ValueError: a name is unknown.
     """
     return frozenset(map(DataType, _several(names)))
 

@@ -1,4 +1,4 @@
-"""Tables of lowerings, their verdicts, and programs that run lowered operations in order."""
+"""Lowering tables, and programs that run lowered operations in order."""
 
 from __future__ import annotations
 
@@ -25,34 +25,28 @@ from partition.graph import Reason, Unsupported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """What a device takes of one operation, with the schema's own limits worked in."""
+    """Row of a lowering table, combined with the limits of the operation's schema."""
 
     lowering: Lowering
     dtypes: tuple[frozenset[DataType], ...]
-    """Data types of every role; the last one counts for all behind it."""
+    """Data types per role; the last entry also applies to all further inputs."""
     results: frozenset[DataType]
-    """Data types of results."""
     quantized: frozenset[DataType]
-    """Data types of operands that are quantized, of whatever role."""
+    """Data types of quantized operands, in any role."""
     ranks: tuple[int, int]
     """Smallest and largest rank of the first input."""
 
     @property
     def support(self) -> OperationSupport:
-        """The row as `nnadapter ops` shows it."""
         lowering = self.lowering
         return OperationSupport(type=lowering.type, dtypes=self.dtypes[0], ranks=self.ranks, limits=lowering.limits)
 
 
 class LoweringTable:
-    """Which operations a device computes, and how.
-
-    Args:
-        lowerings: the rows.
-        dtypes: data types of operands where a row says nothing.
+    """Lowerings of a device by operation. `dtypes` is the default for rows without `types`.
 
     Raises:
-        DriverError: a row is of no operation, an operation has two, or names what it cannot have.
+        DriverError: a row is invalid, or an operation has two rows.
     """
 
     def __init__(self, lowerings: Iterable[Lowering], dtypes: frozenset[DataType]) -> None:
@@ -61,10 +55,9 @@ class LoweringTable:
             _check(lowering, rows.get(lowering.type))
             rows[lowering.type] = _row(lowering, dtypes)
         self.rows: Mapping[str, TableRow] = rows
-        """By operation."""
 
     def lower(self, model: Model, operation: Operation) -> Computes | Unsupported:
-        """Return what computes one operation of a sound model, or why the device does not."""
+        """Return the compute function of an operation of a verified model, or a refusal."""
         row = self.rows.get(operation.type)
         if row is None:
             return Unsupported(Reason.UNSUPPORTED_OPERATION, f"there is no kernel for {operation.type}")
@@ -84,7 +77,7 @@ class LoweringTable:
 
 
 def _check(lowering: Lowering, other: TableRow | None) -> None:
-    """Refuse a row that cannot be meant."""
+    """Reject invalid and duplicate rows."""
     name = _name(lowering)
     try:
         schema = schema_of(lowering.type)
@@ -126,7 +119,7 @@ def _role_dtypes(role: Role, dtypes: frozenset[DataType]) -> frozenset[DataType]
 
 
 def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]:
-    """Everything that is wrong, in the order in which a person should hear of it."""
+    """Yield all refusals, most important first."""
     lowering, inputs = row.lowering, operation.inputs
     code = operation.attributes.get("fuse_code", "none")
     if code not in lowering.fuse_codes:
@@ -147,7 +140,7 @@ def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]
 def _refused_operand(
     operation: NamedOperation, operand: Operand, dtypes: frozenset[DataType], row: TableRow
 ) -> Iterator[Unsupported]:
-    """What is wrong with an operand. Open sizes are put into words only then: that decides on them."""
+    """Yield the refusal of an operand, if any. Formatting a dynamic shape adds guards, so it happens only then."""
     type_, layouts = operand.type, row.lowering.layouts
     accepted_dtypes = dtypes if type_.quantization is None else row.quantized
     if not accepted_dtypes:
@@ -165,11 +158,7 @@ def _wrong(operation: NamedOperation, operand: Operand, accepted: str) -> Unsupp
 
 
 class ConstantMemory:
-    """Spans of the host's memory that hold constants.
-
-    Args:
-        arrays: the constants, or what a device gives for them.
-    """
+    """Host memory spans of constants."""
 
     __slots__ = ("_begins", "_ends")
 
@@ -177,17 +166,16 @@ class ConstantMemory:
         spans = sorted(_span(array) for array in arrays if array.size)
         self._begins = [begin for begin, _ in spans]
         self._ends = list(accumulate((end for _, end in spans), max))
-        """For every span the last end of those that begin no later."""
+        """Per span, the largest end among spans that start no later."""
 
     def may_hold(self, array: Array) -> bool:
-        """Whether an array may share memory with a constant."""
         begin, end = _span(array)
         earlier = bisect_left(self._begins, end)
         return earlier > 0 and self._ends[earlier - 1] > begin
 
 
 def _span(array: Array) -> tuple[int, int]:
-    """The first address of an array and the one behind its last."""
+    """Return the first address of an array and the address after its last byte."""
     begin: int = array.__array_interface__["data"][0]
     end = begin + array.itemsize
     for size, stride in zip(array.shape, array.strides, strict=True):
@@ -199,42 +187,40 @@ def _span(array: Array) -> tuple[int, int]:
 
 
 class HostTransfers(Protocol):
-    """What brings values onto the device and back."""
+    """Conversion of values between host and device."""
 
     def to_device(self, array: Array) -> Any:
-        """Return the device's form of an array."""
+        pass
 
     def to_host(self, value: Any) -> Array:
-        """Return an array of what a closure gave."""
+        pass
 
 
 class Step(NamedTuple):
-    """One operation, all about it looked up beforehand."""
+    """One operation, prepared for running."""
 
     compute: Computes
     read: Callable[[Sequence[Any]], Sequence[Any]]
-    """Values of the model -> those that the closure is given."""
+    """Selects the operation's inputs from all values."""
     result: int | None
-    """Where what it gives is put; None where it gives a sequence."""
+    """Index of the single output; None if the function returns a sequence."""
     results: tuple[int, ...]
-    """Where the members of a sequence are put."""
+    """Indices of the outputs."""
     freed: tuple[int, ...]
-    """What nobody reads behind it."""
+    """Indices of values whose last use this is."""
     operation: NamedOperation
-    """For messages."""
 
 
 class Constants(NamedTuple):
     """Constants of a segment on its device."""
 
     values: Sequence[Any]
-    """By operand, None for all others; behind them None for what is absent, which is read at the place -1."""
+    """By operand index, None for others, plus a trailing None for absent inputs (index -1)."""
     memory: ConstantMemory
-    """Where they lie in the host's memory."""
 
 
 class TableExecution(Execution):
-    """Runs the closures one after the other; holds nothing between runs, so many threads may share it."""
+    """Sequential run of compute functions. Stateless between runs, so threads may share it."""
 
     def __init__(self, model: Model, closures: Sequence[Computes], border: HostTransfers, constants: Constants) -> None:
         self._steps = tuple(_steps(model, closures))
@@ -243,19 +229,18 @@ class TableExecution(Execution):
         self._constants = constants
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`.
+        """Run all operations.
 
         Raises:
-            ExecutionError: a closure failed; the message names its operation.
+            ExecutionError: a compute function failed; the message names its operation.
         """
         return self._computed(inputs, self._steps)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`: `control` is asked before every operation.
+        """Run all operations, checking for cancellation before each.
 
         Raises:
-            CancelledError: nobody wants the results any more.
-            ExecutionError: a closure failed; the message names its operation.
+            CancelledError: the run was cancelled.
         """
         if control.cancelled is None:
             return self._computed(inputs, self._steps)
@@ -265,12 +250,12 @@ class TableExecution(Execution):
         values = list(self._constants.values)
         for index, array in zip(self._inputs, inputs, strict=True):
             values[index] = self._border.to_device(array)
-        with np.errstate(all="ignore"):  # as ONNX Runtime, which overflows without a word
+        with np.errstate(all="ignore"):  # like ONNX Runtime, which overflows silently
             _run(steps, values)
         return self._given_away([values[index] for index in self._outputs], inputs)
 
     def _given_away(self, results: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
-        """Results as arrays to write to, that share memory with nothing that is given, kept, or given beside them."""
+        """Return writable arrays that share no memory with inputs, constants or each other."""
         live_arrays, arrays = list(inputs), []
         for value in results:
             array = np.asarray(self._border.to_host(value))
@@ -283,13 +268,9 @@ class TableExecution(Execution):
 
 
 class TableProgram(Program):
-    """A segment that was lowered.
+    """Lowered segment with static shapes.
 
-    Args:
-        model: with known sizes.
-        closures: one for each operation.
-        lower: gives such closures again, for executions that must share none.
-        border: brings values onto the device and back.
+    Each further execution lowers the model again, because compute functions may keep state.
     """
 
     def __init__(
@@ -301,15 +282,9 @@ class TableProgram(Program):
     ) -> None:
         self._model, self._lower, self._border = model, lower, border
         self._unused = [closures]
-        """Those that no execution has yet."""
         self._constants = copy_constants(model, border)
 
     def create_execution(self) -> Execution:
-        """See `Program.create_execution`: closures may keep something where `Threading` keeps executions apart.
-
-        Raises:
-            CompilationError: a lowering refuses what it took before.
-        """
         try:
             closures = self._unused.pop()
         except IndexError:
@@ -318,24 +293,22 @@ class TableProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the constants; what closures keep is not known."""
         return sum(operand.value.nbytes for operand in self._model.operands if operand.value is not None)
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`: executions share the constants."""
         return 0
 
 
 def copy_constants(model: Model, border: HostTransfers) -> Constants:
-    """Return the constants of a model, brought to the device."""
+    """Convert the constants of a model to device values."""
     arrays = [operand.value for operand in model.operands]
     values = (*(None if array is None else border.to_device(array) for array in arrays), None)
     return Constants(values, ConstantMemory(_on_the_host(arrays, values, border)))
 
 
 def _on_the_host(arrays: Iterable[Array | None], values: Iterable[Any], border: HostTransfers) -> Iterator[Array]:
-    """Constants, and what results would be that are constants of the device; what has no such form is no result."""
+    """Yield each constant and, if it converts back, its device value: results may be either."""
     for array, value in zip(arrays, values, strict=False):
         if array is not None:
             yield array
@@ -364,7 +337,7 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
 
 
 def _several(results: Any, count: int) -> Sequence[Any]:
-    if not isinstance(results, Sequence):  # an array would be taken for its rows
+    if not isinstance(results, Sequence):  # an array would count as a sequence of rows
         raise TypeError(f"its function gave {type(results).__name__}, expected a list or tuple of {count} values")
     if len(results) != count:
         raise ValueError(f"its function gave {len(results)} values, expected {count}")
@@ -388,14 +361,14 @@ def _steps(model: Model, closures: Sequence[Computes]) -> Iterator[Step]:
 
 
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What picks values in C: a slice for one, since itemgetter of one gives no sequence."""
+    """Return a function that selects values in C; itemgetter of one index would return no sequence."""
     if len(positions) == 1:
         return itemgetter(slice(positions[0], positions[0] + 1))
     return itemgetter(*positions)
 
 
 def _last_uses(model: Model) -> list[tuple[int, ...]]:
-    """For every operation the values that nobody reads behind it; constants and outputs of the model stay."""
+    """Return per operation the values whose last use it is, without constants and model outputs."""
     live_values = {
         *model.outputs,
         ABSENT,
@@ -410,13 +383,7 @@ def _last_uses(model: Model) -> list[tuple[int, ...]]:
 
 
 class OpenTableProgram(Program):
-    """A segment that was lowered with traced numbers, which showed what the lowerings decide on them.
-
-    Args:
-        model: with open sizes.
-        lower: gives the closures of a model at some sizes.
-        border: brings values onto the device and back.
-    """
+    """Segment with dynamic shapes, lowered again for each new set of sizes."""
 
     def __init__(self, model: Model, lower: Callable[[Model], Sequence[Computes]], border: HostTransfers) -> None:
         self._traced = SymbolicModel(model)
@@ -427,44 +394,29 @@ class OpenTableProgram(Program):
         return OpenTableExecution(self)
 
     def execution_at(self, sizes: Sequence[Any]) -> TableExecution:
-        """An execution at these sizes.
-
-        Raises:
-            CompilationError: a lowering refuses what it took before.
-        """
         model = self._traced.specialize(sizes)
         return TableExecution(model, self._lower(model), self._border, self._constants)
 
 
 class SpecializableProgram(Protocol):
-    """A program with dynamic shapes."""
+    """Program with dynamic shapes."""
 
     def execution_at(self, sizes: Sequence[Any]) -> Execution:
-        """Return an execution at these sizes."""
+        pass
 
 
 class OpenTableExecution(Execution):
-    """Runs a segment at the sizes that come."""
+    """Execution that must be specialized before it can compute."""
 
     def __init__(self, program: SpecializableProgram) -> None:
         self._program = program
         self._last: tuple[Sequence[Any], Execution] | None = None
-        """The sizes that came last, and what runs at them."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`: nothing is computed as long as sizes are not known.
-
-        Raises:
-            DriverError: always.
-        """
         raise errors.DriverError("the program leaves sizes open: say by `specialize` what they are")
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.specialize`.
-
-        Raises:
-            CompilationError: a lowering refuses what it took before.
-        """
+        """Return the execution for `sizes`, cached by identity."""
         last = self._last
         if last is None or last[0] is not sizes:
             last = self._last = sizes, self._program.execution_at(sizes)

@@ -1,14 +1,8 @@
-"""Copies of a tensor on the host and on devices, and device memory bound to the life of its owner.
+"""Copies of one tensor on the host and on devices, and device memory bound to the lifetime of an owner.
 
-Memory of devices that lives as long as something on the host does.
+A tensor never changes, so all its copies are equal. A copy is created once, on first request at a place, and recorded.
 
-When that is gone the memory is freed by the next one who asks: what Python finalizes may be in the middle of anything,
-a driver's call too, so no finalizer does it.
-
-A tensor and the places where copies of it lie: the host's memory, devices, or both.
-
-It never changes, so all copies are equal. A copy is made when somebody asks for one at a place that has none, once, and
-noted: that is all that passes between host and devices while values stay where they are.
+Memory of a dead owner is freed by the next caller, not by the finalizer: a finalizer may run inside a driver call.
 """
 
 from __future__ import annotations
@@ -33,14 +27,14 @@ from partition.graph import ITEMSIZE_OF_DTYPE
 
 
 class _Owner(weakref.ref[object]):
-    """What the memory lives as long as."""
+    """Weak reference to the owner, with the memory that it keeps alive."""
 
     memory: Memory
     key: Hashable
 
 
 class OwnerBoundMemory:
-    """Memory by key; safe to use from many threads."""
+    """Device memory by key, each with an owner. Thread-safe."""
 
     def __init__(self) -> None:
         self._owners: dict[Hashable, _Owner] = {}
@@ -48,17 +42,16 @@ class OwnerBoundMemory:
         self._lock = new_lock()
 
     def __len__(self) -> int:
-        """How many pieces are kept for somebody."""
         return len(self._owners) - len(self._gone)
 
     def find(self, key: Hashable, owner: object) -> Memory | None:
-        """What is kept under a key for that owner."""
+        """Return the memory stored under a key for that owner."""
         owner_ref = self._owners.get(key)
         return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
     def add(self, key: Hashable, owner: object, memory: Memory) -> Memory:
-        """Keep memory for its owner, unless it is kept already; what another thread kept under the key before."""
-        owner_ref = _Owner(owner, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
+        """Store memory for its owner; return the memory already stored under the key, if another thread was first."""
+        owner_ref = _Owner(owner, self._gone.append)  # a C callback takes no lock and cannot be interrupted
         owner_ref.memory, owner_ref.key = memory, key
         if self._gone:
             self.free_orphans()
@@ -68,10 +61,7 @@ class OwnerBoundMemory:
         return first.memory
 
     def free_orphans(self) -> None:
-        """Free what nobody owns any more.
-
-        Whoever comes next does so, and it is seldom whose memory it was: a driver that raises costs them nothing.
-        """
+        """Free the memory of dead owners. Failures become warnings, because the caller is seldom the former owner."""
         failures: list[str] = []
         while self._gone:
             with self._lock:
@@ -84,46 +74,46 @@ class OwnerBoundMemory:
 
 
 def _freed(memory: Memory) -> Sequence[str]:
-    """What freeing memory raised, in words."""
+    """Free memory; return failures as text."""
     return failures_of(memory.free, f"{type(memory).__name__}.free")
 
 
 TENSORS = OwnerBoundMemory()
-"""The memory of tensors on devices, in the process."""
+"""Memory of all device tensors of the process."""
 
 
 def bind_to_owner(tensor: DeviceTensor) -> DeviceTensor:
-    """The tensor itself, whose memory is freed some time after nobody has it any more."""
+    """Return the tensor; its memory is freed some time after the last reference to it is gone."""
     TENSORS.add(id(tensor.memory), tensor, tensor.memory)
     return tensor
 
 
 HOST = "host"
-"""The place of what lies in the host's memory, in transfers."""
+"""Name of the host in transfers."""
 _PLAIN_KINDS = frozenset("biufc")
-"""Kinds of numpy's own numbers; those of other packages are of kind V."""
+"""numpy's own kinds of numbers; extension types have kind V."""
 _PACKED = frozenset(name for name, size in ITEMSIZE_OF_DTYPE.items() if 0 < size < 1)
-"""Data types whose elements may share bytes on a device, and do not in numpy."""
+"""Data types with several elements per byte on devices, but not in numpy."""
 
 
 class Transfer(NamedTuple):
-    """A copy that was made of a value."""
+    """One recorded copy of a value."""
 
     value: str
     source: str
-    """The place that it came from: a device, or `HOST`."""
+    """Device, or `HOST`."""
     target: str
     nbytes: int
     seconds: float
 
 
 class Copies(FedTensor):
-    """One tensor. Safe to use from many threads: two that ask for the same copy at once get the same one.
+    """Tensor with copies on the host and on devices. Thread-safe: concurrent requests for one copy get the same one.
 
     Args:
-        array: the tensor in the host's memory, which nobody writes to any more; None where it lies on devices alone.
-        tensors: the tensor on devices, by their names.
-        is_donated: nobody wants it after the run that is fed with it.
+        array: the host copy, no longer written to; None if only devices have copies.
+        tensors: device copies by device name.
+        is_donated: nothing needs the tensor after the run that it is fed to.
     """
 
     __slots__ = ("_array", "_tensors", "is_donated", "is_shared")
@@ -134,40 +124,36 @@ class Copies(FedTensor):
         self._array, self.is_donated = array, is_donated
         self._tensors = dict(tensors or {})
         self.is_shared = False
-        """Several values hold it: none of them gives it up."""
+        """Several values share it, so it cannot be donated."""
         tensor = array if array is not None else next(iter(self._tensors.values()))
         self.dtype = tensor.dtype
         self.shape = tensor.shape
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one copy."""
+        """Size in bytes of one copy."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that have a copy in memory of their own."""
         return tuple(self._tensors)
 
     @property
     def has_array(self) -> bool:
-        """Whether there is a copy in the host's memory."""
         return self._array is not None
 
     def is_on(self, device: str) -> bool:
-        """Whether a device has a copy in memory of its own."""
         return device in self._tensors
 
     def tensor_on(self, device: str) -> DeviceTensor | None:
-        """The copy in a device's own memory, if there is one."""
         return self._tensors.get(device)
 
     def host(self, name: str = "", transfers: list[Transfer] | None = None) -> Array:
-        """The tensor in the host's memory, not to be written to.
+        """Return the read-only host copy; create it if missing.
 
         Args:
-            name: the value's, for what is noted.
-            transfers: gets a transfer, if there is one.
+            name: of the value, for the transfer.
+            transfers: receives the transfer, if one happens.
         """
         if self._array is None:
             started = time.perf_counter()
@@ -178,18 +164,18 @@ class Copies(FedTensor):
         return self._array
 
     def without_array(self) -> Copies:
-        """The same without its array, which somebody else may change: where it lies on devices, else a copy of it."""
+        """Return a tensor without the host array, which the caller may change: on devices only, or with a new array."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
 
     def donate(self, is_donated: bool = True) -> Copies:
-        """The same for a run behind which nobody wants it, or somebody does."""
+        """Return the tensor with another `is_donated`."""
         return Copies(self._array, self._tensors, is_donated=is_donated)
 
     def own_array(self) -> Array:
-        """The tensor in an array of the caller's own, which is not kept here.
+        """Return a new array that the caller may write to.
 
         Raises:
-            ExecutionError: the driver failed to copy it from its device.
+            ExecutionError: the driver failed to copy from the device.
         """
         if self._array is not None:
             return self._array.copy()
@@ -199,12 +185,12 @@ class Copies(FedTensor):
         return array
 
     def on(self, device: str, name: str = "", transfers: list[Transfer] | None = None) -> DeviceTensor:
-        """The tensor in a device's own memory, not to be written to.
+        """Return the read-only device copy; create it if missing.
 
         Raises:
-            OutOfMemoryError: the device has no room.
-            ExecutionError: its driver failed to copy it there.
-            InvalidInputError: it cannot lie there, see `can_lie_on_devices`.
+            OutOfMemoryError: the device is full.
+            ExecutionError: the driver failed to copy.
+            InvalidInputError: the tensor cannot reside on devices, see `can_lie_on_devices`.
         """
         tensor = self._tensors.get(device)
         if tensor is not None:
@@ -228,7 +214,7 @@ class Copies(FedTensor):
 
 
 def can_lie_on_devices(tensor: Any) -> bool:
-    """Whether a tensor may lie in a device's own memory: it has bytes, each element has its own, and no references."""
+    """Return whether devices can store a tensor: not empty, no objects, no packed elements."""
     dtype = getattr(tensor, "dtype", None)
     if dtype is None or 0 in tensor.shape:
         return False
@@ -236,5 +222,5 @@ def can_lie_on_devices(tensor: Any) -> bool:
 
 
 def on_host(value: Any, name: str = "", transfers: list[Transfer] | None = None) -> Any:
-    """A value as code that knows no devices takes it: a tensor as an array, others as they are."""
+    """Return a tensor as host array; other values unchanged."""
     return value.host(name, transfers) if type(value) is Copies else value
