@@ -1,4 +1,4 @@
-"""ONNX to the adapter IR: a registry of converters, one file per family of ops, and the conversion of a whole graph."""
+"""Conversion of ONNX to the adapter IR: registry, one file per op family, and graph conversion."""
 
 from __future__ import annotations
 

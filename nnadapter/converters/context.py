@@ -1,9 +1,7 @@
-"""Conversion context: values known of the ONNX graph, and the IR model that grows.
+"""Conversion context: facts about the ONNX graph, and the IR model under construction.
 
-What values hold that operations make of constants, such as dequantized weights, before the run.
-
-Such operations stay in the model: only the device knows whether it rather has the integers or what they stand for. What
-moves elements behind them passes on what is known.
+Results of operations on constants, such as dequantized weights, are known before the run. The operations stay in the
+model, so that each device can choose between integers and reals.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Value
 
 _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
-"""Operations whose result has just the elements of their input; what grows is left to the run."""
+"""Operations whose result has exactly the elements of their input. Operations that grow data are left to the run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dequantized:
-    """A constant of integers and what they stand for."""
+    """Integer constant with its quantization."""
 
     integers: Array
     quantization: Quantization
@@ -44,21 +42,23 @@ class Dequantized:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownContents:
-    """The contents of a value, worked out when they are asked for."""
+    """Lazily computed contents of a value."""
 
     contents: Callable[[], Array]
     """Read-only, in the value's data type."""
     source: Dequantized | None = None
-    """What they were dequantized from, with the dimensions of the value."""
+    """Integers it was dequantized from, in the value's shape."""
 
 
 def passed_on(type_: str, attributes: Attributes, known: KnownContents) -> KnownContents | None:
-    """Return what is known of the result of an operation; None if it computes, or varies with the model's inputs.
+    """Return the known contents of an operation's result.
+
+    Returns None if the operation computes anything, or depends on symbolic sizes.
 
     Args:
-        type_: of the operation.
-        attributes: all that matter for its result.
-        known: of its one input.
+        type_: operation type.
+        attributes: all that affect the result.
+        known: contents of its only input.
     """
     if type_ not in _KEEPING or any(map(is_symbolic, attributes.values())):
         return None
@@ -88,12 +88,12 @@ _PLAIN = frozenset((int,))
 
 
 class GraphValues:
-    """The values of one graph, as converters ask for them while its nodes are converted in order.
+    """Values of one graph, queried by converters while its nodes are converted in order.
 
     Args:
-        values: what is known of each value of the graph, by name.
-        constants: contents of the initializers, by name.
-        sizes: contents of what follows from shapes, by name, where those are traced; it may grow.
+        values: facts about each value, by name.
+        constants: contents of initializers, by name.
+        sizes: symbolic contents of shape-derived values, by name; may grow.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class GraphValues:
         self._node = OnnxNode("", "", "", 0, (), ())
 
     def constant(self, name: str) -> Array:
-        """The contents of an ONNX value.
+        """Return the contents of an ONNX value.
 
         Raises:
-            Refusal: they are not known before the run.
+            Refusal: not known before the run.
         """
         array = self._constants.get(name)
         if array is not None:
@@ -135,23 +135,24 @@ class GraphValues:
         return f"input {inputs.index(name)}" if name in inputs else "a value inside"
 
     def hold(self, name: str, contents: Array | SymbolicArray) -> None:
-        """Say what a value inside of the current node contains, which the graph does not name."""
+        """Record the contents of a value inside the current node that the graph does not name."""
         if isinstance(contents, SymbolicArray):
-            cast("dict[str, SymbolicArray]", self._sizes)[name] = contents  # sizes are traced: then they may grow
+            # `sizes` is a mutable dict whenever sizes are symbolic
+            cast("dict[str, SymbolicArray]", self._sizes)[name] = contents
             return
         if not self._held:
             self._constants = ChainMap(self._held, self._constants)  # type: ignore[arg-type]
         self._held[name] = contents
 
     def is_constant(self, name: str) -> bool:
-        """Whether the contents of an ONNX value are known."""
+        """Return whether the contents of an ONNX value are known."""
         return name in self._constants or name in self._sizes or name in self._computed
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """The contents of an ONNX value of integers, traced where they follow from shapes; None if it has others.
+        """Return the integers of an ONNX value, symbolic if shape-derived; None if it has another kind of data.
 
         Raises:
-            Refusal: they are not known before the run.
+            Refusal: not known before the run.
         """
         size_array = self._sizes.get(name)
         if size_array is not None:
@@ -160,10 +161,10 @@ class GraphValues:
         return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
 
     def real(self, name: str) -> float | None:
-        """The one real number of an ONNX value, traced where it follows from shapes; None if it has others.
+        """Return the single real number of an ONNX value, symbolic if shape-derived; None if it has anything else.
 
         Raises:
-            Refusal: it is not known before the run.
+            Refusal: not known before the run.
         """
         size_array = self._sizes.get(name)
         if size_array is None or size_array.dtype.kind != "f":
@@ -172,37 +173,36 @@ class GraphValues:
         return size_array.items.reshape(-1)[0] if size_array.items.size == 1 else None
 
     def optional_constant(self, node: OnnxNode, position: int) -> Array | None:
-        """The contents of an input, None if it is absent.
+        """Return the contents of an input, or None if it is absent.
 
         Raises:
-            Refusal: it is there, and not known before the run.
+            Refusal: present but not known before the run.
         """
         name = node.input(position)
         return self.constant(name) if name else None
 
     def dequantized(self, name: str) -> Dequantized | None:
-        """The constant of integers that an ONNX value was dequantized from; None for any other."""
+        """Return the integer constant that a value was dequantized from, or None."""
         known_value = self._computed.get(name)
         return None if known_value is None else known_value.source
 
     def know(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
-        """Say what an output of the current node, which operations make of constants, contains.
+        """Record contents of an output that the current node computes from constants.
 
-        Nodes that are converted later read a constant in its place, so that they may be of the kind that needs one.
-        Operations that only move its elements pass it on.
+        Later nodes that require a constant can then read it. Operations that only move elements propagate it.
 
         Args:
             name: of the output.
-            contents: called when they are needed.
-            source: what they were dequantized from.
+            contents: called lazily.
+            source: integers it was dequantized from.
         """
         self._computed[name] = KnownContents(contents, source)
 
     def declared(self, name: str) -> OperandType:
-        """The type that the graph gives for an ONNX value, for the sizes that are traced.
+        """Return the type that the graph states for an ONNX value, with symbolic sizes.
 
         Raises:
-            Refusal: the value is no dense tensor of a known shape.
+            Refusal: not a dense tensor of known shape.
         """
         declared_type = self._types.get(name)
         if declared_type is None:
@@ -212,7 +212,7 @@ class GraphValues:
         return declared_type
 
     def forget_type(self, name: str) -> None:
-        """Read the type of a value anew when it is asked for: its sizes were found since the last time."""
+        """Drop the cached type of a value after its sizes were found."""
         self._types.pop(name, None)
 
     def _read_type(self, name: str) -> OperandType:
@@ -222,7 +222,8 @@ class GraphValues:
         if size is not None:
             return OperandType(_data_type(name, size.dtype.name), size.items.shape)
         entry = self._values.get(name) or Value(name)
-        if entry.shape is None or not _PLAIN.issuperset(map(type, entry.shape)):  # traced ones are never the same
+        # symbolic shapes never repeat, so they are not cached
+        if entry.shape is None or not _PLAIN.issuperset(map(type, entry.shape)):
             return _operand_type(entry)
         kind = entry.dtype, entry.shape
         type_ = self._types_by_kind.get(kind)
@@ -261,7 +262,7 @@ def _kind(dtype_name: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far the model had grown at some time."""
+    """Snapshot of the model's size, for `undo`."""
 
     builder: tuple[int, int]
     operands: int
@@ -270,29 +271,28 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedNode:
-    """A node on reals whose values are quantized."""
+    """Node on reals with quantized values."""
 
     operands: Mapping[str, int] = field(default_factory=dict)
-    """What it reads in the place of values, by name."""
+    """Value name -> operand to read instead."""
     result: QuantizedType | None = None
-    """What its result is."""
+    """Type of the result."""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    """More attributes of the operation that makes the result, such as a fused activation."""
+    """Extra attributes of the operation that produces the result, such as a fused activation."""
 
 
 _NOTHING = QuantizedNode()
 
 
 class ConversionContext(GraphValues):
-    """Adds the operations of one node after the other to one model; a refused node leaves nothing behind.
+    """Builder that adds operations node by node; a refused node leaves the model unchanged.
 
     Args:
-        values: what is known of each value of the graph, by name.
-        constants: contents of the initializers, by name.
-        sizes: contents of what follows from shapes, by name, where those are traced; it may grow.
-        typed_names: values whose types are known without a guess, beside constants and what operations make.
-        takes_sizes: what follows from shapes is given to the model as an input where operations read it, not decided
-            on.
+        values: facts about each value, by name.
+        constants: contents of initializers, by name.
+        sizes: symbolic contents of shape-derived values, by name; may grow.
+        typed_names: values of certain type, in addition to constants and results of operations.
+        takes_sizes: make shape-derived values model inputs when operations read them, without guards.
     """
 
     def __init__(
@@ -308,9 +308,8 @@ class ConversionContext(GraphValues):
         self._typed_names = typed_names
         self._takes_sizes = takes_sizes
         self.guessed = False
-        """A converter asked for the type of what no operation has made, which is not traced."""
+        """A converter used the type of a value that is neither symbolic nor produced by an operation."""
         self.builder = ModelBuilder()
-        """Of the model that grows."""
         self._operands: dict[str, int] = {}
         self._computed_operands: dict[str, int] = {}
         self._computed_names: dict[int, str] = {}
@@ -319,21 +318,21 @@ class ConversionContext(GraphValues):
 
     @property
     def operand_of(self) -> Mapping[str, int]:
-        """The operand of every ONNX value that has one."""
+        """ONNX value name -> operand."""
         return self._operands
 
     def begin(self, node: OnnxNode) -> Mark:
-        """Take `node` as the origin of the operations to come; returns what `undo` needs."""
+        """Make `node` the origin of following operations. Return the mark for `undo`."""
         self._node = node
         self._made = 0
         return self.mark()
 
     def mark(self) -> Mark:
-        """Return what `undo` needs to come back to where the model is now."""
+        """Return a mark of the current state for `undo`."""
         return Mark(self.builder.mark(), len(self._operands), self.guessed)
 
     def undo(self, mark: Mark) -> None:
-        """Forget everything that was added since `mark`, and guessed."""
+        """Remove everything added since `mark`."""
         self.builder.undo(mark.builder)
         self.guessed = mark.guessed
         for name in self._node.outputs:
@@ -345,10 +344,10 @@ class ConversionContext(GraphValues):
             self._operands.popitem()
 
     def operand(self, name: str) -> int:
-        """The operand of an ONNX value: a constant or a model input if no operation has made it.
+        """Return the operand of an ONNX value; adds a constant or model input if no operation produced it.
 
         Raises:
-            Refusal: there is no such value, or it is nothing that an operand can be.
+            Refusal: there is no such value, or it has no operand type.
         """
         if name in self._quantized.operands:
             return self._quantized.operands[name]
@@ -368,7 +367,7 @@ class ConversionContext(GraphValues):
 
     @contextmanager
     def quantized(self, meaning: QuantizedNode) -> Iterator[None]:
-        """Let converters of ops on reals read quantized operands, and make what they name quantized, meanwhile."""
+        """Make converters of real-valued ops read quantized operands and quantize their result within the block."""
         self._quantized = meaning
         try:
             yield
@@ -376,14 +375,14 @@ class ConversionContext(GraphValues):
             self._quantized = _NOTHING
 
     def optional_operand(self, name: str) -> int:
-        """The operand of an ONNX value, `ABSENT` if the name is empty."""
+        """Return the operand of an ONNX value, or `ABSENT` if the name is empty."""
         return self.operand(name) if name else ABSENT
 
     def type_of(self, value: int | str) -> OperandType:
-        """The type of an operand, or the type that the graph gives for an ONNX value.
+        """Return the type of an operand, or the type that the graph states for an ONNX value.
 
         Raises:
-            Refusal: the value is no dense tensor of a known shape.
+            Refusal: not a dense tensor of known shape.
         """
         if isinstance(value, str):
             operand = self._quantized.operands.get(value, self._operands.get(value))
@@ -394,7 +393,7 @@ class ConversionContext(GraphValues):
         return self.builder.type_of(value)
 
     def dimensions(self, name: str) -> tuple[int, ...]:
-        """The dimensions of an ONNX value."""
+        """Return the dimensions of an ONNX value."""
         return self.type_of(name).dimensions
 
     def add(
@@ -407,29 +406,29 @@ class ConversionContext(GraphValues):
         *,
         makes_result: bool = False,
     ) -> tuple[int, ...]:
-        """Add an operation that stands for the current node.
+        """Add an operation of the current node. Return its output operands.
 
         Args:
-            type_: a row of the schema table.
+            type_: operation type in the IR schema.
             inputs: operands by role.
-            attributes: by name; what is not given takes its default.
-            outputs: names of the ONNX values that its outputs are; none for intermediate results.
-            quantized: by output, data type and quantization of those that are quantized.
-            makes_result: what comes behind it, under the names of the node's outputs, only moves its result.
+            attributes: by name; missing ones take their defaults.
+            outputs: ONNX value names of its outputs; empty for intermediate results.
+            quantized: type of each quantized output, None for others.
+            makes_result: following operations that produce the node's outputs only move this result.
 
         Raises:
-            Refusal: the operation does not take such operands or attributes.
+            Refusal: the operation does not accept these operands or attributes.
         """
         if (outputs or makes_result) and self._quantized.result is not None:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}
-            self._quantized = replace(self._quantized, attributes={})  # an activation is applied once
+            self._quantized = replace(self._quantized, attributes={})  # apply an activation only once
         try:
             made = self.builder.add_operation(
                 type_, inputs, attributes, outputs=outputs, origins=(self._node.name,), quantized=quantized
             )
         except InvalidModelError as error:
             raise self._refusal(type_, inputs, error) from error
-        except DriverError as error:  # a row from outside is at fault, and not the model
+        except DriverError as error:  # an external operation is at fault, not the model
             raise Refusal(Reason.DRIVER_ERROR, str(error)) from error
         for name, operand in zip(outputs, made, strict=False):
             if name:
@@ -450,18 +449,18 @@ class ConversionContext(GraphValues):
         return self.builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
     def is_fixed(self, name: str) -> bool:
-        """Whether the value is a constant at all sizes that the model is converted for."""
+        """Return whether the value is constant at all sizes that the model is converted for."""
         return self.is_constant(name) and not (self._takes_sizes and self._is_traced(name))
 
     def value_of(self, operand: int) -> Array | None:
-        """The contents of a constant operand, None for any other."""
+        """Return the contents of a constant operand, or None."""
         return self.builder.value_of(operand)
 
     def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
-        """A data type that the operation is not defined for is no fault of the model."""
+        """Translate the error; an undefined data type is unsupported, not an invalid node."""
         try:
             roles = schema_of(type_).inputs
-        except InvalidModelError:  # of a package that lacks it, or that is broken
+        except InvalidModelError:  # external operation that is missing or broken
             return Refusal(Reason.UNSUPPORTED_OPERATION, str(error))
         for position, index in enumerate(inputs):
             role = roles[min(position, len(roles) - 1)]
@@ -481,19 +480,19 @@ class ConversionContext(GraphValues):
 
 
 def constant_integers(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int, ...] | None:
-    """Return the integers of an input that must be constant, or None if it is absent.
+    """Return the integers of a constant input, or None if it is absent.
 
     Raises:
-        Refusal: it is not constant, or holds no integers.
+        Refusal: it is not constant, or not of integers.
     """
     return required_integers(context, node, position) if node.input(position) else None
 
 
 def required_integers(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int, ...]:
-    """Return the integers of an input that must be there and constant.
+    """Return the integers of a required constant input.
 
     Raises:
-        Refusal: it is absent, not constant, or holds no integers.
+        Refusal: it is absent, not constant, or not of integers.
     """
     name = node.input(position)
     integers = context.integers(name)
@@ -507,7 +506,7 @@ def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     """Return an axis counted from the front.
 
     Raises:
-        Refusal: there is no such axis.
+        Refusal: out of range.
     """
     if not -rank <= axis < rank:
         raise Refusal(
@@ -520,7 +519,7 @@ def normalize_axes(node: OnnxNode, axes: Iterable[int], rank: int) -> tuple[int,
     """Return axes counted from the front, in their order.
 
     Raises:
-        Refusal: there is no such axis, or one is named twice.
+        Refusal: out of range, or duplicated.
     """
     normalized = tuple(normalize_axis(node, axis, rank) for axis in axes)
     if len(set(normalized)) != len(normalized):

@@ -1,14 +1,10 @@
-"""Conversion of a whole ONNX graph or of single nodes, with a verdict for every node.
+"""Conversion of an ONNX graph or single nodes, with a verdict for every node.
 
-A whole ONNX graph to one adapter IR model, with a verdict for every node.
+The graph is converted once to one adapter IR model, from which segments are extracted later (`ir.extract`). Outputs of
+a refused node become model inputs (holes), so that the other nodes still fit into the same model.
 
-The graph is converted once. What a node that cannot be converted makes is a model input (a hole), so that every other
-node has its place in one and the same model, of which segments are cut later (`ir.extract`).
-
-Telling a node that is wrong from one that a device lacks something for.
-
-onnx's schemas know which attributes and types an op has, and not which values of them mean anything. Converters do:
-they refuse what contradicts the specification as invalid, whatever a device can do.
+onnx's schemas check names and types of attributes but not their values. Converters do, and refuse violations of the
+specification as invalid, regardless of device support.
 """
 
 from __future__ import annotations
@@ -35,27 +31,27 @@ from partition.graph import SUPPORTED, Reason, Supported, Unsupported, Value, Ve
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conversion:
-    """A graph as an adapter IR model, and what became of each node."""
+    """Adapter IR model of a graph, with the outcome of each node."""
 
     model: Model
-    """Every convertible node; values that other nodes make are model inputs."""
+    """All convertible nodes. Outputs of other nodes are model inputs."""
     verdicts: tuple[Verdict, ...]
-    """Per node: whether it was converted, and if not why."""
+    """Verdict per node."""
     operations: tuple[tuple[int, ...], ...]
-    """Per node: positions in `model.operations`; none if it was not converted, or another node of its atom has them."""
+    """Positions in `model.operations` per node. Empty if it was refused, or if another node of its atom has them."""
     operand_of: Mapping[str, int]
-    """The operand of every ONNX value that a converted node reads or makes."""
+    """ONNX value name -> operand, for values of converted nodes."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """Nodes that were converted as one, whose operations stand at one of them."""
+    """Nodes converted as one. One of them has all operations."""
     tables: frozenset[int] = frozenset()
-    """Operations that compute what follows from shapes alone, and stand for none of the nodes."""
+    """Operations on shape-derived values that belong to no node."""
     source: tuple[SymbolicModel, Sequence[Any]] | None = None
-    """What the model was filled from: the traced model and the numbers of a replay."""
+    """Symbolic model and replayed numbers from which `model` was specialized."""
     one_by_one: Callable[[], PerNodeConversions] | None = None
-    """Converts the nodes of atoms once more, each by itself; None where every node is."""
+    """Convert the nodes of atoms individually; None if no atom has several nodes."""
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
-        """Some operations as a model of their own. See `ir.model.submodel`."""
+        """Return some operations as a model of their own, see `ir.model.submodel`."""
         if self.source is None:
             return submodel(self.model, operations, inputs, outputs)
         traced, known = self.source
@@ -64,7 +60,7 @@ class Conversion:
 
     @cached_property
     def flops(self) -> tuple[int | None, ...]:
-        """Per node: floating-point operations, 0 where another node of its atom counts them; None if not converted."""
+        """Floating-point operations per node; 0 if counted at another node of its atom, None if refused."""
         return tuple(
             _flops(self.model, made) if verdict else None
             for made, verdict in zip(self.operations, self.verdicts, strict=True)
@@ -72,22 +68,22 @@ class Conversion:
 
     @cached_property
     def per_node(self) -> PerNodeConversions:
-        """What the nodes of atoms are each by itself, whatever became of their atoms; worked out when asked for."""
+        """Individual conversions of the nodes of atoms, regardless of the atoms' outcome. Lazy."""
         return PerNodeConversions(nodes=(), conversion=self) if self.one_by_one is None else self.one_by_one()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerNodeConversions:
-    """Nodes of atoms, converted each by itself."""
+    """Individually converted nodes of atoms."""
 
     nodes: tuple[int, ...]
-    """Their positions in the graph."""
+    """Positions in the graph."""
     conversion: Conversion
-    """Of one of each kind of node."""
+    """Conversion of one node per distinct kind."""
     like: tuple[int, ...] = ()
-    """Per node, the position in `conversion` of the one of its kind."""
+    """Per node, the position in `conversion` of its kind."""
     copies: tuple[int, ...] = ()
-    """Positions in the graph of nodes that repeat another one, so that a group can have it for itself."""
+    """Graph positions of duplicated nodes, which groups may own exclusively."""
 
 
 def convert_graph(
@@ -99,28 +95,28 @@ def convert_graph(
     groups: Sequence[Group] = (),
     calls: KernelCalls | None = None,
 ) -> Conversion:
-    """Convert what can be converted.
+    """Convert as many nodes as possible.
 
-    1. Nodes are converted in their order, each by the converter of its exact schema version; those of a group as one,
-       where its last one stands, or one by one if that is refused.
-    2. A node is refused, with a reason, if it contradicts its schema, if it has no converter, if one of its values is
-       no dense tensor of a known shape, or if its converter or the schema table refuses it. It leaves nothing in the
-       model.
-    3. What the operations make must be what the graph says of the node's outputs, or the node is refused.
-    4. Model inputs are the values that no converted node makes, in the order of their first use.
-    5. Outputs after a node's first that nobody reads are taken as not asked for.
-    6. A node that was refused, and that a kernel of some device computes, is a call of that kernel; also one that was
-       not, if `calls` says so. One without a converter is such an operation, too, if a device declares its domain.
-    7. Model outputs are the graph's outputs, what refused nodes read, and `captured`, as far as they have an operand.
+    1. Nodes are converted in order by the converter of their exact schema version. A group is converted as one at its
+       last node, or node by node if that is refused.
+    2. A node is refused, with a reason, if it violates its schema, has no converter, has a value that is not a dense
+       tensor of known shape, or if its converter or the IR schema refuses it. A refused node adds nothing to the model.
+    3. A node is refused if its operations' result types differ from the graph's.
+    4. Model inputs are values that no converted node produces, in order of first use.
+    5. Unused outputs after a node's first count as absent.
+    6. A refused node becomes a CUSTOM call if a device has a kernel for it. `calls` can force this for other nodes.
+       Nodes
+       without converter also become calls if a device declares their domain.
+    7. Model outputs are the graph's outputs, inputs of refused nodes, and `captured`, if they have an operand.
 
     Args:
-        nodes: in a topological order; nodes whose inputs are all constant were folded before.
-        values: what is known of each value.
-        constants: contents of the initializers, read-only.
-        outputs: names of the graph's outputs.
-        captured: names of outer values that sub-graphs read.
-        groups: of nodes that only they hold.
-        calls: what kernels compute; None where there are none.
+        nodes: in topological order; nodes with only constant inputs are already folded.
+        values: facts about each value.
+        constants: contents of initializers, read-only.
+        outputs: names of graph outputs.
+        captured: names of outer values that subgraphs read.
+        groups: disjoint groups of nodes.
+        calls: available kernels, or None.
     """
     wanted = dict.fromkeys((*outputs, *captured))
     growing = GrowingConversion(ConversionContext(values, constants), nodes, wanted, groups, calls)
@@ -130,12 +126,12 @@ def convert_graph(
 
 
 class GrowingConversion:
-    """A conversion that grows node by node.
+    """Conversion that grows node by node.
 
     Args:
-        context: what it is made with.
-        nodes: in a topological order.
-        wanted: values that are read outside of the nodes.
+        context: conversion context.
+        nodes: in topological order.
+        wanted: values read outside of the nodes.
         groups: see `convert_graph`.
         calls: see `convert_graph`.
     """
@@ -162,7 +158,7 @@ class GrowingConversion:
         self._tables: set[int] = set()
 
     def add(self, position: int) -> None:
-        """Convert one node, or leave a hole; those before it were added."""
+        """Convert one node, or leave a hole. Nodes are added in order."""
         if position in self._waiting:
             return
         group = self._group_at.get(position)
@@ -173,7 +169,7 @@ class GrowingConversion:
                 self._add_node(member)
 
     def add_table(self, node: OnnxNode) -> bool:
-        """Convert a node that stands beside the others, and makes of shapes what they read; whether that was done."""
+        """Convert an extra node that computes a shape-derived value. Return whether it succeeded."""
         before = self.context.builder.mark()[1]
         verdict = _convert(self.context, node, None)
         self._tables.update(range(before, self.context.builder.mark()[1]))
@@ -209,7 +205,7 @@ class GrowingConversion:
         return True
 
     def finish(self) -> Conversion:
-        """Return the conversion, after every node was added."""
+        """Return the conversion. Call it after the last node."""
         operand_of = dict(self.context.operand_of)
         outputs = [operand_of[name] for name in {**self._wanted, **self._left} if name in operand_of]
         return Conversion(
@@ -233,7 +229,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
 
 
 def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
-    """Older exporters name optional outputs, such as Dropout's mask, that nothing uses."""
+    """Drop names of unused optional outputs, such as Dropout's mask, that older exporters write."""
     if len(node.outputs) == 1 or all(name in read for name in node.outputs[1:]):
         return node
     kept = tuple(name if name in read else "" for name in node.outputs[1:])
@@ -286,7 +282,10 @@ def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
-    """Refuse a node of whose results too little is known, as invalid where its converter says so: that may be why."""
+    """Refuse a node with unknown output types.
+
+    An invalid node is refused as invalid instead, since that may be the cause.
+    """
     try:
         for name in filter(None, node.outputs):
             context.declared(name)
@@ -294,7 +293,8 @@ def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter)
         try:
             convert(context, node)
         except Refusal as refusal:
-            if refusal.verdict.reason is Reason.INVALID_NODE or node.domain:  # its results follow from the conversion
+            # outside ONNX's domain, output types come from the conversion itself
+            if refusal.verdict.reason is Reason.INVALID_NODE or node.domain:
                 raise
         raise unknown from None
 
@@ -349,12 +349,12 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
 def contradiction(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array] = MappingProxyType({})
 ) -> Unsupported | None:
-    """Return what is wrong with a node, None if nothing is known to be.
+    """Return the fault of a node, or None.
 
     Args:
         node: the node.
-        values: what is known of the values that it reads and makes.
-        constants: the contents of those that are known.
+        values: facts about its inputs and outputs.
+        constants: known contents.
     """
     if node.contradiction:
         return Unsupported(Reason.INVALID_NODE, node.contradiction)
@@ -373,12 +373,12 @@ def contradiction(
 def output_types(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Mapping[str, OperandType] | None:
-    """Return the types of a node's outputs by name, None where it has no converter or is refused.
+    """Return a node's output types by name, or None if it has no converter or is refused.
 
     Args:
         node: the node.
-        values: what is known of the values that it reads.
-        constants: the contents of those that are known.
+        values: facts about its inputs.
+        constants: known contents.
     """
     convert = lookup(node.domain, node.op_type, node.since_version)
     if convert is None:
@@ -394,7 +394,7 @@ def output_types(
 
 
 _TELLING = 64
-"""Elements of a constant that may decide what a node becomes: axes, sizes, exponents. Weights do not."""
+"""Largest constant (in elements) whose contents may influence a conversion: axes, sizes, exponents; never weights."""
 
 
 def convert_per_node(
@@ -404,14 +404,14 @@ def convert_per_node(
     constants: Mapping[str, Array],
     read: Collection[str],
 ) -> PerNodeConversions:
-    """Convert nodes each by itself. Of those that are alike but for names and weights one is converted.
+    """Convert nodes individually. Nodes that differ only in names and weights are converted once.
 
     Args:
-        members: positions of the nodes in question.
-        nodes: the whole graph's.
-        values: what is known of each value.
-        constants: contents of what is known.
-        read: values that something reads.
+        members: positions of the nodes.
+        nodes: all nodes of the graph.
+        values: facts about each value.
+        constants: known contents.
+        read: values with consumers.
     """
     first: dict[Hashable, int] = {}
     like = []
@@ -428,7 +428,7 @@ def convert_per_node(
 def _kind(
     node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array], read: Collection[str]
 ) -> Iterator[Hashable]:
-    """What decides which operations a node becomes, and how much work they are."""
+    """Yield everything that determines a node's operations and their cost."""
     yield node.domain, node.op_type, node.since_version
     for name, attribute in sorted(node.attributes.items()):
         yield name, _hashable(attribute)

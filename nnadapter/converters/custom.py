@@ -1,4 +1,4 @@
-"""Conversion of nodes to CUSTOM: a custom kernel computes them, or a device takes them as they are."""
+"""Conversion of nodes to CUSTOM: calls of custom kernels, or ONNX ops that a device takes unconverted."""
 
 from __future__ import annotations
 
@@ -22,47 +22,48 @@ Answer = Callable[
     [OnnxNode, int, Mapping[str, object], Sequence[OperandType | None], tuple[OperandType, ...] | None],
     tuple[OperandType, ...] | Unsupported,
 ]
-"""A node, the version of its op, its attributes, types of its inputs and of its outputs (None if not known) -> the
-types of its outputs, if some device has a kernel for it or is offered it as it is, or why there is none."""
+"""Lookup: (node, op version, attributes, input types, output types or None if unknown) -> output types if a device can
+run
+the node, or the reason why none can.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCalls:
-    """Which nodes of one model kernels may compute, or devices be offered as they are."""
+    """Nodes of one model that custom kernels may compute or that devices may take unconverted."""
 
     answer: Answer
     ops: frozenset[tuple[str, str]] = frozenset()
-    """Domain and op type of all that have a kernel on some device of the session."""
+    """(domain, op type) of ops with a kernel on a device of the session."""
     domains: frozenset[str] = frozenset()
-    """Of which some device of the session is offered nodes as they are, where no converter is for their op."""
+    """Domains whose unconverted nodes a device of the session takes."""
     opsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Version per domain; ONNX's own is empty."""
+    """Domain -> version; ONNX's own domain is empty."""
     forced: frozenset[str] = frozenset()
-    """Names of nodes that are calls although they have a converter."""
+    """Names of nodes to convert to calls although they have a converter."""
 
     def concerns(self, node: OnnxNode) -> bool:
-        """Whether some kernel is for the op of a node, or some device is offered nodes of its domain."""
+        """Return whether a kernel or a declared domain covers the node."""
         return self.has_kernel(node) or node.domain in self.domains
 
     def has_kernel(self, node: OnnxNode) -> bool:
-        """Whether some kernel is for the op of a node."""
         return (node.domain, node.op_type) in self.ops
 
     def version_of(self, node: OnnxNode) -> int:
-        """Of the op's schema, or else of its domain."""
+        """Return the op's schema version, or the version of its domain."""
         return node.since_version or self.opsets.get(node.domain, 1)
 
 
 def attributes_of(node: OnnxNode) -> dict[str, object]:
-    """A node's attributes, with the defaults of its schema, if it has one."""
+    """Return a node's attributes, including the schema's defaults."""
     return {**schema_defaults(node.domain, node.op_type, node.since_version), **node.attributes}
 
 
 def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls) -> None:
-    """Add the one operation that a node is.
+    """Convert a node to one CUSTOM operation.
 
     Raises:
-        Refusal: no kernel fits, an output is not known beforehand, or a value is nothing that an operand can be.
+        Refusal: no kernel fits, an output type is unknown, or a value has no operand type.
     """
     operands = [context.operand(name) if name else None for name in node.inputs]
     types = [None if operand is None else _with_static_sizes(context.type_of(operand)) for operand in operands]
@@ -93,7 +94,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
 
 
 def _with_static_sizes(type_: OperandType) -> OperandType:
-    """The type with plain numbers: what a kernel says of it holds for them alone."""
+    """Return the type with plain sizes: the kernel's answer holds for these sizes only."""
     return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantization)
 
 
@@ -106,7 +107,7 @@ def _declared(context: ConversionContext, node: OnnxNode) -> tuple[OperandType, 
 
 @exporter(CUSTOM)
 def export_custom(write: NodeWriter) -> Sequence[str]:
-    """CUSTOM: its op, of its domain and version, with the node's own inputs and attributes."""
+    """CUSTOM: its op, in its domain and version, with the node's own inputs and attributes."""
     call = CustomCall.of(write.operation.attributes)
     names = [name or "" for name in call.spread(write.inputs)]
     return write.of_version(call.domain, call.op_type, call.since_version, names, len(call.outputs), call.attributes)

@@ -1,9 +1,6 @@
-"""Registries of converters by exact schema version and of exporters by operation, and the ONNX ops without one.
+"""Registries of converters and exporters, and reasons for ops without a converter.
 
-Which function converts which schema version of which op.
-
-Converters are registered by exact (domain, op type, since_version). A version that nobody has read is not converted:
-there is no nearest one.
+Converters are registered by exact (domain, op type, since_version). There is no fallback to the nearest version.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     from nnadapter.converters.writer import NodeWriter
 
 __all__ = ["ConversionContext", "Converter", "Exporter", "OnnxNode", "Reason", "Refusal", "converter", "exporter"]
-"""What families of ops are written with."""
+"""Names for modules that define converters."""
 
 _CONTAINER = Reason.UNSUPPORTED_TYPE, "works on sequences or optionals, and the adapter IR holds dense tensors alone"
 _STRINGS = Reason.UNSUPPORTED_TYPE, "works on strings, and the adapter IR holds numbers and booleans alone"
@@ -42,9 +39,9 @@ _UNKNOWN_SIZE = Reason.DATA_DEPENDENT_SHAPE, "makes as many elements as the cont
 _FILE = Reason.UNSUPPORTED_OPERATION, "reads compressed pictures, which takes a library of its own"
 
 ANOTHER_GRAPH = Reason.CONTROL_FLOW, "runs another graph, which the adapter IR cannot hold"
-"""What is said of any other op with a graph among its attributes, as BeamSearch of com.microsoft."""
+"""Reason for other ops with subgraph attributes, such as BeamSearch of com.microsoft."""
 NO_CONVERTER = Reason.UNSUPPORTED_OPERATION, "has no converter"
-"""What is said of any other op."""
+"""Reason for all other ops."""
 
 UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
     {
@@ -61,28 +58,28 @@ UNCONVERTED: Mapping[str, tuple[Reason, str]] = MappingProxyType(
         for op_type in names.split()
     }
 )
-"""Op type -> the code and the sentence, which goes on from the op's name."""
+"""Op type -> reason code and predicate that follows the op's name."""
 
 
 Converter = Callable[[ConversionContext, OnnxNode], None]
-"""Adds a node's operations to the context, or raises Refusal."""
+"""Function that adds a node's operations to the context, or raises Refusal."""
 
 _CONVERTERS: dict[tuple[str, str, int], Converter] = {}
 _PLACES: dict[tuple[str, str, int], Mapping[str, Any]] = {}
-"""The names of the module that registered it: another dictionary each time that the module is executed."""
+"""Globals of the registering module; a new dict whenever the module is executed again."""
 _VERSIONS: dict[tuple[str, str], tuple[int, ...]] = {}
 
 _FURTHER = {"": "nnadapter.converters.microsoft", MICROSOFT: "nnadapter.converters.microsoft"}
-"""What converts ops that onnx knows nothing of, by domain: imported when a model has one."""
+"""Domain -> module that converts its ops that onnx lacks; imported on first use."""
 
 
 def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[[Converter], Converter]:
     """Return a decorator that registers a function for exactly these schema versions of an op.
 
-    A module that was imported until an interrupt comes again and registers anew.
+    A module whose import was interrupted may be imported again and replaces its registrations.
 
     Raises:
-        ValueError: one of them has a converter already, or none is given.
+        ValueError: a version already has a converter, or no version is passed.
     """
     if not since_versions:
         raise ValueError(f"converter of {domain or ONNX_DOMAIN}::{op_type} names no since_version")
@@ -103,7 +100,7 @@ def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[
 
 
 def lookup(domain: str, op_type: str, since_version: int) -> Converter | None:
-    """The converter of exactly that schema version, or None."""
+    """Return the converter of exactly that schema version, or None."""
     key = domain, op_type, since_version
     if key not in _CONVERTERS and is_further(*key):
         _import_further(domain)
@@ -117,24 +114,24 @@ def _import_further(domain: str) -> None:
 
 
 def has_converter(domain: str, op_type: str, since_version: int) -> bool:
-    """Whether exactly that schema version is converted."""
+    """Return whether exactly that schema version has a converter."""
     return lookup(domain, op_type, since_version) is not None
 
 
 def is_builtin(domain: str, op_type: str, since_version: int) -> bool:
-    """Whether a module of nnadapter's, among those imported so far, has registered that schema version."""
+    """Return whether a built-in module imported so far registered that schema version."""
     return (domain, op_type, since_version) in _CONVERTERS
 
 
 def converted() -> Mapping[tuple[str, str], tuple[int, ...]]:
-    """Every (domain, op type) that has converters, with the schema versions they are for; a read-only view."""
+    """Return a read-only view of (domain, op type) -> converted schema versions."""
     for domain in _FURTHER:
         _import_further(domain)
     return MappingProxyType(_VERSIONS)
 
 
 def problems_of_packages() -> list[str]:
-    """Return why operations and converters from outside are not used, a sentence each; empty if all are."""
+    """Return one sentence per external operation or converter that is unusable."""
     problems = [
         problem
         for group in (OPERATIONS, EXTERNAL_CONVERTERS)
@@ -155,16 +152,16 @@ def _hidden() -> list[str]:
 
 
 Exporter = Callable[["NodeWriter"], "str | Sequence[str]"]
-"""Writes an operation's nodes and gives the names of its results, or raises Refusal."""
+"""Function that writes an operation's nodes and returns the names of its results, or raises Refusal."""
 
 _EXPORTERS: dict[str, Exporter] = {}
 
 
 def exporter(*types: str) -> Callable[[Exporter], Exporter]:
-    """Return a decorator that registers the export of operations of these types.
+    """Return a decorator that registers the exporter of operations of these types.
 
     Raises:
-        ValueError: one of them has an exporter already, of another place.
+        ValueError: another module already exports one of them.
     """
 
     def register(function: Exporter) -> Exporter:
@@ -179,5 +176,5 @@ def exporter(*types: str) -> Callable[[Exporter], Exporter]:
 
 
 def exporters() -> Mapping[str, Exporter]:
-    """The exporter of every operation type that has one; a read-only view."""
+    """Return a read-only view of operation type -> exporter."""
     return MappingProxyType(_EXPORTERS)

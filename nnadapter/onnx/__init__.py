@@ -1,15 +1,15 @@
-"""Everything about ONNX: files, messages, nodes, schemas, validity, shapes and constants.
+"""ONNX models: files, messages, nodes, schemas, validity, shapes and constants.
 
-Packages above this one read no messages: `Prepared` contains what they need of a model.
+Packages above this one read no messages; `Prepared` holds all they need of a model.
 
 files, references, wire_format     model files, weights that stay in them, and protobuf fields without onnx
 model, graphs, signature           nodes and values of a model, read once
 schemas, domains                   operator schemas, and names of operators
-normal_form, onnxruntime_limits    the operator sets and versions that are supported
+normal_form, onnxruntime_limits    supported operator sets and versions
 inference, propagation             types and shapes
-body, standard_bodies, inlining    nodes written as other nodes
-construction, parts, canonical     new models, parts of models, and the form that cache keys are computed from
-preparation                        constants folded, and a model at one set of input shapes
+body, standard_bodies, inlining    nodes expanded into other nodes
+construction, parts, canonical     new models, parts of models, and the canonical form for cache keys
+preparation                        constant folding, and specialization for input shapes
 microsoft                          ONNX Runtime's own operators as functions of ONNX's
 """
 

@@ -1,13 +1,10 @@
-"""Op bodies: what one node computes, written in ONNX's ops, and the registry of ops that have one.
+"""Op bodies: ops that onnx has no schema for, described as functions of ONNX ops.
 
-Ops that onnx has no schema of, described as functions of ONNX's own ops.
+One description serves all purposes. ONNX's inference over the body yields types and shapes, dynamic ones included.
+Converters convert the body at the newest opset; devices that take ONNX get it at the model's opset; FLOPs and reports
+follow from its operations. ONNX Runtime still gets the original node.
 
-One description serves everybody. Types and shapes, of open sizes too, are what ONNX's inference says of the body;
-converters convert the body, at the newest opset; devices that take ONNX are offered it, at the model's own; FLOPs and
-reports follow from its operations. ONNX Runtime goes on getting the node as it is.
-
-A body is written for one node: by its attributes, by which inputs it has, by their ranks and data types, by their sizes
-where these are numbers. So no op needs a second description of its shapes, nor one per device.
+A body is written for one node: it depends on attributes, present inputs, their ranks, data types and static sizes.
 """
 
 from __future__ import annotations
@@ -32,18 +29,18 @@ from partition.graph import ELEMENT_TYPE_OF_DTYPE, Reason, Value
 
 
 def invalid_node(node: OnnxNode, problem: str) -> Refusal:
-    """The refusal of a node that means nothing; the sentence begins with its op type."""
+    """Return the refusal of an invalid node; the sentence starts with its op type."""
     return Refusal(Reason.INVALID_NODE, f"{node.op_type} {problem}")
 
 
 class NodeInputs:
-    """What is known of the inputs of one node, by position.
+    """Facts about the inputs of one node, by position.
 
     Args:
         node: the node.
-        values: their types, None where one is absent; a size that is not a number is open.
-        constants: contents of those that are known.
-        integers: contents of one that follow from sizes, traced where those are; None of any other.
+        values: input types, None if absent; sizes that are not numbers are dynamic.
+        constants: known contents.
+        integers: position -> contents of a shape-derived input, possibly symbolic; None for other inputs.
     """
 
     def __init__(
@@ -56,10 +53,10 @@ class NodeInputs:
         self._node, self._values, self._contents, self._integers = node, values, constants, integers
 
     def value(self, position: int) -> Value:
-        """What is known of an input that is there.
+        """Return the facts about a required input.
 
         Raises:
-            Refusal: it is absent, or not even its rank and data type are known.
+            Refusal: it is absent, or its rank or data type is unknown.
         """
         value = self._values[position] if position < len(self._values) else None
         if value is None:
@@ -69,11 +66,11 @@ class NodeInputs:
         return value
 
     def shape(self, position: int) -> tuple[int | None, ...]:
-        """The dimensions of an input that is there, None for open ones."""
+        """Return the dimensions of a required input, None for dynamic ones."""
         return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
 
     def size(self, position: int, axis: int) -> int | None:
-        """One dimension of an input: a number, traced where it is open but known at each run; None if unknown."""
+        """Return one dimension: a number, a symbolic size, or None if unknown."""
         shape = self.value(position).shape or ()
         if not -len(shape) <= axis < len(shape):
             raise invalid_node(self._node, f"has an input {position} of rank {len(shape)}, and reads its axis {axis}")
@@ -81,35 +78,35 @@ class NodeInputs:
         return None if size is None or isinstance(size, str) else size
 
     def width(self, position: int, axis: int = -1) -> int | None:
-        """One dimension of an input where it is a plain number; None where it is open."""
+        """Return one dimension if it is static, otherwise None."""
         size = self.size(position, axis)
         return size if type(size) is int else None
 
     def integers(self, position: int) -> tuple[int, ...]:
-        """The contents of an input, traced where they follow from sizes.
+        """Return integer contents, symbolic if shape-derived.
 
         Raises:
-            Refusal: they are known only when the model runs.
+            Refusal: known only at run time.
         """
         items = self._integers(position)
         return tuple(self.contents(position).reshape(-1).tolist()) if items is None else items
 
     def rank(self, position: int) -> int:
-        """The number of dimensions of an input that is there."""
+        """Return the rank of a required input."""
         return len(self.shape(position))
 
     def dtype(self, position: int | None = None) -> str:
-        """The name of the data type of an input that is there; of the first that is of reals, if none is named."""
+        """Return the data type of a required input; without a position, of the first real-valued one."""
         if position is not None:
             return str(self.value(position).dtype)
         names = (str(value.dtype) for value in self._values if value is not None)
         return next((name for name in names if "float" in name), None) or self.dtype(0)
 
     def contents(self, position: int) -> Array:
-        """The contents of an input.
+        """Return the contents of an input.
 
         Raises:
-            Refusal: they are known only when the model runs.
+            Refusal: known only at run time.
         """
         if position not in self._contents:
             raise Refusal(
@@ -120,34 +117,34 @@ class NodeInputs:
         return self._contents[position]
 
     def knows(self, position: int) -> bool:
-        """Whether the contents of an input are known."""
+        """Return whether the contents of an input are known."""
         return position in self._contents
 
 
 NEWEST_OPSET = 24
-"""Bodies are written at this opset where no model demands another."""
+"""Default opset of bodies."""
 OLDEST_OPSET = 13
-"""Before it, Softmax and many others mean something else; bodies without these may be written in older ones."""
+"""Softmax and many other ops differ before this opset; bodies without them may use older ones."""
 _SMALL_ELEMENTS = 1024
-"""Constants of at most so many elements are given to inference with their contents."""
+"""Largest constants (in elements) passed to inference with contents."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """What one node computes."""
+    """Computation of one node as a graph of ONNX nodes."""
 
     inputs: tuple[str, ...]
-    """By position of the node's inputs, the name inside; empty where absent."""
+    """Inner name per node input, empty if absent."""
     outputs: tuple[str, ...]
-    """By position of the node's outputs, the name inside; empty where nobody wants one."""
+    """Inner name per node output, empty if unused."""
     nodes: tuple[OnnxNode, ...]
-    """Of ONNX's own ops, in a topological order."""
+    """ONNX nodes in topological order."""
     constants: Mapping[str, Array | SymbolicArray]
-    """What the nodes read beside the inputs, by name; traced where a size is."""
+    """Other values that the nodes read, by name; symbolic if they contain a size."""
     opset: int
 
     def function(self, node: OnnxNode) -> onnx.FunctionProto:
-        """The same as ONNX has functions; constants are nodes of it."""
+        """Return the body as an ONNX function, with constants as nodes."""
         constants = [
             helper.make_node("Constant", [], [name], value=initializer_of(name, array))
             for name, array in self.plain_constants().items()
@@ -159,7 +156,7 @@ class Body:
         )
 
     def types(self, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> Iterator[onnx.ValueInfoProto]:
-        """What ONNX's inference says of the outputs that are wanted, under their names inside; see `known_types`."""
+        """Yield inferred types of the used outputs, under inner names; see `known_types`."""
         symbols = {size for value in inputs if value is not None for size in value.shape or ()}
         types = self.known_types(inputs, constants)
         return (_without_new_symbols(types[name], symbols) for name in self.outputs if name and name in types)
@@ -167,11 +164,11 @@ class Body:
     def known_types(
         self, inputs: Sequence[Value | None], constants: Mapping[int, Array]
     ) -> dict[str, onnx.ValueInfoProto]:
-        """What ONNX's inference says of values inside, by their names; not of all constants.
+        """Return inferred types of inner values by name; large constants are not followed.
 
         Args:
-            inputs: what is known of the node's inputs; None where one is absent.
-            constants: contents of inputs that are known, by position.
+            inputs: facts about the node's inputs, None if absent.
+            constants: known contents by position.
         """
         graph = onnx.GraphProto(name="body")
         input_arrays = {name: array for position, array in constants.items() if (name := self.inputs[position])}
@@ -189,7 +186,7 @@ class Body:
         return dict(infer(model))
 
     def plain_constants(self) -> dict[str, Array]:
-        """The constants as arrays."""
+        """Return the constants as arrays."""
         return {
             name: constant.plain() if isinstance(constant, SymbolicArray) else constant
             for name, constant in self.constants.items()
@@ -207,7 +204,7 @@ def _named(value: Value, name: str) -> Value:
 
 
 def _without_new_symbols(info: onnx.ValueInfoProto, symbols: set[Any]) -> onnx.ValueInfoProto:
-    """Names that inference made up are those of other sizes in the next body."""
+    """Clear symbols invented by inference: the next body may reuse the names for other sizes."""
     for dimension in info.type.tensor_type.shape.dim:
         if dimension.dim_param and dimension.dim_param not in symbols:
             dimension.Clear()
@@ -221,15 +218,15 @@ def _objects(items: Sequence[Any]) -> Array:
 
 
 class BodyBuilder:
-    """Writes the body of one node.
+    """Writer of the body of one node.
 
     Args:
         node: the node.
-        inputs: what is known of its inputs, None where one is absent; a size that is not a number is open.
-        constants: contents of inputs that are known, by position.
-        opset: the operator set to write in.
-        integers: contents of an input that follow from sizes, traced where those are; None of any other.
-        oldest: the oldest operator set that the body can be written in.
+        inputs: facts about its inputs, None if absent; sizes that are not numbers are dynamic.
+        constants: known contents by position.
+        opset: operator set to write in.
+        integers: position -> contents of a shape-derived input, possibly symbolic; None for other inputs.
+        oldest: oldest operator set that the body supports.
     """
 
     def __init__(
@@ -250,28 +247,28 @@ class BodyBuilder:
         self._constants: dict[str, Array | SymbolicArray] = {}
 
     def input(self, position: int) -> str:
-        """The name of an input inside, empty where it is absent."""
+        """Return the inner name of an input, empty if absent."""
         return self._names[position] if position < len(self._names) else ""
 
     def wants(self, position: int) -> bool:
-        """Whether the node's output at a position is asked for."""
+        """Return whether the node's output at a position is used."""
         return bool(self.node.output(position))
 
     def constant_of(self, name: str) -> Array | None:
-        """The contents of a constant of the body; None for any other name."""
+        """Return the contents of a body constant, None for other names."""
         contents = self._constants.get(name)
         return contents.plain() if isinstance(contents, SymbolicArray) else contents
 
     def invalid(self, problem: str) -> Refusal:
-        """The refusal of a node that means nothing; the sentence begins with its op type."""
+        """Return the refusal of an invalid node; the sentence starts with its op type."""
         return invalid_node(self.node, problem)
 
     def unsupported(self, attribute: str, problem: str) -> Refusal:
-        """The refusal of a node for one of its attributes."""
+        """Return the refusal of a node because of an attribute."""
         return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"attribute {attribute!r} of {self.node.op_type} {problem}")
 
     def constant(self, contents: Any, dtype: str = "int64") -> str:
-        """Add a constant of a data type, by its name; returns the constant's name. Its integers may be traced."""
+        """Add a constant of a data type and return its name. Integers may be symbolic."""
         name = f"constant{len(self._constants)}"
         if isinstance(contents, SymbolicNumber):
             self._constants[name] = SymbolicArray(_objects((contents,)).reshape(()), np.dtype(dtype))
@@ -285,11 +282,11 @@ class BodyBuilder:
         return name
 
     def add(self, op_type: str, *inputs: str, **attributes: object) -> str:
-        """Add a node with one output, and return that output's name; absent inputs at the end are left out."""
+        """Add a node with one output and return its name; trailing absent inputs are dropped."""
         return self.add_several(op_type, inputs, 1, **attributes)[0]
 
     def add_several(self, op_type: str, inputs: Sequence[str], outputs: int, **attributes: object) -> tuple[str, ...]:
-        """Add a node with several outputs, and return their names."""
+        """Add a node with several outputs and return their names."""
         version = since_version("", op_type, self.opset)
         assert version is not None, f"opset {self.opset} has no {op_type}"
         read = list(inputs)
@@ -305,19 +302,18 @@ class BodyBuilder:
         return output_names
 
     def cast(self, x: str, dtype: str) -> str:
-        """Add a Cast to a data type, by its name."""
+        """Add a Cast."""
         return self.add("Cast", x, to=ELEMENT_TYPE_OF_DTYPE[dtype])
 
     def unsqueeze(self, x: str, *axes: int) -> str:
-        """Add an Unsqueeze."""
         return self.add("Unsqueeze", x, self.constant(axes))
 
     def reshape(self, x: str, *sizes: int) -> str:
-        """Add a Reshape: 0 keeps a size, -1 is what is left."""
+        """Add a Reshape; 0 copies a size, -1 infers one."""
         return self.add("Reshape", x, self.constant(sizes))
 
     def finish(self, outputs: Sequence[str]) -> Body:
-        """Return the body; an output that no node of its own makes is copied."""
+        """Return the body; an output that no inner node produces is copied by Identity."""
         output_names = [name if self.wants(position) else "" for position, name in enumerate(outputs)]
         defined_names: set[str] = set(self._names) | self._constants.keys()
         for position, name in enumerate(output_names):
@@ -328,10 +324,10 @@ class BodyBuilder:
 
 
 def channels_first(body: BodyBuilder, x: str, rank: int) -> str:
-    """[N, ..., C] as [N, C, ...].
+    """Transpose [N, ..., C] to [N, C, ...].
 
     Raises:
-        Refusal: there is no axis beside these two.
+        Refusal: the rank is below 3.
     """
     if rank < 3:
         raise body.invalid(f"has an input of rank {rank}; expected [N, ..., C] of rank 3 or more")
@@ -339,28 +335,28 @@ def channels_first(body: BodyBuilder, x: str, rank: int) -> str:
 
 
 def channels_last(body: BodyBuilder, x: str, rank: int) -> str:
-    """[N, C, ...] as [N, ..., C]."""
+    """Transpose [N, C, ...] to [N, ..., C]."""
     return body.add("Transpose", x, perm=(0, *range(2, rank), 1))
 
 
 def sliced(body: BodyBuilder, x: str, axis: int, begin: int, end: int | str) -> str:
-    """A part of a value along one axis; the end may be the name of a vector of one element."""
+    """Slice a value along one axis; `end` may be the name of a one-element vector."""
     stop = end if isinstance(end, str) else body.constant((end,))
     return body.add("Slice", x, body.constant((begin,)), stop, body.constant((axis,)))
 
 
 def parts_along(body: BodyBuilder, x: str, axis: int, sizes: Sequence[int]) -> tuple[str, ...]:
-    """A value cut into parts of these sizes."""
+    """Split a value into parts of these sizes."""
     return body.add_several("Split", (x, body.constant(tuple(sizes))), len(sizes), axis=axis)
 
 
 def length_of(body: BodyBuilder, x: str, axis: int) -> str:
-    """One dimension of a value, as a vector of one element."""
+    """Return one dimension of a value as a one-element vector."""
     return body.add("Gather", body.add("Shape", x), body.constant((axis,)))
 
 
 def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
-    """The numbers from 0 to a dimension of a value: a constant where that is a plain number."""
+    """Return the integers from 0 below a dimension of a value; a constant if it is static."""
     if type(size) is int:
         return body.constant(np.arange(size))
     scalar = body.add("Squeeze", length_of(body, x, axis)) if size is None else body.constant(size)
@@ -368,13 +364,13 @@ def steps_along(body: BodyBuilder, x: str, axis: int, size: int | None) -> str:
 
 
 BodyRule = Callable[[BodyBuilder], Sequence[str]]
-"""Adds the nodes of a body for one node, and returns the names of its outputs; what nobody wants may be empty.
+"""Rule that adds a node's body and returns its output names (empty if unused).
 
-It may raise Refusal, for a node that means nothing or that ONNX's ops cannot say.
+It raises Refusal for nodes that are invalid or cannot be expressed in ONNX ops.
 """
 
 _RULES: dict[tuple[str, str], tuple[BodyRule, int]] = {}
-"""By domain and op type, what writes a body, and the newest opset that it knows."""
+"""(domain, op type) -> body rule and newest supported opset."""
 
 
 def function_op(
@@ -387,9 +383,9 @@ def function_op(
     domain: str = MICROSOFT,
     newest: int = NEWEST_OPSET,
 ) -> Callable[[BodyRule], BodyRule]:
-    """Return a decorator for the function that writes an op's body; see `add_schema` for what describes the op.
+    """Return a decorator that registers an op's body rule and schema, see `add_schema`.
 
-    Its body is written at opset `newest` where no model demands another, or at the newest that the installed onnx has.
+    Bodies default to opset `newest`, or to the newest of the installed onnx.
     """
 
     def register(rule: BodyRule) -> BodyRule:
@@ -401,12 +397,12 @@ def function_op(
 
 
 def has_body(domain: str, op_type: str) -> bool:
-    """Whether an op is described as a function."""
+    """Return whether an op has a body."""
     return further_schema(domain, op_type) is not None and (domain, op_type) in _RULES
 
 
 def function_ops() -> Iterator[tuple[str, str, int]]:
-    """Domain, op type and schema version of every op that is described as a function."""
+    """Yield domain, op type and schema version of every op with a body."""
     further_schema(MICROSOFT, "")
     return ((domain, op_type, 1) for domain, op_type in _RULES)
 
@@ -418,19 +414,17 @@ def body_of(
     opset: int | None = None,
     integers: Callable[[int], tuple[int, ...] | None] = lambda position: None,
 ) -> Body | None:
-    """Return the body of a node; None where its op is no such function.
-
-    What the node does not state of its attributes is what the op's description says.
+    """Return the body of a node, or None if its op has none. Missing attributes take the schema's defaults.
 
     Args:
         node: the node.
-        inputs: what is known of its inputs, None where one is absent.
-        constants: contents of inputs that are known, by position.
-        opset: the operator set to write in, None for the newest that the op's description knows.
+        inputs: facts about its inputs, None if absent.
+        constants: known contents by position.
+        opset: operator set to write in; None for the newest supported.
         integers: see `BodyBuilder`.
 
     Raises:
-        Refusal: the node means nothing, ONNX's ops cannot say it, or too little is known of its inputs.
+        Refusal: the node is invalid or cannot be expressed in ONNX ops, or too little is known of its inputs.
     """
     schema = further_schema(node.domain, node.op_type)
     if schema is None or not has_body(node.domain, node.op_type):

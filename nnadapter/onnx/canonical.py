@@ -1,4 +1,4 @@
-"""Canonical form of an ONNX model, and serialized models without their large constants."""
+"""Canonical form of an ONNX model, and serialized models with large constants stored separately."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 
 _LEAST_BYTES = 1 << 10
-"""From this size on constants are separate: of smaller ones, shapes among them, contents decide something."""
+"""Smallest constants to separate. Contents of smaller ones, such as shapes, may influence compilation."""
 _BY_ADDRESS = frozenset(
     ("float16", "float32", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
-"""Data types that ONNX Runtime's Python interface takes the address of."""
+"""Data types that ONNX Runtime's Python interface accepts by address."""
 _NAME = 8 << 3 | BYTES
-"""The tag of the name in TensorProto."""
+"""Tag of TensorProto.name."""
 _OF_PLACES = (13 << 3 | BYTES, 14 << 3 | NUMBER)
-"""In TensorProto, the tags of `external_data` and `data_location`."""
+"""Tags of TensorProto.external_data and data_location."""
 LOCATION = "compiled"
-"""Where the model says that they lie; nobody opens it."""
+"""Placeholder location; never opened."""
 
 
 class SeparateTensor(NamedTuple):
-    """A constant that does not stand in its model."""
+    """Constant stored outside of its model."""
 
     name: str
     dtype: str
     dimensions: tuple[int, ...]
     contents: Array
-    """Its bytes, flat, as ONNX lays them out."""
+    """Flat bytes in ONNX's layout."""
 
 
 def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
-    """Return a model as bytes, and its large constants; they are taken out of `model` itself."""
+    """Return a model's bytes without large constants, and these. Modifies `model`."""
     from onnx import TensorProto
 
     from nnadapter.onnx.references import array_of, with_contents, without_contents
@@ -63,7 +63,7 @@ def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
 
 
 def joined(contents: bytes, tensors: Sequence[SeparateTensor]) -> onnx.ModelProto:
-    """Return the model that `separated` took apart."""
+    """Reassemble a model from the results of `separated`."""
     import onnx
 
     model = onnx.ModelProto()
@@ -78,7 +78,7 @@ def joined(contents: bytes, tensors: Sequence[SeparateTensor]) -> onnx.ModelProt
 
 
 def joined_bytes(contents: bytes, tensors: Mapping[str, Array]) -> bytes:
-    """Return the model that `separated` took apart as bytes, by the contents of its constants; it needs no onnx."""
+    """Reassemble a model's bytes from the results of `separated`; does not need onnx."""
     within = partial(rewritten, contents)
     initializer = partial(_filled, contents, tensors)
     model_bytes = within(0, len(contents), GRAPH, lambda start, end: within(start, end, INITIALIZER, initializer))
@@ -86,7 +86,7 @@ def joined_bytes(contents: bytes, tensors: Mapping[str, Array]) -> bytes:
 
 
 def _filled(contents: bytes, tensors: Mapping[str, Array], start: int, end: int) -> bytes | None:
-    """A constant with its contents; None where it has them."""
+    """Return a constant with its contents; None if it already has them."""
     rows = list(fields(contents, start, end))
     name = next((contents[begin:stop].decode(errors="replace") for tag, _, begin, stop in rows if tag == _NAME), "")
     if name not in tensors:
@@ -116,19 +116,19 @@ _CANONICAL_FIELDS = {
         )
     ),
 }  # fmt: skip
-"""Fields of messages of which is known what they decide; a model with others has no canonical form."""
+"""Fields whose effect is known. A model with any other field has no canonical form."""
 _STRING = 8
 """Source: onnx.proto, `TensorProto.DataType`."""
 _ELSEWHERE = frozenset({"EPContext"})
-"""Ops that may name a file that decides what they do."""
+"""Ops that may depend on an external file."""
 
 
 def canonical(model: onnx.ModelProto) -> Canonical:
     """Return the canonical form of an ONNX model.
 
     Raises:
-        NotCanonicalError: it holds something of which is not known what it decides.
-        ModelFileError: weights that it refers to cannot be read any more; only where contents are asked for.
+        NotCanonicalError: a field or op has unknown effects.
+        ModelFileError: referenced weights cannot be read; raised only when contents are read.
     """
     _check(model, "model")
     opsets = sorted((opset.domain, opset.version) for opset in model.opset_import)
@@ -145,7 +145,7 @@ def canonical(model: onnx.ModelProto) -> Canonical:
 
 
 class _Scope:
-    """Numbers of the values of a graph."""
+    """Numbering of a graph's values."""
 
     def __init__(self, graph: onnx.GraphProto, around: _Scope | None) -> None:
         node_outputs = (name for node in graph.node for name in node.output)
@@ -156,7 +156,7 @@ class _Scope:
         self.numbers: dict[str, int] = {}
 
     def number(self, name: str) -> int:
-        """The number of a value; -1 for one that is left out."""
+        """Return the number of a value, -1 for an absent one."""
         if not name:
             return -1
         if self._around is not None and name not in self._own:
@@ -168,7 +168,7 @@ class _Scope:
 
 
 class _Writer:
-    """Writes graphs as plain data, and takes down shapes and constants on the way."""
+    """Writer of graphs as plain data; collects shapes and constants on the way."""
 
     def __init__(self) -> None:
         self.shapes: list[Any] = []
@@ -215,7 +215,7 @@ class _Writer:
 
     def _type(self, type_: onnx.TypeProto) -> tuple[Any, ...]:
         kind = type_.WhichOneof("value") or ""
-        if kind not in ("tensor_type", ""):  # sequences and the like have no sizes that a device is told
+        if kind not in ("tensor_type", ""):  # other containers have no sizes that matter to devices
             return (kind, type_.SerializeToString(deterministic=True))
         tensor = type_.tensor_type
         is_shaped = tensor.HasField("shape")
@@ -231,12 +231,13 @@ class _Writer:
 
 
 def _in_order(rows: Sequence[Any], scope: _Scope) -> Iterator[Any]:
-    """Those whose names are numbers by now, by these."""
+    """Yield rows with numbered names, by number."""
     return iter(sorted((row for row in rows if row.name in scope.numbers), key=lambda row: scope.numbers[row.name]))
 
 
 def _contents(tensor: onnx.TensorProto) -> Contents:
-    from nnadapter.onnx.references import bytes_of, identity_of, is_reference  # loads onnx, which files do not need
+    # loads onnx, which compiled model files do not need
+    from nnadapter.onnx.references import bytes_of, identity_of, is_reference
 
     return Contents(partial(_read, tensor), bytes_of(tensor), identity_of(tensor) if is_reference(tensor) else None)
 

@@ -1,4 +1,4 @@
-"""Construction of ONNX models: small ones, changed copies, parts of others, and nodes of every allowed data type."""
+"""Construction of ONNX models: small models, modified copies, extracted parts, and type constraints of nodes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from nnadapter.process.resources import memoize
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Value
 
 _IR_VERSION = 8
-"""Of models that are made from nothing: every ONNX Runtime that this package runs with knows it."""
+"""IR version of new models; every supported ONNX Runtime accepts it."""
 _Message = TypeVar("_Message", bound=Message)
 NodeText = tuple[str, Sequence[str], Sequence[str], Mapping[str, Any]]
-"""Op type, inputs, outputs and attributes of a node of ONNX's own."""
+"""Op type, inputs, outputs and attributes of an ONNX node."""
 
 
 def parse(text: str) -> onnx.ModelProto:
-    """Return the model that `text` says in ONNX's textual syntax."""
+    """Parse a model in ONNX's textual syntax."""
     return onnx.parser.parse_model(text)
 
 
@@ -49,7 +49,7 @@ def build(
     constants: Mapping[str, np.ndarray[Any, Any]],
     opset: int,
 ) -> onnx.ModelProto:
-    """Return a model of nodes of ONNX's own."""
+    """Return a model of ONNX ops."""
     like = onnx.ModelProto(ir_version=_IR_VERSION, opset_import=[helper.make_opsetid("", opset)])
     node_protos = [helper.make_node(op_type, read, results, **stated) for op_type, read, results, stated in nodes]
     graph_inputs, graph_outputs = ([info_of(value) for value in values] for values in (inputs, outputs))
@@ -59,7 +59,7 @@ def build(
 
 
 def info_of(value: Value) -> onnx.ValueInfoProto:
-    """What is known of a value, as models say it."""
+    """Return a value's info message."""
     return onnx.ValueInfoProto(name=value.name, type=type_of(value))
 
 
@@ -73,7 +73,7 @@ def model_of(
     ir_version: int | None = None,
     functions: Iterable[onnx.FunctionProto] = (),
 ) -> onnx.ModelProto:
-    """Return a model of its own that imports what `like` does; IR version as there if none is given."""
+    """Return a new model with the imports of `like`, and by default its IR version."""
     model = onnx.ModelProto(
         ir_version=ir_version or like.ir_version, opset_import=like.opset_import, functions=functions
     )
@@ -86,14 +86,14 @@ def model_of(
 
 
 def copied(message: _Message) -> _Message:
-    """Return a message like `message`."""
+    """Return a copy of `message`."""
     copy: _Message = type(message)()
     copy.CopyFrom(message)
     return copy
 
 
 def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    """Return a value of which no shape is said: what a model says is often a name, and hides what can be inferred."""
+    """Return a value without its shape. Declared shapes are often symbolic and hide inferable sizes."""
     copy = copied(value)
     if copy.type.HasField("tensor_type"):
         copy.type.tensor_type.ClearField("shape")
@@ -101,7 +101,7 @@ def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 
 def without_inner_shapes(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a node in whose graphs, at any depth, nothing is said of shapes."""
+    """Return a node without declared shapes in its subgraphs, at any depth."""
     copy = copied(node)
     for graph in (graph for attribute in copy.attribute for graph in graphs_of(attribute)):
         for values in (graph.input, graph.output):
@@ -124,7 +124,7 @@ def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.
 
 
 def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Return a model to which some of its initializers are given as inputs: no weights, and no more than 2 GiB."""
+    """Return a model with these initializers turned into inputs, so that it is small."""
     if not names:
         return model
     input_names = {value.name for value in model.graph.input}
@@ -142,7 +142,7 @@ def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.Mode
 
 
 def with_constants(model: onnx.ModelProto, constants: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
-    """Return a model whose inputs called as `constants` are these."""
+    """Return a model with the inputs named as `constants` replaced by these."""
     names = {tensor.name for tensor in constants}
     bound_model = model_of(
         model,
@@ -162,7 +162,7 @@ def tensor_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 
 
 def array_info(name: str, array: object) -> onnx.ValueInfoProto:
-    """Return the name and type of a value that holds `array`; what is no array has no type."""
+    """Return the name and type of `array`; objects that are not arrays get no type."""
     if not isinstance(array, np.ndarray):
         return onnx.ValueInfoProto(name=name)
     is_text = array.dtype.kind in "OUS"
@@ -172,12 +172,12 @@ def array_info(name: str, array: object) -> onnx.ValueInfoProto:
 
 
 def untyped(names: Iterable[str]) -> list[onnx.ValueInfoProto]:
-    """Return values of which nothing but the name is known; absent ones are left out."""
+    """Return infos with names only; absent names are skipped."""
     return [onnx.ValueInfoProto(name=name) for name in names if name]
 
 
 def tensor_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
-    """Return `array` as an initializer called `name`, which refers to it where it is large: whoever asks keeps it."""
+    """Return `array` as an initializer; a large one becomes a reference, and the caller must keep the array alive."""
     if array.nbytes < REFERRED_BYTES or array.dtype.hasobject:
         return initializer_of(name, array)
     element = helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -186,27 +186,27 @@ def tensor_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
 
 
 def initializer_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
-    """Return `array` as an initializer called `name`."""
+    """Return `array` as an initializer with inline contents."""
     tensor: onnx.TensorProto = numpy_helper.from_array(array, name)
     return tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxIndex:
-    """A model with its parts by name, so that taking a part out costs no more than the part."""
+    """Model indexed by name, so that extracting a part costs no more than the part."""
 
     model: ModelProto
     initializers: Mapping[str, TensorProto] = field(repr=False)
-    """Dense initializers; the last one where a name is used twice, as ONNX Runtime takes it."""
+    """Dense initializers; of equal names the last one, as in ONNX Runtime."""
     sparse_initializers: Mapping[str, onnx.SparseTensorProto] = field(repr=False)
     types: Mapping[str, TypeProto] = field(repr=False)
-    """The types that the model states, containers with all their depth."""
+    """Declared types, with nested containers."""
     functions: Mapping[FunctionKey, FunctionProto] = field(repr=False)
     """Model-local functions by domain, name and overload."""
 
     @classmethod
     def of(cls, model: ModelProto) -> OnnxIndex:
-        """Return the index of `model`, which must not be changed afterwards."""
+        """Return the index of `model`, which must not change afterwards."""
         graph = model.graph
         types = {info.name: info.type for group in (graph.value_info, graph.output, graph.input) for info in group}
         types.update((tensor.name, dense_type(tensor)) for tensor in graph.initializer)
@@ -228,21 +228,21 @@ def extract(
     constants: Sequence[str],
     outputs: Sequence[str],
 ) -> ModelProto:
-    """Return a part of a model as a model of its own.
+    """Extract a part of a model.
 
-    1. `nodes` are copied unchanged, in the given order, with the initializers named in `constants`.
-    2. Inputs and outputs get the types that `graph.values` knows, else those that the model states; an output of
-       unknown type gets none. Containers keep the depth that the model states.
-    3. All operator sets are imported as in the model; of its functions only those that the part needs are kept.
-    4. The IR version is at least 4, since constants are not inputs of the part. Metadata is left out.
+    1. `nodes` are copied in order, with the initializers in `constants`.
+    2. Inputs and outputs get the types in `graph.values`, otherwise the model's; unknown outputs get none. Containers
+       keep the nesting that the model declares.
+    3. All operator sets are imported; only needed functions are copied.
+    4. The IR version is at least 4, since constants are not inputs of the part. Metadata is omitted.
 
     Args:
         index: the model.
-        graph: its graph, as `read_graph` made it.
-        nodes: positions of nodes, ascending.
-        inputs: values from outside, in the order of the new model's inputs.
+        graph: its graph, from `read_graph`.
+        nodes: positions, ascending.
+        inputs: inputs of the part, in order.
         constants: names of initializers.
-        outputs: values in the order of the new model's outputs.
+        outputs: outputs of the part, in order.
 
     Raises:
         GraphError: a constant has no initializer.
@@ -279,45 +279,45 @@ def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
 
 
 _NODE_IR_VERSION = 10
-"""The first one with operands of 4 bits."""
+"""First IR version with 4-bit types."""
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-"""Attributes that say the data type of a result."""
+"""Attributes with the data type of a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WrittenNode:
-    """A node as it goes into a model."""
+    """Node to be written into a model."""
 
     op_type: str
     inputs: tuple[str, ...]
-    """Empty names for what is absent."""
+    """Absent inputs are empty strings."""
     outputs: tuple[str, ...]
     attributes: Mapping[str, object] = field(default_factory=dict)
-    """Numbers, texts, lists of these, data types and arrays."""
+    """Numbers, strings, lists of these, data types and arrays."""
     domain: str = ""
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """What a schema says of the data types of one op: names of allowed types, or of a type parameter, per place."""
+    """Type constraints of an op's schema."""
 
     inputs: tuple[tuple[str, frozenset[str]], ...]
-    """Per input: its type parameter, or its only type, and the allowed types."""
+    """Per input: type parameter or fixed type, and allowed types."""
     outputs: tuple[tuple[str, frozenset[str]], ...]
     variadic: bool
-    """Whether the last input stands for any number."""
+    """The last input is variadic."""
 
 
 @memoize(1024)
 def types_of(op_type: str, opset: int) -> Types:
-    """What the schema of one of ONNX's own ops in an opset says of data types."""
+    """Return the type constraints of an ONNX op in an opset."""
     schema = onnx.defs.get_schema(op_type, opset)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     parameters = {
         constraint.type_param_str: frozenset(constraint.allowed_type_strs) for constraint in schema.type_constraints
     }
-    sides = (schema.inputs, schema.outputs)  # `types` of what is in them is a TypeError before onnx 1.21
+    sides = (schema.inputs, schema.outputs)  # reading `types` of the parameters raises TypeError before onnx 1.21
     inputs, outputs = (
         tuple(
             (parameter.type_str, parameters.get(parameter.type_str) or frozenset([parameter.type_str]))
@@ -330,7 +330,7 @@ def types_of(op_type: str, opset: int) -> Types:
 
 @memoize(1024)
 def first_opset(op_type: str, at_least: int) -> int:
-    """The oldest opset from `at_least` on that has one of ONNX's own ops."""
+    """Return the oldest opset, from `at_least` on, that has an ONNX op."""
     newest = onnx.defs.onnx_opset_version()
     opsets = (opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) is not None)
     return next(opsets, newest + 1)
@@ -338,13 +338,13 @@ def first_opset(op_type: str, at_least: int) -> int:
 
 @memoize(1024)
 def opset_of_version(op_type: str, version: int, at_least: int) -> int | None:
-    """The oldest opset from `at_least` on that means this schema version of one of ONNX's own ops; None without one."""
+    """Return the oldest opset, from `at_least` on, with this schema version of an ONNX op, or None."""
     newest = onnx.defs.onnx_opset_version()
     return next((opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) == version), None)
 
 
 def type_text(dtype: DataType) -> str:
-    """A data type as schemas write it: `tensor(float)`."""
+    """Return a data type in schema notation: `tensor(float)`."""
     name = str(onnx.TensorProto.DataType.Name(ELEMENT_TYPE_OF_DTYPE[dtype.value])).lower()
     return f"tensor({name})"
 
@@ -352,7 +352,7 @@ def type_text(dtype: DataType) -> str:
 def result_types(
     node: WrittenNode, types: Types, input_dtypes: Sequence[DataType | None]
 ) -> list[tuple[str, DataType | None, frozenset[str]]]:
-    """Name, data type as far as the schema tells it, and allowed types of each thing that a node makes."""
+    """Return name, data type (None if the schema leaves it open) and allowed types of each result."""
     bound: dict[str, DataType | None] = {}
     for (parameter, _), dtype in zip(types.inputs, input_dtypes, strict=False):
         if dtype is not None:
@@ -379,15 +379,15 @@ def written_model(
     constants: Mapping[str, Array],
     opsets: Mapping[str, int],
 ) -> onnx.ModelProto:
-    """Return a model of nodes; it refers to large weights (`nnadapter.onnx.references`), which others keep.
+    """Return a model of these nodes, with large weights as references (`nnadapter.onnx.references`).
 
     Args:
-        nodes: in an order in which they can run.
+        nodes: in topological order.
         inputs: of the graph.
         outputs: of the graph.
-        values: what is known of values between.
-        weights: by name.
-        constants: by name; nobody keeps them, so the model holds them.
+        values: intermediate values.
+        weights: by name; the caller keeps them alive.
+        constants: by name; stored inline.
         opsets: by domain.
     """
     like = onnx.ModelProto(ir_version=_NODE_IR_VERSION)
@@ -401,7 +401,7 @@ def written_model(
 
 
 def message_of(node: WrittenNode) -> onnx.NodeProto:
-    """Return a node as models hold it."""
+    """Return the NodeProto of a node."""
     proto: onnx.NodeProto = helper.make_node(
         node.op_type, node.inputs, node.outputs, node.name or None, domain=node.domain or None
     )

@@ -1,4 +1,4 @@
-"""Model files: loading with large weights left in their files, overrides of initializers and dimensions, and saving."""
+"""Model files: load with large weights left on disk, override initializers and dimensions, save."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 @dataclass(slots=True)
 class Overrides:
-    """As ONNX Runtime's `SessionOptions` take them, which do not tell them again."""
+    """Overrides of a model, mirrored from ONNX Runtime's `SessionOptions`, which cannot be read back."""
 
     initializers: dict[str, Any] = field(default_factory=dict)
-    """By name, a value with `numpy()`."""
+    """Name -> value with `numpy()`."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of dimensions of inputs, by the name of the dimension."""
+    """Name of an input dimension (dim_param) -> size."""
     sizes_by_denotation: dict[str, int] = field(default_factory=dict)
-    """The same, by what the dimension stands for."""
+    """Denotation of an input dimension -> size."""
     files: dict[str, memoryview] = field(default_factory=dict)
-    """Contents of files of external data, by the name that the model gives them."""
+    """External data file name, as in the model -> contents."""
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are overrides."""
         return bool(self.initializers or self.sizes or self.sizes_by_denotation or self.files)
 
 
 def override(model: onnx.ModelProto, overrides: Overrides) -> None:
-    """Change a model; names that it has not count for nothing, as with ONNX Runtime.
+    """Apply overrides to a model in place. Unknown names are ignored, as in ONNX Runtime.
 
     Raises:
-        InvalidOptionError: an initializer has another data type or shape than what is to take its place.
+        InvalidOptionError: a replacement differs from its initializer in data type or shape.
     """
     for initializer in _initializers(model.graph):
         value = overrides.initializers.get(initializer.name)
@@ -80,7 +80,7 @@ def override(model: onnx.ModelProto, overrides: Overrides) -> None:
 
 
 def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Those of the graph, and of the graphs inside of it."""
+    """Yield initializers of the graph and its subgraphs."""
     yield from graph.initializer
     for node in with_nested(graph.node):
         for inner in chain.from_iterable(map(graphs_of, node.attribute)):
@@ -124,16 +124,16 @@ def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterable[Any]:
 def refer_to_files(
     model: onnx.ModelProto, path: str | None, label: str, in_memory: Mapping[str, memoryview] | None = None
 ) -> None:
-    """Let large initializers with external data refer to their files, and read what is small.
+    """Make large external initializers refer to their files, and read small ones.
 
     Args:
-        model: changed in place; what refers to the file at `path` stays as it is.
-        path: of the model; without one, files are looked for in the working directory, as ONNX Runtime does.
-        label: how messages call the model.
-        in_memory: contents of files, by the names that the model gives them.
+        model: changed in place. References to the file at `path` itself stay.
+        path: the model's path. If None, files are searched in the working directory, as in ONNX Runtime.
+        label: the model's name in messages.
+        in_memory: contents of files, by their names in the model.
 
     Raises:
-        ModelFileError: a file is missing, too short, or not where it may be.
+        ModelFileError: a file is missing, too short, or outside of the model's folder.
     """
     files = _Files(path, label, in_memory or {})
     for tensor in filter(is_reference, model.graph.initializer):
@@ -145,14 +145,14 @@ def refer_to_files(
 
 
 class _Files:
-    """The files beside one model."""
+    """External data files of one model, each resolved once."""
 
     def __init__(self, path: str | None, label: str, in_memory: Mapping[str, memoryview]) -> None:
         self._path, self._what, self._in_memory = path, label, in_memory
         self._known: dict[str, tuple[Path, os.stat_result]] = {}
 
     def take(self, tensor: TensorProto, *, may_refer: bool) -> None:
-        """Let a tensor refer to its file, or read its contents."""
+        """Make a tensor refer to its file, or read its contents."""
         place = {entry.key: entry.value for entry in tensor.external_data}
         location = place.get("location", "")
         try:
@@ -177,7 +177,7 @@ class _Files:
             ) from error
 
     def _resolve(self, location: str) -> tuple[Path, os.stat_result]:
-        """The path of a file, without links, and what the system says of it."""
+        """Return the resolved path of a file and its status; it must be a regular file in the model's folder."""
         model = Path(self._path or "model")
         path = (model.parent / location).resolve()
         folders = (model.parent.resolve(), model.resolve().parent)
@@ -191,7 +191,7 @@ class _Files:
 
 
 def _bounds(place: Mapping[str, str], size: int, expected: int) -> tuple[int, int]:
-    """Where the contents start in their file, and how long they are."""
+    """Return offset and length of the contents in their file."""
     for name in place.keys() & {"offset", "length"}:
         if not (place[name].isascii() and place[name].isdigit()):
             raise ValueError(f"its {name} is {place[name]!r}, expected a number")
@@ -220,7 +220,7 @@ def _put(tensor: TensorProto, contents: bytes) -> None:
 
 
 def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:
-    """The tensors in attributes of nodes, those of inner graphs, and those that sparse ones are made of."""
+    """Yield tensors in node attributes, in subgraphs and in sparse tensors."""
     sparse = [*part.sparse_initializer] if isinstance(part, onnx.GraphProto) else []
     for attribute in chain.from_iterable(map(attrgetter("attribute"), part.node)):
         yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
@@ -236,11 +236,11 @@ def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]
 
 
 def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
-    """Return the serialized model in a file, its large initializers referring to it; None where there is none of them.
+    """Return a serialized model whose large initializers refer to their file; None if it has none.
 
     Args:
         file: open, at its start.
-        path: of the file, absolute.
+        path: absolute path of the file.
     """
     status = os.fstat(file.fileno())
     if status.st_size < REFERRED_BYTES:
@@ -249,12 +249,12 @@ def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
             return _Writer(contents, path, stamp_of(status)).model()
     except (OSError, ValueError, IndexError, DecodeError):
-        return None  # no file that can be mapped, or no model: whoever parses it says what is wrong
+        return None  # Not mappable, or not a model: the parser reports the error.
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes messages anew."""
+    """Rewriter of messages that replaces large raw data by references to the file."""
 
     contents: Contents
     path: Path
@@ -285,7 +285,7 @@ class _Writer:
 
 
 _BEGINNING = 8
-"""Bytes that tell what a file is."""
+"""Bytes that identify a file format."""
 
 
 def load_model(
@@ -295,23 +295,22 @@ def load_model(
     folder: str | None = None,
     overrides: Overrides | None = None,
 ) -> onnx.ModelProto:
-    """Return the model that `source` holds. Large weights in files are referred to, and not read (`references`).
+    """Return the model in `source`, with large weights as references to files (`references`).
 
     Args:
         source: path, contents, or model.
-        external_data: what lies beside the model is looked for, too.
-        folder: where it lies, of a model that is no file; without one, it is the working directory.
-        overrides: what takes the place of initializers, open dimensions and files.
+        external_data: resolve external data files.
+        folder: folder of external data if `source` is not a path; by default the working directory.
+        overrides: replacements for initializers, dynamic dimensions and files.
 
     Raises:
-        ModelFileError: the file, or a file of external data, is missing or cannot be read.
-        InvalidModelError: the contents are not an ONNX model, are truncated, hold nothing to run, or are beyond
-            `nnadapter.limits`.
+        ModelFileError: a model or external data file is missing or cannot be read.
+        InvalidModelError: not an ONNX model, truncated, empty, or beyond `nnadapter.limits`.
     """
     import onnx
 
     if isinstance(source, onnx.ModelProto):
-        # The caller may go on editing the model, and it is read again for every new shape.
+        # Copy: callers may edit their model later, and this one is read again for every new shape.
         model = onnx.ModelProto()
         model.CopyFrom(source)
     elif isinstance(source, bytes):
@@ -335,7 +334,7 @@ def contents_of(model: onnx.ModelProto) -> bytes:
     """Return a model as bytes, weights included.
 
     Raises:
-        InvalidModelError: it is larger than protobuf's 2 GiB.
+        InvalidModelError: it exceeds protobuf's 2 GiB.
     """
     from google.protobuf.message import EncodeError
 
@@ -349,7 +348,7 @@ def contents_of(model: onnx.ModelProto) -> bytes:
 
 
 def describe(source: object) -> str:
-    """How messages call the model."""
+    """Return the model's name in messages."""
     if isinstance(source, (str, os.PathLike)):
         return f"model {os.fspath(source)!r}"
     return "the model"
@@ -365,7 +364,7 @@ def check_not_empty(model: onnx.ModelProto, label: str) -> None:
 
 def _contained(contents: bytes) -> onnx.ModelProto:
     label = "the model given as bytes"
-    with suppress(IndexError):  # it is no message, as is said where it is parsed
+    with suppress(IndexError):  # Not a protobuf message: the parser reports it.
         check_size(contents, label)
     return _parse(contents, label)
 
@@ -376,7 +375,7 @@ def _read(path: Path) -> onnx.ModelProto:
         path.stat()
     except ValueError as error:
         raise ModelFileError(f"model file {str(path)!r} cannot be read: {error}; check the path") from error
-    except OSError:  # what is wrong with it is said where it is read
+    except OSError:  # The read below reports the error.
         pass
     try:
         check_size(path, label)
@@ -422,18 +421,18 @@ def _parse(contents: bytes, label: str) -> onnx.ModelProto:
 
 
 def _unreadable(contents: bytes, size: int, label: str) -> InvalidModelError:
-    """What is wrong with contents, of which the beginning is enough, that are no message."""
+    """Return the error for contents that protobuf cannot parse; the first eight bytes suffice."""
     if contents[4:8] == b"ORTM":
         return InvalidModelError(
             f"{label} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"
         )
-    # Every exporter writes the IR version first; a file that starts otherwise never was a model.
+    # Exporters write the IR version first, so any other first byte was never a model.
     cause = "is truncated or damaged" if contents[:1] == b"\x08" else "is not an ONNX model"
     return InvalidModelError(f"{label} ({size} bytes) {cause}: protobuf cannot parse it; export or download it again")
 
 
 def _is_text(model: onnx.ModelProto) -> bool:
-    """Names are text: protobuf does not check it for ONNX's version of its syntax."""
+    """Return whether all names are valid UTF-8; protobuf does not check this for proto2 messages."""
     graphs, nodes = [model.graph], []
     names: list[object] = []
     try:
@@ -458,42 +457,42 @@ def _is_text(model: onnx.ModelProto) -> bool:
 
 
 _HOLDING_GRAPHS = (5, 10)
-"""Types of attributes. Source: onnx.AttributeProto.GRAPH, GRAPHS."""
+"""Attribute types with subgraphs. Source: onnx.AttributeProto.GRAPH, GRAPHS."""
 
 
 class BegunModel:
-    """Threads read the weights of a model's file, until it is finished or stopped."""
+    """Model whose weights are being prefetched by threads until finished or stopped."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Load the model, and begin to read. Raises what `load_model` does."""
+        """Load the model and start prefetching. Raises the same errors as `load_model`."""
         self._model = load_model(path)
         self._reading = ReadingAhead(self._model.graph.initializer)
 
     def finish(self) -> tuple[onnx.ModelProto, list[Array]]:
-        """Return the model, and the arrays of its weights, which are the ones that it refers to while they are held."""
+        """Return the model and its weight arrays. References resolve to these arrays while they are alive."""
         return self._model, self._reading.finish()
 
     def stop(self) -> None:
-        """Have no more read."""
+        """Stop prefetching."""
         self._reading.stop()
 
 
 LARGEST_MESSAGE = (1 << 31) - (1 << 20)
-"""Bytes that are written as one file: a protobuf message ends at 2 GiB, its own fields among them."""
+"""Largest file in bytes: protobuf's 2 GiB limit, less a margin for other fields."""
 _ALIGNMENT = 4096
-"""Where weights begin in a file beside the model: at a page, so that readers may map them."""
+"""Page alignment of weights in data files, so that readers can map them."""
 
 
 def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: int = LARGEST_MESSAGE) -> None:
-    """Write a model to `path`; weights that it refers to go in, or into `path.data` where the whole would be too large.
+    """Write a model to `path`, with referenced weights inline, or in `path.data` if they would make the file too large.
 
     Args:
         model: may refer to weights (`nnadapter.onnx.references`).
-        path: of the file; files are whole or not there.
-        largest: bytes of the largest file that holds its weights.
+        path: written atomically.
+        largest: maximum bytes of a file with inline weights.
 
     Raises:
-        ModelFileError: a file cannot be written, or one that holds weights cannot be read.
+        ModelFileError: a file cannot be written, or a weight file cannot be read.
     """
     target = Path(path)
     referred = [array_of(tensor).nbytes for tensor in model.graph.initializer if is_reference(tensor)]
@@ -510,7 +509,7 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: in
 
 
 def _with_data_beside(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """The model, whose weights that were referred to lie in a file, which is written."""
+    """Write referenced weights to `path` and return a copy of the model that points there."""
     saved_model = copied(model)
     referred = [tensor for tensor in saved_model.graph.initializer if is_reference(tensor)]
     sources = [copied(tensor) for tensor in referred]

@@ -1,10 +1,4 @@
-"""ONNX messages read as graphs: nodes, values, sizes that follow from shapes, and counted function calls.
-
-How many nodes the calls of a model's functions come to, told before anybody expands them.
-
-onnx's inference and ONNX Runtime expand calls inside of calls. Functions that each call the next one twice double with
-every one of them: forty need 2 ** 40 nodes, and a kilobyte.
-"""
+"""ONNX messages read as graphs: nodes, values, shape-derived values, and a limit on nested function calls."""
 
 from __future__ import annotations
 
@@ -39,23 +33,23 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSI
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 RUNNING_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
-"""ONNX's ops that run graphs of their own."""
+"""ONNX ops that run subgraphs."""
 BROADCASTING_OPSET = 7
-"""The opset since which operands are broadcast as in numpy."""
+"""First opset with numpy broadcasting."""
 
 
 def graphs_of(attribute: AttributeProto) -> tuple[GraphProto, ...]:
-    """Return the graphs that an attribute holds; nearly none holds one."""
+    """Return the graphs in an attribute; most attributes have none."""
     return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
 
 def holds_graph(node: NodeProto) -> bool:
-    """Whether a node runs a graph of its own."""
+    """Return whether a node has subgraphs."""
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
 def opsets_of(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
-    """Return the version of every operator set that is imported, by domain; ONNX's own is the empty one."""
+    """Return the version of every imported operator set, by domain; ONNX's own domain is the empty string."""
     return {plain_domain(entry.domain): entry.version for entry in imports}
 
 
@@ -65,7 +59,7 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def captured_names(node: NodeProto) -> dict[str, None]:
-    """Return the names that the node's sub-graphs, at any depth, read from outside, in order of first use."""
+    """Return outer names that the node's subgraphs read, at any depth, in order of first use."""
     outer_names: dict[str, None] = {}
     for graph in _subgraphs(node):
         inner = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
@@ -80,7 +74,7 @@ def captured_names(node: NodeProto) -> dict[str, None]:
 
 
 def with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Every node, and those of the graphs that it holds, at any depth."""
+    """Yield every node, followed by nodes of its subgraphs at any depth."""
     for node in nodes:
         yield node
         for graph in _subgraphs(node):
@@ -88,7 +82,7 @@ def with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def key_of(proto: NodeProto | FunctionProto) -> FunctionKey:
-    """What tells a function from others, or which function a node calls if there is one."""
+    """Return the key of a function, or of the function that a node would call."""
     name = proto.op_type if isinstance(proto, NodeProto) else proto.name
     return plain_domain(proto.domain), name, proto.overload
 
@@ -96,7 +90,7 @@ def key_of(proto: NodeProto | FunctionProto) -> FunctionKey:
 def needed_functions(
     nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
 ) -> dict[FunctionKey, FunctionProto]:
-    """Return those of `functions` that the nodes call, themselves or through other functions."""
+    """Return the functions that the nodes call, directly or indirectly."""
     callees: dict[FunctionKey, FunctionProto] = {}
     waiting = list(nodes) if functions else []
     while waiting:
@@ -110,11 +104,11 @@ def needed_functions(
 
 _OPERAND_TYPES = frozenset(map(str, DataType))
 _UNTYPED = "?"
-"""Stands for the element type of a container that does not tell it."""
+"""Element type of a container that does not state it."""
 
 
 def value_of(info: ValueInfoProto) -> Value:
-    """Return what `info` tells of its value; a dimension below 0 counts as unknown.
+    """Return the value that `info` describes; negative dimensions count as unknown.
 
     Source: ONNX IR specification, "Types" and "Static tensor shapes".
     """
@@ -122,9 +116,9 @@ def value_of(info: ValueInfoProto) -> Value:
 
 
 def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
-    """Return what `infos` tell of their values, by name; of those of one name, what the last one tells.
+    """Return the values that `infos` describe, by name; the last of equal names wins.
 
-    A model has few types beside its values, and reading one costs more than knowing it again.
+    Types are cached, since models have few distinct ones.
     """
     values_by_type: dict[bytes, Value] = {}
     values_by_name = {}
@@ -139,7 +133,7 @@ def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
 
 
 def constant_value(name: str, array: Array) -> Value:
-    """What is known of a value whose contents are known."""
+    """Return the value that describes a constant."""
     if array.dtype == object:
         return Value(name, "string", array.shape)
     dtype = dtype_name(array.dtype)
@@ -147,14 +141,14 @@ def constant_value(name: str, array: Array) -> Value:
 
 
 def operand_type(value: Value) -> OperandType | None:
-    """The type of an operand that is this value; None where none is, or the shape is not known beforehand."""
+    """Return the operand type of a value; None for other kinds of values and unknown shapes."""
     dimensions, dtype = value.static_shape, value.dtype or ""
     return OperandType(DataType(dtype), dimensions) if dimensions is not None and dtype in _OPERAND_TYPES else None
 
 
 def value_of_type(name: str, type_proto: TypeProto) -> Value:
-    """Return what a type tells of the value `name`. See `value_of`."""
-    if type_proto.HasField("tensor_type"):  # nearly always
+    """Return the value `name` of this type, see `value_of`."""
+    if type_proto.HasField("tensor_type"):  # the most common case
         tensor = type_proto.tensor_type
         dtype = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
         dimensions = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
@@ -174,7 +168,7 @@ def _dimension(dimension: Any) -> int | str | None:
 
 
 def dtype_of(type_proto: TypeProto) -> str | None:
-    """Return the data type's name, such as `float32`, `sequence(float32)` or `map(int64, float32)`; None if untold."""
+    """Return the data type, such as `float32`, `sequence(float32)` or `map(int64, float32)`; None if unknown."""
     match type_proto.WhichOneof("value"):
         case "tensor_type":
             return DTYPE_OF_ELEMENT_TYPE.get(type_proto.tensor_type.elem_type)
@@ -194,7 +188,7 @@ def dtype_of(type_proto: TypeProto) -> str | None:
 
 
 def type_of(value: Value) -> TypeProto | None:
-    """Return the type that `value` tells, or None where it tells none."""
+    """Return the ONNX type of `value`, or None if its data type is unknown."""
     kind, _, arguments = (value.dtype or "").partition("(")
     if value.dtype is None or _UNTYPED in value.dtype or kind == "opaque":
         return None
@@ -212,7 +206,7 @@ def type_of(value: Value) -> TypeProto | None:
 
 
 def infos_of(values: Iterable[Value]) -> dict[str, ValueInfoProto]:
-    """Return what is known of values in ONNX's form, by name; values of unknown type are left out."""
+    """Return value infos by name; values of unknown type are omitted."""
     types = ((value.name, type_of(value)) for value in values)
     return {name: ValueInfoProto(name=name, type=type_) for name, type_ in types if type_ is not None}
 
@@ -230,14 +224,13 @@ def sparse_type(sparse: onnx.SparseTensorProto) -> TypeProto:
 
 
 OLDEST_IR = 4
-"""The first IR version in which an initializer need not be a graph input."""
+"""First IR version that allows initializers that are not graph inputs."""
 
 
 def node_names(model: ModelProto) -> tuple[str, ...]:
     """Return a stable, unique name for every node of the model's graph.
 
-    The model's own name where it is not empty and not used twice, else op type and position, with a number behind it
-    where another node is called that.
+    This is the node's own name if that is unique, otherwise op type and position, with a number appended on collision.
     """
     names = [node.name for node in model.graph.node]
     name_counts = Counter(names)
@@ -257,11 +250,11 @@ def _free_name(base: str, existing_names: set[str]) -> str:
 
 
 def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = None) -> tuple[Node, ...]:
-    """Return the nodes of a model's graph; whether they fit together is not looked at.
+    """Return the nodes of a model's graph, unchecked.
 
     Args:
         model: the model.
-        origins: for every node, the names of the original nodes that it stands for; itself if left out.
+        origins: for every node, the names of original nodes that it stands for; by default itself.
     """
     return tuple(
         node_of(node, name, None if origins is None else origins[index])
@@ -270,7 +263,7 @@ def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = No
 
 
 def node_of(proto: NodeProto, name: str, origins: tuple[str, ...] | None = None) -> Node:
-    """Return a node of that name; without `origins` it stands for itself."""
+    """Return a node with that name; its origin defaults to itself."""
     return Node(
         name,
         proto.op_type,
@@ -289,20 +282,19 @@ def read_graph(
     origins: Sequence[tuple[str, ...]] | None = None,
     nodes: tuple[Node, ...] | None = None,
 ) -> Graph:
-    """Return the graph of a model; node i of the graph is node i of `model.graph`.
+    """Return the graph of a model; node i is node i of `model.graph`.
 
-    Initializers, dense and sparse, are constants. One that is a graph input as well is a constant up to IR version 3
-    and an input from version 4 on, where a caller may override it.
+    Initializers, dense and sparse, are constants. An initializer that is also a graph input is a constant up to IR
+    version 3, and an overridable input since version 4.
 
     Args:
-        model: the model; contents of tensors are not looked at.
-        values: what else is known of values; comes before what the model says.
-        origins: for every node, the names of the original nodes that it stands for; itself if left out.
-        nodes: what `read_nodes` made of this model, where that is known already; `origins` are its then.
+        model: the model; tensor contents are not read.
+        values: facts that override the model's value infos.
+        origins: for every node, the names of original nodes that it stands for; by default itself.
+        nodes: the model's nodes as already read, with their origins.
 
     Raises:
-        GraphError: a value is defined twice, is read before it is made or without being made, or nodes are not in
-            a topological order.
+        GraphError: a value is defined twice or never, or nodes are not in topological order.
     """
     graph = model.graph
     constants = _constants(model)
@@ -346,11 +338,11 @@ def _values(graph: GraphProto) -> dict[str, Value]:
 
 
 MEASURING = frozenset(("Shape", "Size"))
-"""ONNX's ops that tell of a tensor's shape, and of nothing that it holds."""
+"""ONNX ops that depend on their input's shape only."""
 
 
 def size_names(model: onnx.ModelProto) -> frozenset[str]:
-    """Return the values that nodes make of shapes and constants alone, in a model whose nodes are in order."""
+    """Return names of values computed from shapes and constants alone; nodes must be in topological order."""
     computable_names = {tensor.name for tensor in model.graph.initializer}
     names: set[str] = set()
     for node in model.graph.node:
@@ -364,7 +356,7 @@ def size_names(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def has_open_inputs(model: onnx.ModelProto) -> bool:
-    """Whether an input leaves a dimension open, or all of them."""
+    """Return whether an input has a dynamic dimension or an unknown rank."""
     tensors = (value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type"))
     return any(
         not tensor.HasField("shape") or any(not size.HasField("dim_value") for size in tensor.shape.dim)
@@ -373,7 +365,11 @@ def has_open_inputs(model: onnx.ModelProto) -> bool:
 
 
 def check_calls(model: onnx.ModelProto) -> None:
-    """Raise InvalidModelError for functions that call themselves, or come to far more nodes than are written."""
+    """Raise InvalidModelError for recursive functions and for calls that expand to too many nodes.
+
+    onnx's inference and ONNX Runtime expand nested calls. Forty functions that each call the next one twice fit into a
+    kilobyte and expand to 2 ** 40 nodes.
+    """
     if not model.functions:
         return
     bodies = {key_of(function): [key_of(node) for node in with_nested(function.node)] for function in model.functions}
@@ -391,7 +387,7 @@ def check_calls(model: onnx.ModelProto) -> None:
 
 
 def check_calls_in(source: str | os.PathLike[str] | bytes) -> None:
-    """The same by path or contents. Nothing else is checked of them."""
+    """Apply `check_calls` to a path or contents; anything that cannot be parsed passes."""
     model = onnx.ModelProto()
     with suppress(DecodeError, UnicodeDecodeError):
         model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
@@ -399,7 +395,7 @@ def check_calls_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, int]:
-    """How many nodes a call of each function comes to; those that are called first."""
+    """Return the number of nodes that a call of each function expands to, callees first."""
     sizes: dict[FunctionKey, int] = {}
     for function in bodies:
         path, entered = [function], set[FunctionKey]()

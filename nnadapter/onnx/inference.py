@@ -1,11 +1,11 @@
-"""Inference of a whole model over a skeleton without weights, with corrections of onnx's shapes.
+"""Shape inference over a weight-free skeleton of a model, with corrections.
 
-Shapes of which onnx's inference says others than ONNX Runtime computes, by a rule for each op.
+onnx's inference differs from ONNX Runtime in these shapes:
 
-Windows that are counted up (`ceil_mode`) and would begin in the padding behind a picture are none, which inference
-knows from opset 22 on. Where ONNX Runtime finds the padding (`SAME_*`), a pooling's dilations and a transposed
-convolution's `output_padding` do not widen what comes out. A GatherND that gives a scalar has no rank for inference.
-Where the number of keys is open, inference counts some of those that Attention has a product of, or none.
+- Pooling windows under `ceil_mode` that would start in the end padding do not count (onnx: only since opset 22).
+- With `auto_pad` SAME_*, dilations of pooling and `output_padding` of ConvTranspose do not enlarge the result.
+- A GatherND with a scalar result gets no rank.
+- With a dynamic number of keys, the key dimension of Attention's products is wrong.
 """
 
 from __future__ import annotations
@@ -38,21 +38,17 @@ from partition.graph import ELEMENT_TYPE_OF_DTYPE, Value
 
 
 class DeclaredTypes:
-    """The types in a model's `value_info` and outputs. Read on use: only private ops need them.
-
-    Args:
-        model: the model.
-    """
+    """Types in a model's `value_info` and outputs. Read lazily, since only ops of other domains need them."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
 
     def types(self, names: Sequence[str], values: Mapping[str, Value]) -> dict[str, onnx.ValueInfoProto]:
-        """Return the types of all of some values; nothing if one is not known to the last dimension.
+        """Return the types of these values; empty unless all shapes are static.
 
         Args:
             names: of values.
-            values: what is known beside the model, by name: of its inputs, the dimensions.
+            values: facts beyond the model's, such as input shapes.
         """
         types_by_name = {
             name: self._with_static_sizes(self._by_name[name], values) for name in names if name in self._by_name
@@ -68,7 +64,7 @@ class DeclaredTypes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """The input and axis that first has a dimension, by the dimension's name."""
+        """First input and axis with each named dimension."""
         places: dict[str, tuple[str, int]] = {}
         for info in self._graph.input:
             for axis, dimension in enumerate(info.type.tensor_type.shape.dim):
@@ -89,12 +85,12 @@ class DeclaredTypes:
 Shape = tuple[int, ...]
 OpenShape = tuple[int | str | None, ...]
 _PRODUCTS = 3
-"""Where Attention has the products of queries and keys, among its outputs."""
+"""Output of Attention with the products of queries and keys."""
 _Rule = Callable[[OnnxNode, Sequence[Shape]], Shape | None]
 
 
 def has_rule(node: OnnxNode) -> bool:
-    """Whether inference may be wrong of a node's results."""
+    """Return whether onnx's inference may be wrong about a node's results."""
     if (node.op_type not in _RULES and node.op_type != "Attention") or node.domain:
         return False
     if not node.since_version or node.contradiction:
@@ -112,12 +108,12 @@ def has_rule(node: OnnxNode) -> bool:
 def true_shapes(
     node: OnnxNode, inputs: Sequence[OpenShape | None], inferred: Mapping[str, OpenShape | None]
 ) -> Mapping[str, OpenShape]:
-    """Return the shapes of results of a node for which `has_rule`, by name; none where nothing better is known.
+    """Return corrected shapes of results, by name, for a node with `has_rule`; empty if there is no correction.
 
     Args:
         node: the node.
-        inputs: the shapes of its inputs, as far as they are known.
-        inferred: what inference says of its results.
+        inputs: known input shapes.
+        inferred: result shapes according to onnx.
     """
     if node.op_type == "Attention":
         products = _attended(node, inputs, inferred.get(node.output(_PRODUCTS)))
@@ -128,7 +124,7 @@ def true_shapes(
 
 
 def _attended(node: OnnxNode, inputs: Sequence[OpenShape | None], products: OpenShape | None) -> OpenShape | None:
-    """The shape of the products of an Attention where the number of keys is open: of new ones, or of those before."""
+    """Return the products' shape with the key dimension unknown if the number of new or past keys is dynamic."""
     key, past = inputs[1], inputs[4] if node.input(4) else (0, 0, 0)
     counts = (shape and shape[-2] for shape in (key, past))
     return (*products[:-1], None) if products and not all(isinstance(count, int) for count in counts) else None
@@ -146,7 +142,7 @@ def _pooled(node: OnnxNode, inputs: Sequence[Shape]) -> Shape | None:
 
 
 def _windows(node: OnnxNode, size: int, kernel: int, stride: int, dilation: int, begin: int, end: int) -> int:
-    """How many windows there are along an axis. Source: onnxruntime, PoolAttributes::ComputeSizePadDilations."""
+    """Return the number of windows along an axis. Source: onnxruntime, PoolAttributes::ComputeSizePadDilations."""
     auto_pad = node.text("auto_pad", "NOTSET")
     if auto_pad != "NOTSET":
         total = (-(-size // stride) - 1) * stride + kernel - size if auto_pad.startswith("SAME") else 0
@@ -154,7 +150,7 @@ def _windows(node: OnnxNode, size: int, kernel: int, stride: int, dilation: int,
         begin, end = (smaller, total - smaller) if auto_pad == "SAME_UPPER" else (total - smaller, smaller)
     room = size + begin + end - (kernel - 1) * dilation - 1
     if not node.integer("ceil_mode", 0):
-        return int(room / stride) + 1  # towards 0, so that a window wider than everything is one
+        return int(room / stride) + 1  # rounds toward 0, so a window wider than its input counts once
     count = -(-room // stride) + 1
     return count - 1 if (count - 1) * stride >= size + begin else count
 
@@ -191,30 +187,29 @@ _RULES: Mapping[str, _Rule] = {
 
 
 _DEFAULTS = {"STFT": ("onesided", 1)}
-"""Ops of which inference takes another default than their schema gives, and the schema's."""
+"""Ops whose default in onnx's inference differs from their schema: attribute and schema default."""
 _UNUSUAL = LIKE_INPUT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
-"""What onnx begins with where it tells of a node."""
+"""Prefix of onnx's messages about a node."""
 _UNKNOWN = ("No Op registered", "No Schema registered", "expected to have type but instead is null")
-"""What it says of operators that it does not know, and of nodes whose inputs have no type, as such make them."""
+"""onnx's messages about unknown ops, and about consumers of their untyped results."""
 SMALL_ELEMENTS = 1024
-"""Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
+"""Largest constants (in elements) passed to inference with contents: shapes, axes, sizes."""
 Types = Mapping[str, onnx.ValueInfoProto]
-"""What is known of values, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitialFacts:
-    """What is known before inference."""
+    """Facts known before inference."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    """Dimensions of model inputs; an input that is not named keeps what the model says of it."""
+    """Shapes of model inputs; inputs not listed keep the model's."""
     constants: Mapping[str, Array]
-    """Every value whose contents are known."""
+    """All known contents."""
     nodes: Sequence[int]
-    """The nodes that are left to run: positions, ascending."""
+    """Positions of remaining nodes, ascending."""
     stated: Types = field(default_factory=dict)
-    """What rules say of values, which nothing else says."""
+    """Types from rules, for values that nothing else describes."""
 
 
 @contextmanager
@@ -228,7 +223,7 @@ def _contradictions_told() -> Iterator[None]:
 
 
 class Inference:
-    """Infers the values of one model again and again, for other input shapes and other known constants."""
+    """Repeatable inference over one model, for different input shapes and constants."""
 
     def __init__(self, read: OnnxModel) -> None:
         self._read = read
@@ -244,26 +239,26 @@ class Inference:
 
     @cached_property
     def has_rules(self) -> bool:
-        """Whether something else than onnx says what some node of the model makes."""
+        """Whether a type rule or a schema beyond onnx's applies to some node."""
         kinds = {(node.domain, node.op_type) for node in self._read.nodes}
         return self.has_further or any(kind in self._rules for kind in kinds)
 
     @cached_property
     def has_further(self) -> bool:
-        """Whether some node of the model is of an op that onnx knows nothing of, and that is described."""
+        """Whether some node's op has a schema that onnx lacks."""
         kinds = {(node.domain, node.op_type, node.since_version) for node in self._read.nodes}
         return any(is_further(*kind) for kind in kinds)
 
     def states_already(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether the model itself gives its inputs these shapes."""
+        """Return whether the model itself declares these input shapes."""
         return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
 
     @_contradictions_told()
     def values(self, facts: InitialFacts) -> dict[str, Value]:
-        """Return what can be told of every value that the nodes left to run read or make.
+        """Return facts about all values that the remaining nodes read or produce.
 
         Raises:
-            InvalidModelError: types contradict each other.
+            InvalidModelError: types conflict.
         """
         skeleton, types = self._infer_corrected(facts)
         values_by_name = values_of(types.values())
@@ -273,11 +268,11 @@ class Inference:
 
     @_contradictions_told()
     def types(self, facts: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
-        """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
+        """Return the facts of `values` as value infos, without constants that inference received with contents."""
         return self._infer_corrected(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:
-        """The names of what the node at `index` reads, in graphs that it runs too."""
+        """Return names that the node at `index` reads, also in its subgraphs."""
         return tuple(dict.fromkeys(self._graph.nodes[index].reads))
 
     @_contradictions_told()
@@ -289,17 +284,16 @@ class Inference:
         *,
         states_inside: bool = True,
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Return what is known of the results of the node at `index`, by what is known of its inputs alone.
+        """Infer result types of the node at `index` from its inputs alone.
 
         Args:
             index: the node's position.
-            types: what is known of values; a name may be missing.
-            constants: every value whose contents are known.
-            states_inside: what the model states of shapes in graphs that the node runs is believed; it hides what can
-                be inferred.
+            types: known types; may be incomplete.
+            constants: known contents.
+            states_inside: trust shapes stated in the node's subgraphs. They may hide inferable shapes.
 
         Raises:
-            InvalidModelError: types contradict each other.
+            InvalidModelError: types conflict.
         """
         skeleton = self._empty(with_functions=self._calls_function(index))
         node = self._inferable_one(index)
@@ -320,15 +314,15 @@ class Inference:
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array], *, dynamic_shapes: bool = False
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Return what is said of the results of the node at `index` where onnx knows nothing of its op.
+        """Return result types of a node whose op onnx lacks; empty if onnx has it.
 
-        That is what a rule says, or the body of its op, or its converter, or the model; nothing where onnx knows it.
+        Sources, in order: type rule, op body or converter, the model's value infos.
 
         Args:
             index: the node's position.
-            values: what is known of values; a name may be missing.
-            constants: every value whose contents are known.
-            dynamic_shapes: rules, which need numbers, are not asked.
+            values: known values; may be incomplete.
+            constants: known contents.
+            dynamic_shapes: skip type rules, which need static shapes.
         """
         node = self._read.nodes[index]
         rule = None if dynamic_shapes else self._rules.get((node.domain, node.op_type))
@@ -369,7 +363,7 @@ class Inference:
         }
 
     def agrees(self, facts: InitialFacts) -> bool:
-        """Whether no node contradicts the shapes of inputs, as far as inference can tell."""
+        """Return whether inference finds no conflict with the input shapes."""
         try:
             self._infer_corrected(facts, strict=True)
         except FAILURES as error:
@@ -379,24 +373,24 @@ class Inference:
     def _infer_corrected(
         self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
-        """A skeleton and what is inferred from it: nodes of which inference is wrong give way to what they make."""
+        """Return a skeleton and its inferred types, with wrongly inferred nodes replaced by their corrected results."""
         corrected: dict[int, Types] = {}
         while True:
             remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes
             skeleton = self._skeleton(replace(facts, nodes=remaining_nodes))
             skeleton.graph.input.extend(info for infos in corrected.values() for info in infos.values())
             types = infer(skeleton, strict=strict)
-            # What one of them makes may be read by the next, which is looked at again then.
+            # A correction may change inputs of another doubted node, so all are checked again.
             doubted = self._doubted.intersection(facts.nodes) if self._doubted else ()
             wrong = {index: self._corrections(index, types, facts.constants) for index in doubted}
-            # What is corrected may be no shape, and wrong for ever: a window larger than what it moves over.
+            # A correction may itself be no valid shape (a window larger than its input); stop when nothing changes.
             fresh = {index: infos for index, infos in wrong.items() if infos and infos != corrected.get(index)}
             if not fresh:
                 return skeleton, types
             corrected.update(fresh)
 
     def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
-        """The results of a node of which inference is wrong or knows nothing, with their true types."""
+        """Return corrected types of all results of a node; empty if inference is right."""
         node = self._read.nodes[index]
         input_infos = [
             array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs
@@ -404,7 +398,7 @@ class Inference:
         output_infos = {name: types[name] for name in node.outputs if name in types}
         inferred = {name: value_of(info).shape for name, info in output_infos.items()}
         true = true_shapes(node, [None if info is None else value_of(info).shape for info in input_infos], inferred)
-        # The node gives way to all that it makes, what is inferred as it is as well.
+        # The node is replaced as a whole, so correct results are included too.
         is_wrong = any(shape != inferred[name] for name, shape in true.items())
         return (
             {
@@ -436,7 +430,7 @@ class Inference:
         return skeleton
 
     def _inferable(self, nodes: Sequence[int]) -> Iterable[onnx.NodeProto]:
-        """The nodes, those of which inference knows nothing, or the wrong default, as ones that it knows."""
+        """Return the nodes, with ops that inference lacks or defaults wrongly replaced by equivalents."""
         graph_nodes = self._graph.nodes
         protos: Sequence[onnx.NodeProto] = self._model.graph.node
         if len(nodes) == len(graph_nodes) and all(node.op_type not in _UNUSUAL for node in graph_nodes):
@@ -455,13 +449,13 @@ class Inference:
         return _with_default(proto, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else proto
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
-        # Before IR version 4 every initializer had to be an input; here they are not.
+        # Before IR version 4 initializers had to be inputs; here they are not.
         functions = self._model.functions if with_functions else ()
         return model_of(self._model, (), ir_version=onnx.IR_VERSION, functions=functions)
 
     def _calls_function(self, index: int) -> bool:
         node = self._model.graph.node[index]
-        return key_of(node) in self._functions or holds_graph(node)  # which may call one in there
+        return key_of(node) in self._functions or holds_graph(node)  # a subgraph may call one
 
 
 def _infos(node: OnnxNode, types: Sequence[OperandType] | None) -> dict[str, onnx.ValueInfoProto]:
@@ -497,7 +491,7 @@ def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto
 
 
 def _contradicts_no_shape(message: str) -> bool:
-    """Whether strict inference failed of operators that it does not know alone: of them, or of what reads from them."""
+    """Return whether strict inference failed only because of unknown ops and their consumers."""
     failures = message.split(_FAILURE)[1:] or [message]
     return all(any(words in failure for words in _UNKNOWN) for failure in failures)
 

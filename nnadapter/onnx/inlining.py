@@ -1,10 +1,8 @@
-"""Inlining: calls of functions replaced by their bodies, If nodes by their branches.
+"""Inlining of functions and If branches.
 
-Functions: nodes that are written down as graphs of other nodes, and are replaced by them.
-
-A function of the model's own is expanded where at least one op of its body has a converter, since no device knows it by
-name. One that ONNX defines is expanded where it has no converter itself and all of its body has, since ONNX Runtime may
-have a kernel for the whole. Others are expanded where no device takes them whole (`nnadapter/candidates/atoms.py`).
+A model-local function is expanded if an op of its body has a converter, since no device knows it by name. A function op
+of ONNX is expanded if it has no converter and its entire body has, since ONNX Runtime may have a kernel for it. Others
+are expanded when no device takes the op itself (`nnadapter/candidates/atoms.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from partition.graph import Node
 
 @memoize(1024)
 def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
-    """Return the body of an op that is a function whatever its node looks like, None for any other.
+    """Return the body of an op that is a function for every node, otherwise None.
 
     Args:
         op_type: ONNX's name.
@@ -47,19 +45,16 @@ def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto |
 def typed_body(
     node: onnx.NodeProto, version: int, domain: str, opset: int, types: Sequence[onnx.TypeProto]
 ) -> onnx.FunctionProto | None:
-    """Return the body of a node that is a function, also where types or attributes decide how it is written down.
+    """Return the body of a function node, also if it depends on types or attributes; None if it is none.
 
-    A CastLike after an input of known type is a Cast there, so that constants of the body can be folded.
+    CastLike to an input of known type becomes Cast, so that constants can be folded.
 
     Args:
         node: the node.
         version: of its schema.
         domain: empty for ONNX's own.
-        opset: what the model imports of that domain.
-        types: of the node's inputs, with an empty one for those that are absent.
-
-    Returns:
-        None if the op is no function, or says that this node is none.
+        opset: imported version of that domain.
+        types: of the node's inputs, empty for absent ones.
     """
     if is_further(domain, node.op_type, version):
         return None
@@ -76,7 +71,7 @@ def typed_body(
         serialized_body = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
             chosen, node.SerializeToString(), serialized_types
         )
-    except (RuntimeError, ValueError, IndexError):  # onnx's builders of bodies raise what they like
+    except (RuntimeError, ValueError, IndexError):  # onnx's body builders raise assorted errors
         return None
     return _with_casts(onnx.FunctionProto.FromString(serialized_body), types) if serialized_body else None
 
@@ -94,7 +89,7 @@ def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> on
 
 
 _DEEPEST = 16
-"""Functions that call functions, at most; a function that calls itself is not valid ONNX."""
+"""Maximum nesting of calls; recursion is not valid ONNX."""
 
 _SAME_SINCE = {
     "Cast": 13,
@@ -113,12 +108,13 @@ _SAME_SINCE = {
     "Transpose": 13,
     "Unsqueeze": 13,
 }
-"""Ops of function bodies whose later versions, to opset 28, add only data types, and attributes that change nothing
-unless they are stated, and the first such version."""
+"""Ops of function bodies -> first version after which later ones, to opset 28, only add data types and attributes with
+neutral defaults.
+"""
 
 Opsets = Mapping[str, int]
 Bodies = Mapping[str, onnx.FunctionProto]
-"""Nodes, by name, and the function that each is."""
+"""Node name -> function to expand it to."""
 
 
 def expand_functions(
@@ -127,22 +123,20 @@ def expand_functions(
     bodies: Bodies = {},  # noqa: B006
     nodes: Sequence[Node] | None = None,
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return the model with functions expanded, the same object if there is nothing to expand; and origins.
+    """Expand functions. Return the model (the same object if nothing is expanded), and the origin of each node.
 
-    1. Nodes of the graph are looked at, and those that come in their place; sub-graphs are left as they are.
-    2. A body is taken only if each of its ops means the same under the operator sets that the model imports.
-    3. Names inside are made unique by the name of the node's first output; nodes are called `node/inner node`. Other
-       nodes keep the names that `node_names` gives them, so that they go by these in the new model too.
-    4. Weights are copied only where something is expanded.
+    1. Only nodes of the main graph and their expansions are considered, not subgraphs.
+    2. A body is used only if its ops mean the same under the model's opset imports.
+    3. Inner values are prefixed with the node's first output, inner nodes with the node's name. Other nodes keep the
+       names
+       of `node_names`.
+    4. Weights are copied only if something is expanded.
 
     Args:
         model: the model.
-        operators: which of them have converters.
-        bodies: nodes to expand although an op of that name can be converted whole.
-        nodes: of the model's graph, where they have been read already.
-
-    Returns:
-        The model, and for each of its nodes the name of the node of the model as it was.
+        operators: which ops have converters.
+        bodies: nodes to expand even if their op has a converter.
+        nodes: of the model's graph, as already read.
     """
     library = _Library.of(model, operators, bodies)
     names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
@@ -161,7 +155,7 @@ def expand_functions(
     origins = [(name, stay) for part, name, stay in zip(parts, names, stays, strict=True) for _ in part]
     for expanded_node, (name, stay) in zip(expanded.graph.node, origins, strict=True):
         expanded_node.name = name if stay else expanded_node.name
-    library.opsets.setdefault("", _SAME_SINCE["Identity"])  # which copies are, where nothing else is ONNX's own
+    library.opsets.setdefault("", _SAME_SINCE["Identity"])  # for the copies, if no other node is ONNX's own
     imported = opsets_of(model.opset_import)
     added_opsets = ((domain, version) for domain, version in library.opsets.items() if domain not in imported)
     expanded.opset_import.extend(onnx.helper.make_opsetid(*opset) for opset in added_opsets)
@@ -170,11 +164,11 @@ def expand_functions(
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    """The functions that a model's nodes may mean."""
+    """Functions that a model's nodes may call."""
 
     model_functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     opsets: dict[str, int]
-    """What the model imports, and what expanded bodies added to it."""
+    """Imports of the model and of expanded bodies."""
     operators: Operators
     needed_names: Bodies
 
@@ -188,7 +182,7 @@ class _Library:
         )
 
     def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
-        """The function that the node is replaced by, None if it stays."""
+        """Return the function that replaces the node, or None."""
         if name in self.needed_names:
             return self._usable(self.needed_names[name])
         domain = plain_domain(node.domain)
@@ -201,7 +195,7 @@ class _Library:
         return self._schema_body(domain, node.op_type)
 
     def leaves(self, nodes: Iterable[Node]) -> bool:
-        """Whether it is plain from their op types alone that all of some nodes stay."""
+        """Return whether op types alone show that no node is expanded."""
         if self.model_functions or self.needed_names:
             return False
         return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})
@@ -221,7 +215,7 @@ class _Library:
     def expanded(
         self, node: onnx.NodeProto, name: str, existing_names: set[str], depth: int = _DEEPEST
     ) -> Iterator[onnx.NodeProto]:
-        """The nodes in the place of one, which is called `name`; `existing_names` are names, to which new ones go."""
+        """Yield the expansion of a node; new names are added to `existing_names`."""
         body = self.body(node, name) if depth else None
         if body is None:
             yield node
@@ -255,9 +249,9 @@ class _Library:
 def _instance(
     body: onnx.FunctionProto, node: onnx.NodeProto, name: str, existing_names: set[str]
 ) -> list[onnx.NodeProto]:
-    """The body's nodes with the names and attributes of one call.
+    """Return the body's nodes with the names and attributes of one call.
 
-    An output that is an input as well, or that was listed before, is copied by an Identity.
+    An output that is also an input or another output is copied by an Identity.
     """
     call = _FunctionCall(
         next(filter(None, node.output), name),
@@ -274,7 +268,7 @@ def _instance(
 
 
 def _free_name(stem: str, existing_names: set[str]) -> str:
-    """A name that is not taken yet, and is from now on."""
+    """Return an unused name and reserve it."""
     name, number = stem, 1
     while name in existing_names:
         number += 1
@@ -285,7 +279,7 @@ def _free_name(stem: str, existing_names: set[str]) -> str:
 
 @dataclass(slots=True)
 class _FunctionCall:
-    """One call of a function: what names and attributes of its body stand for."""
+    """Names and attributes of one function call."""
 
     prefix: str
     used_names: set[str]
@@ -293,7 +287,7 @@ class _FunctionCall:
     names: dict[str, str] = field(default_factory=dict)
 
     def take_outputs(self, inside: Iterable[str], outside: Iterable[str]) -> list[onnx.NodeProto]:
-        """Let the body's outputs be those of the call; nodes that copy what stands for something else already."""
+        """Bind the body's outputs to the call's; return Identity nodes for values bound already."""
         copies = []
         for inner, outer in zip(inside, outside, strict=False):
             if outer and inner in self.names:
@@ -303,7 +297,7 @@ class _FunctionCall:
         return copies
 
     def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
-        """A node of the body, or of a sub-graph in it, as the call has it."""
+        """Return a node of the body with names and attributes of the call."""
         node = copied(inner)
         node.input[:] = map(self._name, inner.input)
         node.output[:] = map(self._name, inner.output)
@@ -317,7 +311,7 @@ class _FunctionCall:
         return self.names[inner] if inner else ""
 
     def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
-        """What a node in a body states; what refers to an attribute of the call is taken from there, or left out."""
+        """Yield attributes, with references resolved to the call's attributes; unresolved ones are dropped."""
         for attribute in stated:
             referred = attribute.ref_attr_name
             source = self.attributes.get(referred) if referred else attribute
@@ -340,20 +334,19 @@ class _FunctionCall:
 def inline_branches(
     model: onnx.ModelProto, conditions: Mapping[int, bool]
 ) -> tuple[onnx.ModelProto, Sequence[tuple[str, int]]]:
-    """Return `model` with some `If` nodes replaced by the nodes of one of their branches.
+    """Replace `If` nodes by one of their branches.
 
-    For each node, the name that it has there, and the position in `model` of the node that it is, or stands inside of.
+    Also returns, per node, its name and the position in `model` of the node that it is or comes from.
 
-    1. Inner nodes and values are named for the `If` node, as in `If_3/Add_1`, so that reports say where they are from.
+    1. Inner nodes and values are prefixed with the `If` node's name, as in `If_3/Add_1`.
     2. Initializers of the branch become initializers of the model.
-    3. What a branch gives out keeps the name of the `If` node's output. A value that the branch did not make, or that
-       it gives out twice, is passed on by `Identity`.
-    4. Names that graphs inside the branch define for themselves stay; those that they capture are renamed.
-    5. Other nodes have the names that they had, also where these say a position.
+    3. Branch outputs take the names of the `If` node's outputs. Captured or repeated ones are copied by `Identity`.
+    4. Names local to nested graphs stay; captured names are renamed.
+    5. Other nodes keep their names, even position-based ones.
 
     Args:
-        model: the model; it is not changed.
-        conditions: by position of the `If` node, whether its condition holds.
+        model: the model; not changed.
+        conditions: `If` position -> value of its condition.
     """
     copy = with_nodes(model, ())
     names, stands_for = node_names(model), list[int]()
@@ -371,10 +364,10 @@ def inline_branches(
 
 
 def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose branches capture their large initializers, so that all models made of it share them.
+    """Move large initializers out of `If` branches, so that all derived models share them.
 
-    The same model, where they hold none. Those that a branch gives out stay, since it may give out nothing that it
-    captures; so do those inside of loops.
+    Returns the same object if there are none. Initializers that a branch outputs stay, since a branch cannot output a
+    captured value; so do those inside loops.
     """
     if not any(map(_large, _branches(model.graph))):
         return model
@@ -397,7 +390,7 @@ def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _every_name(graph: onnx.GraphProto) -> set[str]:
-    """Names of all values of a graph and of those inside of it, read or not."""
+    """Return names of all values of a graph and its subgraphs."""
     nodes = list(with_nested(graph.node))
     inner = (subgraph for node in nodes for attribute in node.attribute for subgraph in graphs_of(attribute))
     names = {name for node in nodes for name in (*node.input, *node.output)}
@@ -408,7 +401,7 @@ def _every_name(graph: onnx.GraphProto) -> set[str]:
 
 
 def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The branches of a graph's `If` nodes, and theirs."""
+    """Yield branches of `If` nodes, nested ones included."""
     for node in graph.node:
         if node.op_type == "If" and plain_domain(node.domain) == "":
             for attribute in node.attribute:
@@ -418,7 +411,7 @@ def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
-    """Initializers of a branch that are worth it, and that it may capture."""
+    """Return large initializers of a branch that it may capture instead."""
     interface_names = {value.name for value in (*branch.output, *branch.input)}
     return [
         tensor
@@ -434,7 +427,7 @@ def _unused(name: str, existing_names: Collection[str]) -> str:
 
 
 def _free(name: str, existing_names: set[str]) -> str:
-    """`name`, or one like it, that no value of the model begins with."""
+    """Return `name`, with underscores appended until no value name starts with it."""
     while any(value.startswith(f"{name}/") for value in existing_names):
         name += "_"
     return name
@@ -471,7 +464,7 @@ def _insert(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, branch: onn
 
 
 def _renamed(branch: onnx.GraphProto, name: str) -> dict[str, str]:
-    """The new name of everything that a branch defines."""
+    """Return new names of everything that a branch defines."""
     local_names = [tensor.name for tensor in branch.initializer]
     local_names.extend(sparse.values.name for sparse in branch.sparse_initializer)
     local_names.extend(output for node in branch.node for output in node.output if output)

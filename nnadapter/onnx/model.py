@@ -1,4 +1,4 @@
-"""Models and nodes without protobuf, read once and checked against their schemas."""
+"""Protobuf-free models and nodes, read once and checked against their schemas."""
 
 from __future__ import annotations
 
@@ -25,55 +25,57 @@ from nnadapter.process.resources import memoize
 from partition.graph import ELEMENT_TYPE_OF_DTYPE, Graph, GraphError, Node, Reason, Unsupported, Value
 
 _INTERNAL = "__"
-"""Attributes whose names begin so are anybody's own; ONNX's checker passes them over."""
+"""Prefix of attributes that any tool may add; ONNX's checker ignores them."""
 _UNBOUNDED = 2**31 - 1
-"""What a schema says of the number of values where any number will do."""
+"""Upper bound that a schema states for a variadic input or output."""
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 _FORMS = 4096
-"""Of so many forms of nodes it is remembered what is wrong with them: models have few, in many nodes."""
+"""Entries per memo table. Models have many nodes of few distinct forms."""
 _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
-"""Ops that give all outputs or the least number, and none between; schemas do not tell it in Python."""
+"""Ops with either all outputs or the minimum. The Python schemas do not express this."""
 _ANY_ATTRIBUTES = frozenset({"LayerNormalization"})
-"""Ops that may state attributes that their schemas have not, as onnx and ONNX Runtime allow; not told in Python."""
+"""Ops that may carry attributes absent from their schemas. onnx and ONNX Runtime accept them; the Python schemas do not
+express this.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _SchemaRules:
-    """The part of a schema that is compared."""
+    """Schema fields that a node is checked against."""
 
     operator_name: str
-    """The op with its version, for messages."""
+    """Op type and version, for messages."""
     types: dict[str, int]
-    """Attribute name -> its type, as `AttributeProto.AttributeType` counts them."""
+    """Attribute name -> type, as in `AttributeProto.AttributeType`."""
     required: tuple[str, ...]
-    """Names of the attributes that every node has."""
+    """Names of required attributes."""
     inputs: tuple[int, int]
-    """Least and greatest number."""
+    """Minimum and maximum count."""
     outputs: tuple[int, int]
-    """Least and greatest number."""
+    """Minimum and maximum count."""
     any_attributes: bool
-    """Attributes that the schema has not do no harm."""
+    """Attributes absent from the schema are allowed."""
     all_or_fewest: bool
-    """There is no number of outputs between the two."""
+    """Counts strictly between the minimum and the maximum are invalid."""
     present: tuple[int, ...]
-    """Positions of inputs that may not be left out."""
+    """Positions of required inputs."""
 
 
 def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | None = None) -> str:
-    """Return how a node contradicts its schema, in a sentence; empty if it does not, or if there is no such schema.
+    """Return a sentence about how a node violates its schema; empty if it conforms or has no schema.
 
-    1. Every attribute is one that the schema has, of its type, stated once; those that are required are there.
-    2. There are as many inputs and outputs as the schema allows, absent ones that are named counted.
-    3. An input that is not optional is not absent.
+    1. The schema has every attribute, with the same type. No attribute is stated twice and no required one is missing.
+    2. The numbers of inputs and outputs are in the schema's range. Named absent ones count.
+    3. No required input is absent.
 
-    What values mean is the converters' to judge.
+    Attribute values are left to the converters.
 
     Args:
-        proto: the node; graphs inside are not looked at.
-        since_version: of its schema, 0 if it has none.
-        node: the same node of a graph, where it has been read already.
+        proto: the node; subgraphs are not checked.
+        since_version: schema version, 0 if it has none.
+        node: the same node as already read, to save work.
 
-    Source: onnx.checker.check_node, which ONNX Runtime asks as well.
+    Source: onnx.checker.check_node, which ONNX Runtime also applies.
     """
     if not since_version:
         return ""
@@ -87,9 +89,9 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
 
 @memoize(_FORMS)
 def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[str | None, ...]) -> bool:
-    """Return whether a schema of onnx allows inputs of these data types; None stands for absent and unknown ones.
+    """Return whether a schema of onnx allows inputs of these data types; None stands for absent or unknown inputs.
 
-    Data types other than tensors' are not compared. False if onnx has no such schema.
+    Only tensor types are compared. Returns False if onnx has no such schema.
     """
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)
@@ -108,21 +110,21 @@ def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[
 
 
 class _NodeForm(NamedTuple):
-    """What of a node is compared."""
+    """Part of a node that is checked; the memo key."""
 
     stated: tuple[tuple[str, int], ...]
-    """Its attributes' names and types."""
+    """Attribute names and types."""
     inputs: int
     outputs: int
     absent: tuple[int, ...]
-    """Positions of inputs that are left out."""
+    """Positions of absent inputs."""
 
 
 @memoize(_FORMS)
 def _contradiction(
     op_type: str, since_version: int, domain: str, form: tuple[tuple[tuple[str, int], ...], int, int, tuple[int, ...]]
 ) -> str:
-    """The form is that of `_NodeForm`; most are known, and a plain tuple is made and compared in no time."""
+    """Memoized by form. `form` is a plain tuple of `_NodeForm`'s fields because building and hashing one is cheaper."""
     rules = _rules(op_type, since_version, domain)
     return next(_contradictions(_NodeForm(*form), rules), "") if rules else ""
 
@@ -198,69 +200,73 @@ def _further_rules(schema: FurtherSchema | None) -> _SchemaRules | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxNode:
-    """One node of a model, its attributes as plain Python values."""
+    """Node of a model, with attributes as plain Python values."""
 
     name: str
     op_type: str
     domain: str
-    """Empty for ONNX's own."""
+    """Empty for ONNX's own domain."""
     since_version: int
-    """The version of the op's schema that the model's opset means; 0 if there is no such schema."""
+    """Schema version under the model's opset; 0 if there is no schema."""
     inputs: tuple[str, ...]
-    """Empty strings stand for absent optional inputs."""
+    """Absent optional inputs are empty strings."""
     outputs: tuple[str, ...]
-    """Empty strings stand for outputs nobody asked for."""
+    """Unused outputs are empty strings."""
     attributes: Mapping[str, object] = field(default_factory=dict)
-    """int, float, str, tuples of these, and numpy arrays for tensors; a sub-graph stays the protobuf it was."""
+    """int, float, str, tuples of these, and numpy arrays. Subgraphs remain protobuf messages."""
     contradiction: str = ""
-    """How the node contradicts its schema, in a sentence; empty if it does not."""
+    """Schema violation in one sentence, empty if there is none."""
 
     @property
     def bodies(self) -> tuple[tuple[str, Counter[str]], ...]:
-        """Attributes that hold a graph, with the op types in it, those of graphs inside included."""
+        """Names of subgraph attributes, with counts of op types, nested subgraphs included."""
         if not self.attributes:
             return ()
         graphs = ((name, value) for name, value in self.attributes.items() if hasattr(value, "node"))
         return tuple((name, _op_types(graph)) for name, graph in graphs)
 
     def input(self, position: int) -> str:
-        """The name of an input, empty if it is absent."""
+        """Return the name of an input, empty if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
     def output(self, position: int) -> str:
-        """The name of an output, empty if nobody asked for it."""
+        """Return the name of an output, empty if it is unused."""
         return self.outputs[position] if position < len(self.outputs) else ""
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """An attribute that is one integer; without a default it is required."""
+        """Return an integer attribute; required if there is no default.
+
+        Raises:
+            Refusal: it is missing or not one integer. The other getters raise likewise.
+        """
         value = self.attributes.get(name, default)
         if type(value) is not int:
             raise self._mismatch(name, value, "one integer")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """An attribute that is one floating-point number; without a default it is required."""
+        """Return a floating-point attribute; required if there is no default."""
         value = self.attributes.get(name, default)
         if type(value) is not float:
             raise self._mismatch(name, value, "one floating-point number")
         return value
 
     def text(self, name: str, default: str) -> str:
-        """An attribute that is a string."""
+        """Return a string attribute."""
         value = self.attributes.get(name, default)
         if type(value) is not str:
             raise self._mismatch(name, value, "a string")
         return value
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """An attribute that is a list of integers, or None if the node does not have it."""
+        """Return an attribute that is a list of integers, or None if absent."""
         value = self.attributes.get(name)
         if value is not None and not (isinstance(value, tuple) and all(type(item) is int for item in value)):
             raise self._mismatch(name, value, "a list of integers")
         return value
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
-        """An attribute that is a list of floating-point numbers, or None if the node does not have it."""
+        """Return an attribute that is a list of floating-point numbers, or None if absent."""
         value = self.attributes.get(name)
         if value is not None and not (isinstance(value, tuple) and all(type(item) is float for item in value)):
             raise self._mismatch(name, value, "a list of floating-point numbers")
@@ -283,9 +289,9 @@ def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node |
 
     Args:
         proto: the node.
-        name: its name in the graph that is partitioned, which is unique.
-        since_version: its schema version, 0 if it has none.
-        node: the same node of that graph, where it has been read already: then only attributes are read.
+        name: unique name in the partitioned graph.
+        since_version: schema version, 0 if it has none.
+        node: the same node as already read; then only attributes are read.
     """
     node = node_of(proto, name) if node is None else node
     stated = proto.attribute  # most nodes state none
@@ -303,47 +309,49 @@ def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node |
 
 
 TypeRule = Callable[[OnnxNode, int, Sequence[Value | None]], Sequence[OperandType] | None]
-"""A node of an op that onnx knows nothing of, the version of its op, and what is known of its inputs (None where one is
-absent) -> the types of its outputs, or None."""
+"""Type rule for an op unknown to onnx: (node, op version, inputs or None if absent) -> output types, or None."""
 TypesByConversion = Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Mapping[str, OperandType] | None]
-"""A node, what is known of values and the contents of constants -> the types of its outputs by name, or None."""
+"""Type inference by conversion: (node, known values, constants) -> output types by name, or None."""
 Rules = Mapping[tuple[str, str], TypeRule]
-"""By domain and op type."""
+"""Type rules by domain and op type."""
 NO_RULES: Rules = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operators:
-    """What converters and kernels know of operators."""
+    """Operator facts that converters and kernels provide to shape inference."""
 
     has_converter: Callable[[str, str, int], bool]
-    """Whether there is a converter, by domain, op type and schema version."""
+    """(domain, op type, schema version) -> converter exists."""
     contradiction: Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Unsupported | None]
-    """What is wrong with a node, by what is known of values and the contents of constants."""
+    """Return the fault of a node, from known values and constants."""
     output_types: TypesByConversion = lambda node, values, constants: None
-    """Types of the results of an op that onnx knows nothing of and that has a converter."""
+    """Result types of convertible ops unknown to onnx."""
     rules: Rules = field(default_factory=lambda: NO_RULES)
-    """Types of the results of ops that onnx knows nothing of."""
+    """Result types of other ops unknown to onnx."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnnxModel:
-    """A model; node i of the graph is node i of the message, and `nodes[i]` is the same with its attributes read."""
+    """Model as read: graph node i is message node i, and `nodes[i]` adds its attributes."""
 
     model: onnx.ModelProto
     graph: Graph
-    """The model's own nodes, one each, in the model's order."""
+    """Model nodes in model order, one graph node each."""
     nodes: tuple[OnnxNode, ...]
     operators: Operators
 
     @cached_property
     def opsets(self) -> dict[str, int]:
-        """The version of every operator set that the model imports, by domain."""
+        """Version per imported domain."""
         return opsets_of(self.model.opset_import)
 
     @cached_property
     def digest(self) -> str:
-        """Of the model's contents; weights one by one, as a model of 2 GiB cannot be written as one."""
+        """SHA-256 of the model's contents.
+
+        Weights are hashed one by one because protobuf cannot serialize more than 2 GiB at once.
+        """
         hasher = sha256()
         graph = self.model.graph
         parts = (graph.node, graph.input, graph.output, graph.sparse_initializer)
@@ -365,12 +373,12 @@ def read_model(
 
     Args:
         model: the model.
-        operators: what is known of them beyond what onnx knows.
-        origins: for each of its nodes, the name of the model's own node that it stands for; itself if left out.
-        read: the nodes, where they have been read already, each standing for itself.
+        operators: operator facts beyond onnx's.
+        origins: for each node, the name of the model node that it stands for; by default itself.
+        read: nodes as already read, each standing for itself.
 
     Raises:
-        InvalidModelError: the graph contradicts itself, or an attribute cannot be read.
+        InvalidModelError: the graph is invalid, or an attribute cannot be read.
     """
     stood_for = None if origins is None else [(name,) for name in origins]
     try:

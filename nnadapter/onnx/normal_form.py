@@ -21,10 +21,7 @@ from partition.graph import Node, Reason, Unsupported
 
 
 def check_versions(model: ModelProto) -> None:
-    """Raise InvalidModelError for an opset of ONNX's own, or an IR version, that the installed onnx does not know.
-
-    Nobody can say what a node means in an opset that has no schemas.
-    """
+    """Raise InvalidModelError if the installed onnx does not know the model's ONNX opset or IR version."""
     newest = onnx.defs.onnx_opset_version()
     for entry in model.opset_import:
         if not plain_domain(entry.domain) and entry.version > newest:
@@ -40,9 +37,9 @@ def check_versions(model: ModelProto) -> None:
 
 
 def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
-    """Return the model with an import for those domains of ONNX Runtime's own that it names and does not import.
+    """Return the model with missing imports of com.microsoft added.
 
-    ONNX Runtime loads such models, which its own tools write, and onnx contradicts them.
+    ONNX Runtime's own tools omit them, and ONNX Runtime loads such models, but onnx rejects them.
 
     Args:
         model: the model.
@@ -57,17 +54,17 @@ def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
 
 
 def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_limit: int) -> ModelProto | Unsupported:
-    """Return the model with opset imports and IR version lowered to limits, where that changes no node's meaning.
+    """Lower opset imports and IR version to the limits, if no node changes its meaning.
 
-    1. Nothing above a limit: the same object.
-    2. Every node of a domain above its limit, in sub-graphs and in the functions that are called, must have a schema
-       that is no newer than the limit; the copy then imports the limit, and functions that are not called are left out.
-    3. Else the refusal names the first node in the way.
+    1. If nothing exceeds a limit, returns the same object.
+    2. Every node of an affected domain, including subgraphs and called functions, must have a schema no newer than the
+       limit. The copy imports the limit and omits unused functions.
+    3. Otherwise returns a refusal that names the first offending node.
 
     Args:
         model: the model.
-        opset_limits: per domain, the newest operator set allowed; domains that are not named are left alone.
-        ir_version_limit: the newest IR version allowed.
+        opset_limits: newest operator set per domain; other domains are unlimited.
+        ir_version_limit: newest IR version.
     """
     limits = {plain_domain(domain): limit for domain, limit in opset_limits.items()}
     functions = needed_functions(model.graph.node, {key_of(function): function for function in model.functions})
@@ -114,14 +111,14 @@ def _lowered(
 
 
 def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onnx.ModelProto:
-    """Return the model with each node behind those that make what it reads; the same object if that is so already.
+    """Return the model with nodes in topological order; the same object if they already are.
 
-    Nodes keep their order as far as they can. Of nodes that read each other in a circle the order stays as it is, for
-    others to complain of. Weights are copied only where something is out of order.
+    The sort is stable. Cycles keep their order and are reported elsewhere. Weights are copied only if the order
+    changes.
 
     Args:
         model: the model.
-        nodes: of its graph, where they have been read already.
+        nodes: of its graph, as already read.
     """
     nodes = read_nodes(model) if nodes is None else nodes
     if _is_ordered(nodes):
@@ -135,7 +132,7 @@ def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onn
 
 
 def _is_ordered(nodes: Sequence[Node]) -> bool:
-    """Whether no node reads what it or a later one makes: nothing was read before it is made for the first time."""
+    """Return whether no node reads a value before it is first produced."""
     read: set[str] = set()
     produced_names: set[str] = set()
     for node in nodes:
@@ -149,7 +146,7 @@ def _is_ordered(nodes: Sequence[Node]) -> bool:
 
 
 def _sorted(dependencies: list[set[int]]) -> list[int]:
-    """The first that can run comes first; those in circles, and behind them, are missing."""
+    """Return a topological order, lowest position first; omits cycles and their dependents."""
     readers: list[list[int]] = [[] for _ in dependencies]
     for position, makers in enumerate(dependencies):
         for maker in makers:
@@ -169,13 +166,13 @@ def _sorted(dependencies: list[set[int]]) -> list[int]:
 
 
 def with_dense(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with what is sparse in its graph as ordinary; the same object if nothing is.
+    """Return the model with sparse constants made dense; the same object if there are none.
 
-    1. A sparse initializer is an initializer.
-    2. A Constant with a sparse value has an ordinary one, except where the model's output is that sparse tensor.
+    1. Sparse initializers become initializers.
+    2. Constants with a sparse value get a dense one, unless the model outputs the sparse tensor.
 
     Raises:
-        InvalidModelError: one contradicts itself, or they have no room.
+        InvalidModelError: malformed sparse tensor, or too large when dense.
     """
     outputs = {value.name for value in model.graph.output if value.type.HasField("sparse_tensor_type")}
     nodes = enumerate(model.graph.node)
@@ -207,7 +204,10 @@ def _makes_sparse(node: NodeProto) -> bool:
 
 
 def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
-    """Source: onnx.proto, `SparseTensorProto`: indices count elements, or have a row of numbers for each value."""
+    """Return the dense array.
+
+    Source: onnx.proto, `SparseTensorProto`: indices are linear, or have one row of coordinates per value.
+    """
     dimensions = tuple(sparse.dims)
     try:
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
@@ -224,7 +224,7 @@ def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
 
 
 def _places(name: str, indices: Array, count: int, dimensions: tuple[int, ...]) -> Array:
-    """The number of each value's element; rows of coordinates, as COO has them, become such numbers."""
+    """Return linear indices; COO coordinates are converted."""
     if indices.shape not in ((count,), (count, len(dimensions))):
         raise _wrong(name, f"has {count} values, and indices of the shape {indices.shape} for {dimensions}")
     limits = np.array(dimensions if indices.ndim == 2 else prod(dimensions), np.int64)

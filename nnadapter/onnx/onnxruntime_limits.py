@@ -1,4 +1,4 @@
-"""Which opsets and IR versions the installed ONNX Runtime loads, and models brought to them."""
+"""Opsets and IR versions that the installed ONNX Runtime loads, and models lowered to them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 CPU_PROVIDER = "CPUExecutionProvider"
 QUIET = 4
-"""Log severity: fatal errors only. Errors are raised, not printed as well."""
+"""Log severity: fatal errors only. Errors are raised, so logging would duplicate them."""
 
 
 @memoize(1)
 def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
-    """The newest opset by domain, and the newest IR version, that the installed ONNX Runtime loads; found by trying."""
+    """Return newest opset by domain and newest IR version that the installed ONNX Runtime loads, found by trial."""
     import onnx
     from onnx import defs
 
@@ -57,10 +57,10 @@ def _loads(opsets: Mapping[str, int], ir_version: int) -> bool:
 
 
 def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return `model` at an opset and an IR version that the installed ONNX Runtime loads.
+    """Return `model` at an opset and IR version that the installed ONNX Runtime loads.
 
     Raises:
-        InvalidModelError: a node of it has no such meaning in any opset that ONNX Runtime knows.
+        InvalidModelError: a node needs a newer opset.
     """
     from nnadapter.onnx.normal_form import check_versions, stamp_down
     from nnadapter.process.real_onnxruntime import onnxruntime

@@ -1,4 +1,4 @@
-"""Parts of a model as models whose inputs have types; and Einsum equations, checked before onnx reads them."""
+"""Parts of a model as models with typed inputs, and checks of Einsum equations."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from nnadapter.onnx.references import bytes_of, with_contents
 from partition.graph import Value
 
 _Place = tuple[FunctionKey, str]
-"""An op or a function, and the attribute of it that is an equation."""
+"""Op or function, and its equation attribute."""
 _EINSUM: _Place = (("", "Einsum", ""), "equation")
 
 
 def check_equations(model: onnx.ModelProto) -> None:
-    """Raise InvalidModelError for an Einsum, in inner graphs and functions too, whose equation is none.
+    """Raise InvalidModelError for a malformed Einsum equation, including subgraphs and functions.
 
-    An equation that a function takes from its caller is read at every call, and where the function has a default.
+    For an equation that is a function attribute, every call and the function's default are checked.
     """
     nodes_by_function = {key_of(function): [*with_nested(function.node)] for function in model.functions}
-    stating = filter(attrgetter("attribute"), model.graph.node)  # others hold no equation, and no graph
+    # nodes without attributes have neither equations nor subgraphs
+    stating = filter(attrgetter("attribute"), model.graph.node)
     nodes = [*with_nested(stating), *(node for inside in nodes_by_function.values() for node in inside)]
     places = _places(nodes_by_function)
     stated = [
@@ -56,7 +57,7 @@ def check_equations(model: onnx.ModelProto) -> None:
 
 
 def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
-    """The same by path or contents. Nothing else is checked of them."""
+    """Apply `check_equations` to a path or contents; anything that cannot be parsed passes."""
     model = onnx.ModelProto()
     with suppress(DecodeError, UnicodeDecodeError):
         model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
@@ -64,7 +65,7 @@ def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
 
 
 def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
-    """Where equations stand: at Einsum, and at functions that hand an attribute on to such a place."""
+    """Return all equation attributes: Einsum's, and function attributes that reach one."""
     handed_on: dict[_Place, list[_Place]] = {}
     for function, inside in nodes_by_function.items():
         for place, attribute_name in _references(inside):
@@ -101,32 +102,32 @@ def _check(attribute: onnx.AttributeProto, label: str) -> None:
 
 
 _SMALL_BYTES = 1 << 12
-"""Constants up to this size are given with their contents, larger ones as inputs."""
+"""Largest constants included with contents; larger ones become inputs."""
 _DECIDING_ELEMENTS = 64
-"""Reals up to this number may be limits, scales or probabilities; more of them are weights, which decide nothing."""
+"""Reals up to this count may be limits, scales or probabilities; more are weights, which never affect a refusal."""
 _LARGEST_REALS = 1 << 16
-"""Bytes of reals beyond which they are given as inputs in any case."""
+"""Bytes above which reals always become inputs."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 _Shape = tuple[int | str | None, ...] | None
 _FEW_ELEMENTS = 8
-"""Reals up to this number may be limits or scales; beyond them, they are one for each of something."""
+"""Reals up to this count may be limits or scales; more are per-channel values."""
 
 
 class SizedCase(NamedTuple):
-    """What decides whether a node is refused, by dimensions and the contents of constants as well."""
+    """Key of everything that may decide a node's refusal, including sizes and constants."""
 
     case: object
     """Op, attributes and types."""
     shapes: tuple[_Shape, ...]
-    """Of what it reads and makes."""
+    """Shapes of inputs and outputs."""
     digests: tuple[bytes | None, ...]
-    """Of what it reads of constants that are no weights."""
+    """Digests of constant inputs, except weights."""
     few: tuple[bytes | None, ...]
-    """The same without constants that have a real for each of something."""
+    """Digests of constant inputs, except per-channel reals."""
 
     @property
     def rough(self) -> object:
-        """The same for nodes that differ in such reals, and in sizes above 1 but not in which of them are the same."""
+        """Coarser key: ignores per-channel reals, and reduces sizes above 1 to which of them are equal."""
         numbers: dict[int | str | None, str] = {}
         shapes = (
             shape
@@ -137,7 +138,7 @@ class SizedCase(NamedTuple):
 
 
 class Parts:
-    """Takes nodes out of a model, what they read becoming inputs of known types."""
+    """Extractor of nodes as models; values that they read become typed inputs."""
 
     def __init__(
         self,
@@ -146,16 +147,16 @@ class Parts:
         embedded_names: Collection[str] = (),
         types: Mapping[str, onnx.ValueInfoProto] | None = None,
     ) -> None:
-        """Infer the types of the model's values, unless they are given.
+        """Infer the types of the model's values, unless they are passed.
 
         Args:
             model: the model.
-            constant_bytes: constants up to this size are given with their contents, larger ones as inputs.
-            embedded_names: names of constants that are given with their contents, however large they are.
-            types: the types of values by name; others count as unknown.
+            constant_bytes: largest constants included with contents; larger ones become inputs.
+            embedded_names: constants always included with contents.
+            types: types by name; other values count as unknown.
 
         Raises:
-            InvalidModelError: an equation of Einsum is none.
+            InvalidModelError: malformed Einsum equation.
         """
         self._model = model
         self._types = _inferred(model) if types is None else dict(types)
@@ -164,7 +165,7 @@ class Parts:
 
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
-        """The initializers that are given with their contents."""
+        """Initializers included with contents."""
         return {
             tensor.name: with_contents(tensor) for tensor in self._model.graph.initializer if self._has_contents(tensor)
         }
@@ -175,7 +176,7 @@ class Parts:
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
-        """The nodes that read a value, by its name, once for each time that they do."""
+        """Consumers by value name, one entry per use."""
         readers_by_name: dict[str, list[onnx.NodeProto]] = {}
         for node in self._model.graph.node:
             for name in _reads(node):
@@ -184,22 +185,22 @@ class Parts:
 
     @cached_property
     def makers(self) -> Mapping[str, onnx.NodeProto]:
-        """The node that makes a value, by its name."""
+        """Producer by value name."""
         return {name: node for node in self._model.graph.node for name in node.output}
 
     @cached_property
     def weights(self) -> frozenset[str]:
-        """The names of all initializers, those that are given as inputs among them."""
+        """Names of all initializers."""
         return frozenset(tensor.name for tensor in self._model.graph.initializer)
 
     @cached_property
     def op_types(self) -> frozenset[str]:
-        """The op types of the model's nodes."""
+        """Op types in the model."""
         return frozenset(node.op_type for node in self._model.graph.node)
 
     @property
     def opset(self) -> int:
-        """The version of ONNX's own domain."""
+        """Version of ONNX's own domain."""
         return opsets_of(self._model.opset_import).get("", 1)
 
     @cached_property
@@ -207,14 +208,14 @@ class Parts:
         return values_of(self._types.values())
 
     def value(self, name: str) -> Value | None:
-        """The type of a value, if it is known."""
+        """Return the type of a value, if known."""
         return self._values.get(name)
 
     def cases(self, positions: Collection[int] | None = None) -> dict[object, list[int]]:
-        """Return the nodes whose inputs all have a type, by what decides whether one is refused.
+        """Group nodes with fully typed inputs by the facts that may decide their refusal.
 
         Args:
-            positions: of the nodes that are looked at, ascending; all of them if None.
+            positions: nodes to group, ascending; all if None.
         """
         positions_by_case: dict[object, list[int]] = {}
         for position in range(len(self._model.graph.node)) if positions is None else positions:
@@ -224,9 +225,9 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
-        """The same of some nodes, by dimensions and the contents of constants as well, but for those of weights.
+        """Group nodes also by sizes and constants, except weights.
 
-        Of sizes that are left open, it matters which of a node's are the same, and not what they are called.
+        Names of dynamic dimensions do not matter, only which of a node's are equal.
         """
         positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
@@ -234,7 +235,7 @@ class Parts:
         return positions_by_case
 
     def _case(self, node: onnx.NodeProto) -> object:
-        """Op, attributes and types, not names."""
+        """Return op, attributes and types, without names."""
         return (
             node.domain,
             node.op_type,
@@ -255,7 +256,7 @@ class Parts:
         return SizedCase(self._case(node), tuple(shapes) if holds_graph(node) else _nameless(shapes), digests, few)
 
     def part(self, positions: Sequence[int]) -> onnx.ModelProto:
-        """The nodes at `positions`, ascending, as a model."""
+        """Return the nodes at `positions`, ascending, as a model."""
         nodes = [self._model.graph.node[position] for position in positions]
         produced_names = dict.fromkeys(name for node in nodes for name in node.output)
         read = dict.fromkeys(name for node in nodes for name in _reads(node) if name not in produced_names)
@@ -269,14 +270,14 @@ class Parts:
         )
 
     def is_valid(self, position: int) -> bool:
-        """Whether a node is what its schema says."""
+        """Return whether a node conforms to its schema."""
         node_model = self.part([position])
         del node_model.graph.output[:]
         infers = without_crashes(node_model) is node_model
         try:
             if all(_has_shape(value) for value in node_model.graph.input):
                 checker.check_model(node_model, full_check=infers)
-            else:  # which `check_model` refuses
+            else:  # `check_model` refuses inputs without shape
                 context = checker.C.CheckerContext()
                 context.ir_version, context.opset_imports = node_model.ir_version, opsets_of(node_model.opset_import)
                 checker.check_node(node_model.graph.node[0], context)
@@ -300,7 +301,7 @@ def _has_shape(value: onnx.ValueInfoProto) -> bool:
 
 
 def _nameless(shapes: Sequence[_Shape]) -> tuple[_Shape, ...]:
-    """Shapes whose open sizes are numbered in the order in which they come first, from -1 down."""
+    """Return shapes with dynamic sizes numbered by first occurrence, from -1 down."""
     numbers: dict[str, int] = {}
     return tuple(
         shape and tuple(numbers.setdefault(size, ~len(numbers)) if isinstance(size, str) else size for size in shape)
@@ -331,8 +332,8 @@ def _digest(tensor: onnx.TensorProto) -> bytes:
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """The types of a model's values; large constants become inputs, since inference needs no weights."""
-    check_equations(model)  # those that are none hang who infers
+    """Infer types of a model's values, without weights."""
+    check_equations(model)  # malformed equations hang onnx's inference
     large = {tensor.name for tensor in model.graph.initializer if bytes_of(tensor) > _SMALL_BYTES}
     try:
         return infer(with_stand_ins(with_inputs_for(model, large)))

@@ -1,16 +1,13 @@
-"""Type and shape inference of onnx, kept from contents that cannot be shapes.
+"""onnx's type and shape inference, guarded against memory blow-up and crashes.
 
-onnx's own inference, which follows the contents of values only as far as these can be shapes.
+With data propagation, onnx builds a message per element of every propagated vector, even for millions of floats. Types
+are therefore inferred first without it. If sizes are computed with, inference is repeated with data propagation on a
+model in which no propagating node reads a long vector:
 
-Where a vector's contents are handed on, onnx makes a message of every element, whatever they are: gigabytes for some
-millions of floats. So it is asked first for types alone; and then, where a `Shape` or a constant is computed with, for
-contents too, in a model where no node that hands contents on reads a long vector:
+1. Add, Sub and Mul on such vectors become Max, which has the same type and propagates nothing.
+2. Other nodes are removed, and their results become inputs of the types found first.
 
-1. Sums, differences and products of such are taken for their maximum, which has the same type and hands nothing on.
-2. Of others, what they make is given with the type that was found first.
-
-Some operators of onnx end the process when their first input has no type. Inference sees such a node only when the
-type of that input is known.
+Some ops of onnx crash the process if their first input has no type. Such nodes are hidden until that type is known.
 """
 
 from __future__ import annotations
@@ -43,29 +40,29 @@ _LIKE_FIRST_INPUT = frozenset(
         "ThresholdedRelu",
     ]
 )
-"""Of ONNX's own domain, at some opsets at least."""
+"""Ops of ONNX's own domain, at some opsets at least."""
 _OF_MICROSOFT = frozenset(("MoE", "QMoE"))
-"""Of ONNX Runtime's own domain: nobody says more of them."""
+"""Ops of com.microsoft without any other description."""
 LIKE_INPUT = _LIKE_FIRST_INPUT | _OF_MICROSOFT
-"""Names of all, of which most models have none."""
+"""All op types above; most models have none of them."""
 _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRelu": 10}
-"""Those that it knows from some version on: before, only ONNX Runtime has them."""
+"""First version with inference in onnx; earlier versions exist only in ONNX Runtime."""
 
 
 def is_like_input(domain: str, op_type: str, version: int) -> bool:
-    """Whether inference knows nothing of an op at a version, and its result is like its input."""
+    """Return whether inference lacks an op version whose result type equals its input's."""
     if plain_domain(domain):
         return domain == MICROSOFT and op_type in _OF_MICROSOFT
     return op_type in _LIKE_FIRST_INPUT and version < _HAS_INFERENCE.get(op_type, inf)
 
 
 def stand_in(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a node that inference knows for one whose result is like its input."""
+    """Return an Identity node in place of a node whose result type equals its input's."""
     return onnx.NodeProto(op_type="Identity", input=node.input[:1], output=node.output[:1])
 
 
 def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with stand-ins for such nodes; the same model where there are none."""
+    """Return a model with such stand-ins; the same object if there are none."""
     nodes = model.graph.node
     if all(node.op_type not in LIKE_INPUT for node in nodes):
         return model
@@ -78,16 +75,16 @@ def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError)
-"""What onnx raises where types contradict each other."""
+"""Errors of onnx for conflicting types."""
 _LONGEST_SHAPE = 64
-"""No array has more axes than this."""
+"""Maximum rank of an array."""
 _MEASURING = frozenset(("Shape", "Size", "Constant"))
 _ALIKE = frozenset(("Add", "Sub", "Mul"))
-"""Ops that hand on what they compute, and whose results have the type of a `Max` of their inputs."""
+"""Propagating ops whose results have the type of a `Max` of their inputs."""
 _ALIKE_SINCE = 13
-"""Before this opset they hand nothing on."""
+"""Opset since which they propagate."""
 _OF_FIRST = frozenset(("Cast", "Gather", "Slice", "Squeeze", "Unsqueeze"))
-"""Ops that hand on contents of their first input."""
+"""Ops that propagate their first input."""
 _HANDING_ON = _ALIKE | _OF_FIRST | {"Concat", "Size"}
 _FOLLOWED = _HANDING_ON | _MEASURING
 
@@ -100,26 +97,26 @@ _NEEDING_TYPES = MappingProxyType(
         "TreeEnsemble": "ai.onnx.ml",
     }
 )
-"""The operators whose inference reads the type of the first input without a check, and their domains.
+"""Op type -> domain of ops whose inference reads the first input's type unchecked.
 
 Source: onnx 1.23.2, by inference over every schema in a child process; tests/onnx/test_propagation.py repeats it.
 """
 _ELEMENT_TYPES = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
-"""Data types by the words of schemas."""
+"""Schema type name -> element type."""
 _WITHHELD = "nnadapter.withheld"
-"""A domain that onnx has no schemas of."""
+"""Domain without schemas."""
 Types = dict[str, onnx.ValueInfoProto]
 
 
 def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
-    """Return what is known of the types of values, by name; initializers that are no inputs are left out.
+    """Return inferred types by name; initializers that are not inputs are omitted.
 
     Args:
         model: the model.
-        strict: fail also where inference does not know an operator.
+        strict: also fail for unknown ops.
 
     Raises:
-        FAILURES: types contradict each other.
+        FAILURES: types conflict.
     """
     model = without_crashes(model)
     types = _types(shape_inference.infer_shapes(model, strict_mode=strict).graph)
@@ -136,7 +133,7 @@ def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
 
 
 def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoProto]:
-    """Return the types of outputs that inference leaves open and whose schema allows one tensor type alone."""
+    """Return types of untyped outputs whose schema allows a single tensor type."""
     infos, opsets = list[onnx.ValueInfoProto](), opsets_of(model.opset_import)
     for node in model.graph.node:
         names = [(position, name) for position, name in enumerate(node.output) if name and name not in types]
@@ -153,10 +150,11 @@ def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoPro
 
 
 def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model over which inference does not end the process: the model itself where that is one.
+    """Return a model on which inference does not crash; the same object if it is safe.
 
-    In others, nodes that need a type and get none have a domain that inference does not know. So have all that need one
-    in functions and in inner graphs: their inputs have types only while inference runs.
+    Nodes with an untyped required input move to a domain unknown to inference. In functions and subgraphs all nodes
+    that
+    need a type do, since their inputs are typed only during inference.
     """
     if not any(map(_needs_type, _visited(model))):
         return model
@@ -181,7 +179,7 @@ def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _visited(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Return the nodes that inference sees: in the graph, in functions, and in graphs that these run."""
+    """Yield nodes that inference visits: in the graph, in functions, and in their subgraphs."""
     for node in chain(model.graph.node, *(function.node for function in model.functions)):
         if node.op_type in RUNNING_GRAPHS:
             yield from with_nested([node])
@@ -199,15 +197,15 @@ def _types(graph: onnx.GraphProto) -> Types:
 
 @dataclass(slots=True)
 class _Followed:
-    """The values whose contents inference can follow."""
+    """Values that data propagation can follow."""
 
     names: set[str]
     functions: frozenset[FunctionKey]
     opset: int
     matters: bool = False
-    """Whether somebody reads one that a node makes, or that a graph within may make."""
+    """A propagated result has a consumer, possibly in a subgraph."""
     handing_on: list[int] = field(default_factory=list)
-    """Positions of the nodes that hand contents on, of whatever values."""
+    """Positions of all propagating nodes."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> _Followed:
@@ -236,7 +234,7 @@ class _Followed:
             self.names.update(node.output)
 
     def guarded(self, model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
-        """The model in which no node that hands contents on reads a long vector."""
+        """Return the model without propagating nodes that read a long vector."""
         all_types = {**types, **{tensor.name: tensor_info(tensor) for tensor in model.graph.initializer}}
         free = {size.dim_param for info in model.graph.input for size in info.type.tensor_type.shape.dim}
         instead: dict[int, onnx.NodeProto | None] = {}
@@ -254,14 +252,14 @@ class _Followed:
         return guarded
 
     def _is_long(self, name: str, types: Types, free: set[str], *, strict: bool) -> bool:
-        """Whether a value is, or may turn out to be, a vector too long for a shape; `strict` if it has to be known."""
+        """Return whether a value is, or unless `strict` may be, a vector too long for a shape."""
         shape = value_of(types[name]).shape if name in types else None
         if shape is None or (len(shape) == 1 and isinstance(shape[0], str) and shape[0] not in free):
             return not strict and name not in self.names
         return len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE
 
     def _alike(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """What stands for a node: none if what it makes is to be given."""
+        """Return the stand-in of a node, or None to turn its results into inputs."""
         if node.op_type not in _ALIKE or plain_domain(node.domain):
             return None
         return helper.make_node("Max", node.input, node.output, node.name) if self.opset >= _ALIKE_SINCE else node

@@ -1,25 +1,17 @@
-"""Weights by reference: where large initializers lie, their arrays, and reading ahead in threads.
+"""Weights by reference: messages that state where a large initializer's contents are, and prefetching in threads.
 
-Weights by reference: a message says where the contents of a large initializer are, and does not hold them.
+Messages are copied whenever a part of a model is extracted; referenced weights are not. A reference is an initializer
+with `data_location` EXTERNAL whose `external_data` describes one of three kinds of place:
 
-Messages are copied whenever a part is taken out of a model; what they refer to is not. A reference is an initializer
-with `data_location` EXTERNAL whose `external_data` names one of three kinds of place:
+- `mapped`: a file of external data, mapped into memory and paged in on access.
+- `read`: the model's own file. Users overwrite it during a session, so contents are copied into memory on first use.
+- `memory`: an array of this process. The creator of the reference keeps it alive (`nnadapter.onnx.preparation`).
 
-- `mapped`: a file of external data, whose contents are mapped into memory. Nothing is read before somebody looks.
-- `read`: the model's own file. People write such a file anew while a session lives, so its contents are read into
-  memory of their own, when they are first asked for.
-- `memory`: an array of this process. Whoever made the reference keeps it alive (`nnadapter.onnx.preparation`).
+Files are identified by path and stamp. Opening a file that changed since the model was loaded is an error. A mapped
+file must not be modified in place; write a new file and rename it. While an array is alive, all lookups share it.
 
-Files are known by path and stamp: one that was changed since the model was loaded is an error where it is opened again.
-As long as somebody holds the array of a place, everybody gets that one. A file that is mapped must not be written to:
-whoever changes one should write another and rename it.
-
-References stay inside of this process and this package, but for drivers that say that they understand them
-(`Capability.supports_external_initializers`); `inlined` gives the model that everybody understands.
-
-The contents of many initializers, read by several threads.
-
-Most of what it takes to read weights is memory that the system hands out and copies into, which threads do at once.
+References stay in this process and package, except for drivers that declare
+`Capability.supports_external_initializers`. `inlined` returns a model without references.
 """
 
 from __future__ import annotations
@@ -48,7 +40,7 @@ from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.process.resources import memoize
 
 REFERRED_BYTES = 1 << 16
-"""Initializers from this size on are referred to; smaller ones stay in the message."""
+"""Initializers of at least this size are replaced by references."""
 _KIND = "kind"
 MAPPED, READ, MEMORY = "mapped", "read", "memory"
 _WHOLE_BYTES = frozenset(
@@ -58,25 +50,25 @@ _WHOLE_BYTES = frozenset(
         "BFLOAT16",
     )
 )  # fmt: skip
-"""Data types whose elements lie in memory as they lie in files."""
+"""Data types with the same layout in memory and in files."""
 _BITS = {
     getattr(TensorProto, name): bits
     for bits, names in {2: "INT2 UINT2", 4: "INT4 UINT4 FLOAT4E2M1", 6: "FLOAT6E2M3 FLOAT6E3M2"}.items()
     for name in names.split()
-    if hasattr(TensorProto, name)  # newer ones of onnx's
+    if hasattr(TensorProto, name)  # newer versions of onnx have more
 }
-"""Per element, where that is no whole byte."""
+"""Bits per element of sub-byte data types."""
 _numbers = count(1)
 _living: dict[Hashable, weakref.ref[Array]] = {}
-"""Arrays by place, for as long as somebody holds them. What forgets them is a `pop`, called by C: it needs no lock."""
+"""Live arrays by place. The callback that removes an entry is a C-level `pop`, so it needs no lock."""
 
 
 def array_of(tensor: TensorProto) -> Array:
-    """Return the contents of a tensor, not to be written to where they are referred to.
+    """Return the contents of a tensor; read-only if referenced.
 
     Raises:
-        ModelFileError: the file that holds them cannot be read any more, or has changed.
-        TypeError, ValueError, KeyError: they do not fit what the tensor says of them.
+        ModelFileError: the file cannot be read, or has changed.
+        TypeError, ValueError, KeyError: the contents do not match the tensor's type and dimensions.
     """
     if not is_reference(tensor):
         inline: Array = numpy_helper.to_array(tensor)
@@ -86,23 +78,23 @@ def array_of(tensor: TensorProto) -> Array:
 
 
 def is_reference(tensor: TensorProto) -> bool:
-    """Whether the message does not hold the contents of the tensor."""
+    """Return whether the tensor's contents are outside of the message."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
 def is_read(tensor: TensorProto) -> bool:
-    """Whether the contents of a tensor are read from the model's own file."""
+    """Return whether a tensor's contents are in the model's own file."""
     return is_reference(tensor) and any(entry.key == _KIND and entry.value == READ for entry in tensor.external_data)
 
 
 def is_in_memory(tensor: TensorProto) -> bool:
-    """Whether somebody holds the array that a tensor refers to."""
+    """Return whether the referenced array is alive."""
     reference = _living.get(_key(tensor))
     return reference is not None and reference() is not None
 
 
 def refers_to(tensor: TensorProto, path: Path) -> bool:
-    """Whether a tensor without contents refers to bytes of the file at `path` that are there and fit it."""
+    """Return whether a tensor refers to valid bytes of its length in the current file at `path`."""
     place = {entry.key: entry.value for entry in tensor.external_data}
     if (place.get(_KIND), place.get("location")) != (READ, str(path)):
         return False
@@ -114,7 +106,7 @@ def refers_to(tensor: TensorProto, path: Path) -> bool:
 
 
 def bytes_of(tensor: TensorProto) -> int:
-    """Return how many bytes the contents of a tensor take, by type and dimensions; text as it stands there."""
+    """Return the size of a tensor's contents by type and dimensions; for strings, their stored bytes."""
     if tensor.data_type == TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     return int(-(-prod(tensor.dims) * _bits_of(tensor.data_type) // 8))
@@ -122,14 +114,14 @@ def bytes_of(tensor: TensorProto) -> int:
 
 @memoize(64)
 def _bits_of(data_type: int) -> int:
-    """How many bits an element takes; none where the data type is not known."""
+    """Return bits per element, 0 for unknown data types."""
     if data_type not in helper.get_all_tensor_dtypes():
         return 0
     return _BITS.get(data_type) or 8 * helper.tensor_dtype_to_np_dtype(data_type).itemsize
 
 
 def fits(tensor: TensorProto, length: int) -> bool:
-    """Whether so many bytes, as they lie in a file, are the contents of a tensor and may be referred to."""
+    """Return whether this many file bytes match the tensor and may be referenced."""
     return (
         length >= REFERRED_BYTES
         and sys.byteorder == "little"
@@ -139,15 +131,15 @@ def fits(tensor: TensorProto, length: int) -> bool:
 
 
 def refer(tensor: TensorProto, path: Path, stamp: str, offset: int, length: int, *, is_own: bool) -> None:
-    """Let a tensor refer to a place in a file.
+    """Make a tensor refer to a place in a file.
 
     Args:
-        tensor: contents that it held are taken out.
+        tensor: its contents are removed.
         path: of the file.
-        stamp: of the file, as `stamp_of` says it.
-        offset: where the contents start, in bytes.
+        stamp: of the file, from `stamp_of`.
+        offset: in bytes.
         length: in bytes.
-        is_own: the file holds the model, too, so that its contents are read and not mapped.
+        is_own: the file is the model's own, so its contents are read instead of mapped.
     """
     aligned = offset % helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize == 0
     kind = MAPPED if aligned and not is_own else READ
@@ -160,7 +152,7 @@ def without_contents(tensor: TensorProto) -> TensorProto:
 
 
 def referring(tensor: TensorProto, array: Array) -> TensorProto:
-    """Return the initializer `tensor` as one that refers to `array`, which has its contents and which others keep."""
+    """Return the initializer `tensor` as a reference to `array`, which the caller must keep alive."""
     reference = without_contents(tensor)
     _state(reference, MEMORY, {"location": str(next(_numbers)), "length": str(array.nbytes)})
     _keep(_key(reference), array)
@@ -168,7 +160,7 @@ def referring(tensor: TensorProto, array: Array) -> TensorProto:
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model that holds the contents of its initializers; the same one if it does already.
+    """Return the model with contents inline; the same object if it has no references.
 
     Raises:
         ModelFileError: see `array_of`.
@@ -183,7 +175,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_contents(tensor: TensorProto) -> TensorProto:
-    """Return a tensor that holds its contents; the same one if it does already. Raises what `array_of` does."""
+    """Return the tensor with contents inline, the same object if it already is. Raises the errors of `array_of`."""
     if not is_reference(tensor):
         return tensor
     tensor_copy = TensorProto()
@@ -200,9 +192,9 @@ def _hold(tensor: TensorProto) -> None:
 
 
 def with_references(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array]]:
-    """Return a model that refers to the contents of its large initializers, and the arrays that have to be kept for it.
+    """Return the model with large initializers as references, and the arrays to keep alive for it.
 
-    What cannot be read stays as it is. The same model, where it is light already.
+    Unreadable initializers are left as they are. Returns the same object if there is nothing to replace.
     """
     arrays: dict[int, Array] = {}
     for position, tensor in enumerate(model.graph.initializer):
@@ -223,7 +215,7 @@ def with_references(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array
 
 
 def _copy_without(message: Message, copy: Message, left_out: str) -> None:
-    """Copy all fields of a message but one."""
+    """Copy all fields of a message except one."""
     for field, value in message.ListFields():
         if field.name == left_out:
             continue
@@ -236,12 +228,12 @@ def _copy_without(message: Message, copy: Message, left_out: str) -> None:
 
 
 def identity_of(tensor: TensorProto) -> Hashable:
-    """Return what tells where the contents lie that a tensor refers to, and what type and dimensions they have."""
+    """Return a key for the place, type and dimensions of a referenced tensor."""
     return _key(tensor)
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """Return what tells whether a file is still the one that it was."""
+    """Return a stamp that changes whenever the file changes."""
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
@@ -264,14 +256,14 @@ def _looked_up(tensor: TensorProto, place: Mapping[str, str]) -> Array:
 
 
 def _mark_contents(place: Mapping[str, str], array: Array) -> Array:
-    """An array, of which is said that its place tells what it holds."""
+    """Register the place as the array's content identity."""
     release = partial(_release_pages, weakref.ref(array)) if place[_KIND] == MAPPED else None
     know_contents(array, (*sorted(place.items()), dtype_name(array.dtype), array.shape), release)
     return array
 
 
 def _release_pages(reference: weakref.ref[Array]) -> None:
-    """Take the pages of a mapped array out of the process's memory; whoever looks again has them mapped again."""
+    """Drop the pages of a mapped array from this process's memory; the next access maps them again."""
     array = reference()
     base = None if array is None else array.base
     view = None if base is None else base.base
@@ -285,7 +277,7 @@ def _release_pages(reference: weakref.ref[Array]) -> None:
 
 
 def _placed(place: Mapping[str, str]) -> Array:
-    """The bytes at a place."""
+    """Return the bytes at a place, read-only."""
     contents = _PLACES[place[_KIND]](place)
     contents.flags.writeable = False
     return contents
@@ -316,7 +308,8 @@ def _read_location(place: Mapping[str, str]) -> Array:
 
 
 def _raise_missing(place: Mapping[str, str]) -> Array:
-    raise RuntimeError(f"the array of reference {place['location']} is gone")  # whoever refers to one keeps it
+    # the creator of a reference must keep its array alive
+    raise RuntimeError(f"the array of reference {place['location']} is gone")
 
 
 _PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {
@@ -328,7 +321,7 @@ _PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {
 
 @contextmanager
 def _opened(place: Mapping[str, str]) -> Iterator[Any]:
-    """The file of a place, which has to be the one that it was."""
+    """Open the file of a place; raises if it changed."""
     try:
         file = Path(place["location"]).open("rb", buffering=0)  # noqa: SIM115  closed below
     except OSError as error:
@@ -350,7 +343,7 @@ def _changed(place: Mapping[str, str]) -> ModelFileError:
 
 
 def _shared(key: Hashable, make: Callable[[], Array]) -> Array:
-    """The array of a key that somebody holds, or a new one."""
+    """Return the live array of a key, or a new one."""
     reference = _living.get(key)
     array = None if reference is None else reference()
     return _keep(key, make()) if array is None else array
@@ -362,14 +355,15 @@ def _keep(key: Hashable, array: Array) -> Array:
 
 
 _LEAST_BYTES = 1 << 24
-"""Fewer are read before threads have started."""
+"""Total size below which starting threads takes longer than reading."""
 _MOST_THREADS = 4
 
 
 class ReadingAhead:
-    """Reads those tensors that are read from the model's own file, where these are many bytes, from now on.
+    """Prefetcher of tensors in the model's own file. Reads in threads from construction on if it is worthwhile.
 
-    As long as somebody holds the arrays, `array_of` gives the same ones. What cannot be read is left to that.
+    While the arrays are alive, `array_of` returns them. Unreadable tensors are skipped; `array_of` reports their
+    errors.
     """
 
     def __init__(self, tensors: Iterable[TensorProto]) -> None:
@@ -382,7 +376,7 @@ class ReadingAhead:
             Thread(target=_read_pending, args=(pending_tensors, self._arrays), daemon=True)
             for _ in range(min(os.cpu_count() or 1, _MOST_THREADS, len(pending_tensors)) - 1)
         ]
-        pending_tensors.reverse()  # they are taken from its end
+        pending_tensors.reverse()  # taken from the end
         try:
             for helper in self._helpers:
                 helper.start()
@@ -391,7 +385,7 @@ class ReadingAhead:
             raise
 
     def finish(self) -> list[Array]:
-        """Return the arrays, when all are read."""
+        """Return all arrays, after the last one was read."""
         try:
             _read_pending(self._left, self._arrays)
         finally:
@@ -401,17 +395,17 @@ class ReadingAhead:
         return self._arrays
 
     def stop(self) -> None:
-        """Have no more read: who helps ends behind the tensor that it reads."""
+        """Stop reading; each thread ends after its current tensor."""
         self._left.clear()
 
 
 def read_ahead(tensors: Iterable[TensorProto]) -> list[Array]:
-    """Return the contents of those tensors that are read from the model's own file, as `ReadingAhead` reads them."""
+    """Return contents of the tensors in the model's own file, read as by `ReadingAhead`."""
     return ReadingAhead(tensors).finish()
 
 
 def _read_pending(pending_tensors: list[TensorProto], arrays: list[Array]) -> None:
-    """Read one after the other until none is left; several threads share the list."""
+    """Read tensors until the list, which several threads share, is empty."""
     while pending_tensors:
         try:
             arrays.append(array_of(pending_tensors.pop()))

@@ -1,4 +1,4 @@
-"""Operator schemas of onnx and other domains, converters from installed packages, and refusals of converters."""
+"""Operator schemas of onnx and of other domains, external converters, and refusals."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from nnadapter.process.resources import memoize
 from partition.graph import Reason, Unsupported
 
 
-class Refusal(Exception):  # noqa: N818  it is an answer, not an error
-    """Raised inside a converter to refuse its node; whoever calls the converter turns it into a verdict."""
+class Refusal(Exception):  # noqa: N818  a verdict, not an error
+    """Exception that a converter raises to refuse its node. Callers of converters turn it into a verdict."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
         self.verdict = Unsupported(reason, detail)
-        """The refusal as a value."""
+        """Refusal as a verdict."""
 
 
 GROUP = "nnadapter.converters"
-"""The entry point group."""
+"""Entry point group."""
 ONNX_DOMAIN = "ai.onnx"
 ExternalConverter = Callable[[Any, Any], None]
-"""A conversion's context, and a node."""
+"""(context, node) -> None."""
 
 
 def external_name(domain: str, op_type: str, since_version: int) -> str:
-    """The name of the entry point that brings a converter."""
+    """Return the entry point name of a converter."""
     return f"{domain}.{op_type}-{since_version}"
 
 
 def external_versions(domain: str, op_type: str) -> tuple[int, ...]:
-    """Return the schema versions of an op that packages convert, ascending; ONNX's own domain is nobody else's."""
+    """Return schema versions of an op with external converters, ascending. ONNX's own domain has none."""
     if not domain:
         return ()
     keys = filter(None, map(key_of, EXTERNAL_CONVERTERS.all))
@@ -50,21 +50,21 @@ def external_versions(domain: str, op_type: str) -> tuple[int, ...]:
 
 
 def external_version(domain: str, op_type: str, opset: float) -> int | None:
-    """Return the newest schema version that packages convert and that is at most `opset`; None where there is none."""
+    """Return the newest schema version, up to `opset`, with an external converter, or None."""
     return max((version for version in external_versions(domain, op_type) if version <= opset), default=None)
 
 
 def provider_text(
     ops: Iterable[tuple[str, str]], devices_of: Callable[[str], Sequence[str]], named: Iterable[str] = ()
 ) -> str:
-    """Return a clause on the first of some ops (domain and op type) that an installed package brings; empty if none is.
+    """Return a clause about the first op that an installed package provides; empty if there is none.
 
-    It says which package that is, which devices come with it, and what to do.
+    It names the package, its devices, and a remedy.
 
     Args:
         ops: domain and op type of each.
-        devices_of: the names of the devices that a distribution brings.
-        named: the devices that were asked, by name.
+        devices_of: distribution -> names of its devices.
+        named: devices that the user named.
     """
     for domain, op_type in ops:
         versions = external_versions(domain, op_type)
@@ -85,7 +85,7 @@ def provider_text(
 
 
 def key_of(name: str) -> tuple[str, str, int] | None:
-    """Domain, op type and since_version by the name of an entry point; None where it is no such name."""
+    """Parse an entry point name into (domain, op type, since_version); None if malformed."""
     path, _, version = name.rpartition("-")
     domain, _, op_type = path.rpartition(".")
     if not (domain and op_type and version.isascii() and version.isdecimal() and version[0] != "0"):
@@ -125,11 +125,11 @@ def _checked(value: object, plug_in: PlugIn) -> ExternalConverter:
 
 
 EXTERNAL_CONVERTERS: PlugIns[ExternalConverter] = PlugIns(GROUP, _checked, _problem)
-"""Converters from outside."""
+"""Converters from installed packages."""
 
 
 def value_of_attribute(attribute: onnx.AttributeProto) -> object:
-    """Return what an attribute holds: int, float, str, tuples of these, arrays for tensors; a graph as it is."""
+    """Return an attribute's value: int, float, str, tuples of these, arrays for tensors, graphs as they are."""
     read = _READERS.get(attribute.type)
     return read(attribute) if read else onnx.helper.get_attribute_value(attribute)
 
@@ -148,7 +148,7 @@ _READERS: Mapping[int, Callable[[onnx.AttributeProto], object]] = {
 
 MICROSOFT = "com.microsoft"
 _FAMILIES = {"": "nnadapter.onnx.microsoft", MICROSOFT: "nnadapter.onnx.microsoft"}
-"""What describes the ops of a domain. ONNX Runtime has some in ONNX's own domain too."""
+"""Domain -> package with its schemas. ONNX Runtime adds ops to ONNX's own domain too."""
 _ATTRIBUTE_TYPES: Mapping[Any, int] = {
     int: onnx.AttributeProto.INT,
     float: onnx.AttributeProto.FLOAT,
@@ -162,21 +162,21 @@ _UNBOUNDED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FurtherSchema:
-    """What is known of an op."""
+    """Schema of an op that onnx lacks."""
 
     domain: str
     op_type: str
     since_version: int
     inputs: tuple[str, ...]
-    """Their names; one that may be absent ends in `?`, the last in `...` where any number may come."""
+    """Input names. A trailing `?` marks an optional input, `...` a variadic last one."""
     outputs: tuple[str, ...]
-    """As `inputs`."""
+    """Output names, same notation."""
     types: Mapping[str, int]
-    """Attribute name -> its type, as `AttributeProto.AttributeType` counts them."""
+    """Attribute name -> type, as in `AttributeProto.AttributeType`."""
     defaults: Mapping[str, object]
-    """Of the attributes that have one."""
+    """Attribute defaults."""
     required: tuple[str, ...]
-    """Names of the attributes that every node has."""
+    """Names of required attributes."""
 
 
 _SCHEMAS: dict[tuple[str, str], FurtherSchema] = {}
@@ -191,14 +191,14 @@ def add_schema(
     required: Sequence[str] = (),
     domain: str = MICROSOFT,
 ) -> None:
-    """Say what the schema of an op is.
+    """Register the schema of an op.
 
     Args:
         op_type: its name.
-        inputs: names, with spaces between; see `FurtherSchema.inputs`.
-        outputs: the same.
-        attributes: by name, the default, or the type of one that has none: int, float, str, or a list of these.
-        required: attributes that every node states.
+        inputs: space-separated names, see `FurtherSchema.inputs`.
+        outputs: likewise.
+        attributes: name -> default, or type if there is no default: int, float, str, or a list of these.
+        required: required attributes.
         domain: of the op.
     """
     stated = {name: value if _is_type(value) else type(value) for name, value in attributes.items()}
@@ -219,7 +219,7 @@ def _is_type(value: object) -> bool:
 
 
 def further_schema(domain: str, op_type: str) -> FurtherSchema | None:
-    """Return the schema of an op that onnx knows nothing of, None where nobody described one."""
+    """Return the schema of an op that onnx lacks, or None."""
     family = _FAMILIES.get(domain)
     if family is not None:
         import_module(family)
@@ -227,25 +227,25 @@ def further_schema(domain: str, op_type: str) -> FurtherSchema | None:
 
 
 def further_schemas(domain: str) -> Mapping[str, FurtherSchema]:
-    """Every schema of a domain, by op type."""
+    """Return all additional schemas of a domain, by op type."""
     further_schema(domain, "")
     return {op_type: schema for (of, op_type), schema in sorted(_SCHEMAS.items()) if of == domain}
 
 
 def bounds_of(names: Sequence[str]) -> tuple[int, int]:
-    """Return the least and the greatest number of inputs or outputs that have such names."""
+    """Return minimum and maximum count of inputs or outputs with these names."""
     present = [position for position, name in enumerate(names) if not name.endswith("?")]
     unbounded = bool(names) and names[-1].endswith("...")
     return (present[-1] + 1 if present else 0), (_UNBOUNDED if unbounded else len(names))
 
 
 _LARGEST_OPSET = (1 << 31) - 1
-"""What onnx takes for one; a model may name any number of 64 bits."""
+"""onnx's upper bound; models may state any 64-bit number."""
 
 
 @memoize(4096)
 def since_version(domain: str, op_type: str, opset: int) -> int | None:
-    """The schema version that `opset` means for an op, or None if the op is not in that opset."""
+    """Return an op's schema version in `opset`, or None if that opset lacks it."""
     plain = "" if domain == ONNX_DOMAIN else domain
     if not 0 <= opset <= _LARGEST_OPSET:
         return None
@@ -257,7 +257,7 @@ def since_version(domain: str, op_type: str, opset: int) -> int | None:
 
 @memoize(4096)
 def newest_since_version(domain: str, op_type: str) -> int | None:
-    """The newest schema version of an op that the installed onnx has, or None if it has none."""
+    """Return the newest known schema version of an op, or None."""
     try:
         return int(onnx.defs.get_schema(op_type, domain).since_version)
     except onnx.defs.SchemaError:
@@ -273,7 +273,7 @@ def _further_version(domain: str, op_type: str, opset: float = inf) -> int | Non
 
 @memoize(4096)
 def is_further(domain: str, op_type: str, since_version: int) -> bool:
-    """Whether a schema is one that onnx has not; 0 is none."""
+    """Return whether a schema exists that onnx lacks. Version 0 stands for no schema."""
     if not since_version:
         return False
     try:
@@ -287,14 +287,14 @@ def is_further(domain: str, op_type: str, since_version: int) -> bool:
 
 
 def is_external(domain: str, op_type: str, since_version: int) -> bool:
-    """Whether a schema is one of which nothing is known but that a package converts it."""
+    """Return whether an external converter is all that is known of a schema."""
     is_standard = not (domain and since_version and is_further(domain, op_type, since_version))
     return not is_standard and further_schema(domain, op_type) is None
 
 
 @memoize(4096)
 def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[str, object]:
-    """The attributes that a node of this schema version has without stating them; none where there is no schema."""
+    """Return default attributes of a schema version; empty if there is no schema."""
     if not since_version:
         return MappingProxyType({})
     if is_further(domain, op_type, since_version):
@@ -309,7 +309,7 @@ def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[st
 
 @memoize(4096)
 def data_type_name(code: int) -> str:
-    """The numpy name of an element type that ONNX gives as a number, such as the attribute `to` of Cast."""
+    """Return the numpy name of an ONNX element type code, such as the attribute `to` of Cast."""
     try:
         return str(onnx.helper.tensor_dtype_to_np_dtype(code).name)
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Model signature: inputs and outputs as ONNX Runtime shows them, and checked feeds."""
+"""Model signature: inputs and outputs in ONNX Runtime's terms, and checks of feeds."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 
 _NO_VERSION = (1 << 63) - 1
-"""What ONNX Runtime says of a model without a version."""
+"""ONNX Runtime's version number for models without one."""
 _TYPE_NAMES = {
     "float32": "float",
     "float64": "double",
     "float8_e4m3fn": "float8e4m3fn",
     "float8_e5m2": "float8e5m2",
 }
-"""ONNX Runtime's words where they are not numpy's."""
+"""ONNX Runtime's type names that differ from numpy's."""
 
 
 class FedTensor:
-    """A tensor that is fed and is no array, such as one that lies on a device."""
+    """Base of fed tensors that are not arrays, such as device-resident ones."""
 
     __slots__ = ("__weakref__", "dtype", "shape")
 
@@ -43,18 +43,18 @@ class FedTensor:
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """One input or output of a model. Source: onnxruntime.NodeArg."""
+    """Model input or output. Source: onnxruntime.NodeArg."""
 
     name: str
     shape: list[int | str | None]
-    """Numbers, names of dimensions that are not fixed, or None for those without a name."""
+    """Sizes, names of dynamic dimensions, or None for unnamed ones."""
     type: str
-    """As in `tensor(float)`."""
+    """Type such as `tensor(float)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model says of itself. Source: onnxruntime.ModelMetadata."""
+    """Model metadata. Source: onnxruntime.ModelMetadata."""
 
     producer_name: str
     graph_name: str
@@ -67,39 +67,39 @@ class ModelMetadata:
 
 @dataclass(frozen=True, eq=False)
 class Signature:
-    """What goes into a model and what comes out."""
+    """Inputs, outputs and metadata of a model."""
 
     inputs: tuple[Value, ...]
-    """What a caller must feed."""
+    """Inputs that must be fed."""
     overridable: tuple[Value, ...]
-    """What a caller may feed: initializers that are inputs as well."""
+    """Inputs that may be fed: initializers that are also inputs."""
     outputs: tuple[Value, ...]
     metadata: ModelMetadata
 
     @cached_property
     def by_name(self) -> Mapping[str, Value]:
-        """Everything that may be fed."""
+        """All inputs that may be fed, by name."""
         return {value.name: value for value in (*self.inputs, *self.overridable)}
 
     @cached_property
     def _required(self) -> frozenset[str]:
-        """Inputs that must be fed; an optional one may be left out."""
+        """Names of inputs that must be fed; excludes those of optional type."""
         return frozenset(value.name for value in self.inputs if not (value.dtype or "").startswith("optional"))
 
     @cached_property
     def _optional(self) -> Sequence[str]:
-        """Inputs that hold nothing where they are left out."""
+        """Names of inputs of optional type; None if not fed."""
         return [value.name for value in self.inputs if value.name not in self._required]
 
     @cached_property
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
-        """The array type of every input that is a tensor of numbers."""
+        """Array type of every numeric tensor input."""
         numeric = {name: value.dtype for name, value in self.by_name.items() if value.dtype != "string"}
         return {name: array_type_of(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
 
     @cached_property
     def _forms(self) -> Mapping[str, tuple[np.dtype[Any], int, Sequence[tuple[int, int]]]]:
-        """For arrays of declared rank: data type, rank, and the axes whose sizes are declared, with these."""
+        """Data type, rank and static (axis, size) pairs of arrays with declared rank."""
         return {
             name: (dtype, len(shape), [(axis, size) for axis, size in enumerate(shape) if type(size) is int])
             for name, dtype in self.dtypes.items()
@@ -108,7 +108,7 @@ class Signature:
 
     @cached_property
     def _declared(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]] | None:
-        """Ranks of what may be fed, which of all their sizes are declared, and these; None where a rank is not."""
+        """Ranks, positions of static sizes, and static sizes of all inputs; None if a rank is not declared."""
         shapes = [value.shape for value in self.by_name.values()]
         declared_shapes = [shape for shape in shapes if shape is not None]
         if len(declared_shapes) < len(shapes):
@@ -119,7 +119,7 @@ class Signature:
         return list(map(len, declared_shapes)), [place for place, _ in static_sizes], [size for _, size in static_sizes]
 
     def declares(self, shapes: Shapes) -> bool:
-        """Whether these may be the shapes of all that may be fed; False also where a rank is not declared."""
+        """Return whether these are valid shapes of all inputs; False also if a rank is not declared."""
         fed_shapes: list[Any] = list(map(shapes.get, self.by_name))
         if self._declared is None or None in fed_shapes:
             return False
@@ -131,16 +131,15 @@ class Signature:
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs, in order."""
         return tuple(value.name for value in self.outputs)
 
     def check_feed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the feed as arrays (sequences and optionals as they are), every one of the declared type and shape.
+        """Return the feed as arrays of declared types and shapes. Sequences and optionals pass unchanged.
 
         Raises:
-            MissingInputError: a required input is not fed.
-            InputTypeError: a feed has another data type than declared.
-            InvalidInputError: an input is not the model's, or has another shape than declared.
+            MissingInputError: a required input is missing.
+            InputTypeError: a data type differs from the declared one.
+            InvalidInputError: an unknown input, or a shape that differs from the declared one.
         """
         if not isinstance(feed, Mapping):
             raise InvalidInputError(f"the feed is a dictionary from input name to array, got {type(feed).__name__}")
@@ -154,7 +153,7 @@ class Signature:
         return dict.fromkeys(self._optional) | checked if self._optional else checked
 
     def _fits(self, name: str, fed_value: Any) -> bool:
-        """Whether it is an array as declared; all that is seen of most feeds, so it takes few steps."""
+        """Return whether it is an array as declared. Fast path for nearly all feeds."""
         form = self._forms.get(name)
         if form is None or not (type(fed_value) is np.ndarray or isinstance(fed_value, FedTensor)):
             return False
@@ -162,16 +161,16 @@ class Signature:
         shape = fed_value.shape
         if fed_value.dtype != dtype or len(shape) != rank:
             return False
-        for axis, size in declared:  # noqa: SIM110  as long
+        for axis, size in declared:  # noqa: SIM110  faster than all()
             if shape[axis] != size:
                 return False
         return True
 
     def check_outputs(self, names: Sequence[str] | None) -> Sequence[str]:
-        """Return the outputs to fetch: those named, or all of them.
+        """Return names of outputs to fetch; None or empty means all.
 
         Raises:
-            InvalidInputError: a name is no output.
+            InvalidInputError: unknown name.
         """
         if names is None:
             return self.output_names
@@ -201,7 +200,7 @@ class Signature:
 
 
 def plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array as devices read it: numpy's own, others may compute otherwise, in this machine's order of bytes."""
+    """Return a plain numpy array in native byte order; subclasses may compute differently."""
     is_plain = type(array) is np.ndarray and array.dtype.isnative
     return array if is_plain else np.asarray(array, array.dtype.newbyteorder("="))
 
@@ -211,8 +210,8 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
 
     Args:
         model: the model.
-        inputs: names of its inputs, constants left out.
-        defaults: names of those that have an initializer to fall back on.
+        inputs: input names, constants excluded.
+        defaults: names of inputs that fall back on an initializer.
     """
     from nnadapter.onnx.graphs import value_of
 
@@ -234,12 +233,12 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
 
 
 def node_arg(value: Value) -> NodeArg:
-    """The value as ONNX Runtime shows it."""
+    """Return the value in ONNX Runtime's terms."""
     return NodeArg(value.name, list(value.shape or ()), type_name(value.dtype))
 
 
 def type_name(dtype: str | None) -> str:
-    """ONNX Runtime's name of a type: `tensor(float)`, `seq(tensor(int64))`, `map(string,tensor(float))`."""
+    """Return ONNX Runtime's type name: `tensor(float)`, `seq(tensor(int64))`, `map(string,tensor(float))`."""
     if dtype is None:
         return ""
     head, _, inner = dtype.partition("(")
@@ -264,7 +263,7 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] |
         if hasattr(fed_value, "numpy") and hasattr(fed_value, "data_type"):  # onnxruntime.OrtValue
             return np.asarray(fed_value.numpy())
         return np.asarray(fed_value) if dtype is None else np.asarray(fed_value, dtype)
-    except FAILURES as error:  # of whatever has a method that numpy calls
+    except FAILURES as error:  # raised by foreign methods that numpy calls
         raise InputTypeError(
             f"input {name!r} takes an array of {value.dtype}, got {type(fed_value).__name__}; pass a numpy array",
             name=name,
@@ -272,7 +271,7 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] |
 
 
 def texts_of(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array of bytes (numpy's kinds S and V) as strings: an element of kind V keeps its trailing zeros.
+    """Decode an array of bytes (numpy kinds S and V) to strings. Elements of kind V keep trailing zeros.
 
     Raises:
         InvalidInputError: an element is not UTF-8.
@@ -326,10 +325,10 @@ def _names(declared: Sequence[int | str | None]) -> str:
 
 
 def read_shapes(input_shapes: object) -> list[dict[str, tuple[int, ...]]]:
-    """Return what somebody gave as one set of input shapes, or as several.
+    """Return input shapes as a list of sets, from one set or several.
 
     Raises:
-        InvalidInputError: it is neither.
+        InvalidInputError: neither.
     """
     several = [input_shapes] if isinstance(input_shapes, Mapping) else input_shapes
     try:
@@ -345,15 +344,15 @@ Number = bool | int | float
 
 
 def filled(value: Value, number: Number, shape: tuple[int, ...] | None) -> Array:
-    """Return an array of an input's data type whose elements are a number.
+    """Return an array of an input's data type filled with a number.
 
     Args:
         value: the input.
-        number: what it holds; true and false are for `bool` alone.
-        shape: of the array; None if it is not known.
+        number: fill value; booleans only for `bool` inputs.
+        shape: of the array, or None if unknown.
 
     Raises:
-        InvalidInputError: the input is no tensor of numbers, its sizes are not known, or it cannot hold the number.
+        InvalidInputError: not a numeric tensor, dynamic shape, or a number that the type cannot represent.
     """
     if value.dtype is None or value.dtype == "string" or "(" in value.dtype:
         raise InvalidInputError(

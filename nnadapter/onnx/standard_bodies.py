@@ -1,19 +1,11 @@
-"""Bodies of ONNX's own ops for devices without a kernel: attention, quantized ops, Softplus.
+"""Bodies of ONNX's own ops for devices without a kernel for them.
 
-ONNX's own DynamicQuantizeLinear, MatMulInteger and ConvInteger, written down in float32, in which they are exact.
-
-float32 has all integers up to 2^24. Where sums of products may be larger, what is summed over is cut into parts, whose
-sums are added up in int32.
-
-ONNX's own QLinearConv and QLinearMatMul, written down as products of dequantized values, quantized.
-
-ONNX Runtime multiplies integers, and sums by a quotient of scales; that is one step away at most, where a real lies in
-the middle between two integers.
-
-ONNX's own Attention and RotaryEmbedding, written down for devices that take ONNX and have no kernel of them.
-
-The functions that ONNX defines for them say the same, in casts, maxima and comparisons that few devices take. Names of
-sizes: batch B, heads N of queries and G of keys, queries S, keys T of which P are past, features of a head H.
+- DynamicQuantizeLinear, MatMulInteger and ConvInteger in float32, which is exact up to 2^24. Longer sums of products
+  are split, and the partial sums are added in int32.
+- QLinearConv and QLinearMatMul as dequantize, multiply, quantize. ONNX Runtime multiplies integers and rescales the sum
+  once, so results may differ by one step where a real is halfway between two integers.
+- Attention and RotaryEmbedding. ONNX's own function bodies are equivalent, but use casts, maxima and comparisons that
+  few devices support. Sizes: batch B, query heads N, key heads G, queries S, keys T (P of them past), head size H.
 """
 
 from __future__ import annotations
@@ -34,22 +26,21 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason, Value
 
 OLDEST_INTEGER_OPSET = 11
-"""The oldest opset in which they can be written down: Clip has its bounds as inputs, and Round is there."""
+"""Oldest opset for these bodies: Clip takes bounds as inputs, and Round exists."""
 _LARGEST = 255
-"""The largest difference of two integers of 8 bits, and as many steps as these have."""
+"""Largest difference of two 8-bit integers, and their number of steps."""
 _EXACT = 2**24
 _OLDEST_QUANTIZED = 13
-"""The oldest opset whose DequantizeLinear is written."""
+"""Oldest opset of the DequantizeLinear used here."""
 _SPLIT_INPUT = 13
-"""The opset since which Split gets its sizes as an input."""
+"""First opset in which Split takes sizes as an input."""
 
 
 def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
-    """The range of the input with 0 in it, in 255 steps; where all is 0 a step is 1, as in ONNX Runtime.
+    """Write the body of DynamicQuantizeLinear: 255 steps over the input range, extended to 0.
 
-    What rounds is not QuantizeLinear, which devices do in ways of their own.
-
-    Source: ONNX DynamicQuantizeLinear-11.
+    The scale of an input of zeros is 1, as in ONNX Runtime. QuantizeLinear is not used for rounding, since devices
+    implement it differently. Source: ONNX DynamicQuantizeLinear-11.
     """
     zero, unit_scale, steps = (body.constant(value, "float32") for value in (0, 1, _LARGEST))
     x = body.input(0)
@@ -62,7 +53,7 @@ def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
     point = body.add("Round", body.add("Clip", below, zero, steps))
     moved = body.add("Add", body.add("Round", body.add("Div", x, scale)), point)
     clipped = body.add("Clip", moved, zero, steps)
-    # These are integers already: a step of 1 changes none, and shows a device that they are.
+    # The values are integers already: this quantization changes none, but shows a device that they are.
     is_shown = body.opset >= _OLDEST_QUANTIZED and body.inputs.rank(0)
     y = (
         body.add("QuantizeLinear", clipped, unit_scale, body.constant(0, "uint8"))
@@ -73,7 +64,10 @@ def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
-    """Zero points of A are one for all or one per row, of B one per column. Source: ONNX MatMulInteger-10."""
+    """Write the body of MatMulInteger; zero points are scalar, per row of A, or per column of B.
+
+    Source: ONNX MatMulInteger-10.
+    """
     rank, summed = body.inputs.rank(0), max(body.inputs.rank(1) - 2, 0)
     if _is_quantized(body):
         return [_quantized_product(body)]
@@ -88,7 +82,7 @@ def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _is_quantized(body: BodyBuilder) -> bool:
-    """Whether it is what quantize_dynamic makes of a Linear: by a known matrix of int8 whose zero point is 0."""
+    """Return whether it is a Linear by quantize_dynamic: a constant int8 matrix with zero point 0."""
     if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.inputs.contents(3).any()):
         return False
     is_one = not body.input(2) or body.inputs.rank(2) == 0 or (body.inputs.rank(2) == 1 and body.inputs.width(2) == 1)
@@ -97,9 +91,9 @@ def _is_quantized(body: BodyBuilder) -> bool:
 
 
 def _quantized_product(body: BodyBuilder) -> str:
-    """The product of both without the zero point of A, less that times the sums of the columns of B.
+    """Multiply without the zero point of A, then subtract it times the column sums of B.
 
-    So it reads dequantized values of scale 1, which devices multiply in integers.
+    Both operands are then dequantized with scale 1, which devices multiply in integers.
     """
     weights = body.inputs.contents(1).astype(np.int16)
     sizes = _parts(body, np.abs(weights))
@@ -116,7 +110,7 @@ def _quantized_product(body: BodyBuilder) -> str:
 
 
 def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
-    """What lies outside of the picture is the zero point of x. Source: ONNX ConvInteger-10."""
+    """Write the body of ConvInteger; padding has the value of x's zero point. Source: ONNX ConvInteger-10."""
     along = (-1, *(1,) * (body.inputs.rank(1) - 1))
     pixels = tuple(range(2, len(along)))
     x, filters = _centered(body, 0, along), _centered(body, 1, along)
@@ -133,7 +127,7 @@ def conv_integer_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def _centered(body: BodyBuilder, position: int, along: tuple[int, ...]) -> str:
-    """One of two inputs less its zero point; if that is several numbers in a row, they run along a shape."""
+    """Return an input minus its zero point; a per-channel zero point is reshaped to `along`."""
     numbers, point = body.cast(body.input(position), "float32"), position + 2
     if not body.input(point) or (body.inputs.knows(point) and not body.inputs.contents(point).any()):
         return numbers
@@ -144,12 +138,12 @@ def _centered(body: BodyBuilder, position: int, along: tuple[int, ...]) -> str:
 
 
 def _is_known(body: BodyBuilder) -> bool:
-    """Whether the second input and its zero point are known."""
+    """Return whether the second input and its zero point are constant."""
     return body.inputs.knows(1) and (not body.input(3) or body.inputs.knows(3))
 
 
 def _magnitudes(body: BodyBuilder, along: tuple[int, ...]) -> Array:
-    """The second input less its zero point, without the sign."""
+    """Return absolute values of the second input minus its zero point."""
     weights = body.inputs.contents(1).astype(np.int16)
     points = body.inputs.contents(3).astype(np.int16) if body.input(3) else np.zeros((), np.int16)
     magnitudes: Array = np.abs(weights - (points.reshape(along) if points.ndim == 1 and points.size > 1 else points))
@@ -157,7 +151,7 @@ def _magnitudes(body: BodyBuilder, along: tuple[int, ...]) -> Array:
 
 
 def _unknown(body: BodyBuilder, summed: int | None, window: int | None) -> Array:
-    """The largest magnitudes that there can be."""
+    """Return upper bounds of the magnitudes."""
     if summed is None or window is None:
         problem = f"how many products {body.node.op_type} sums is not known, nor what it multiplies by"
         raise Refusal(Reason.NOT_CONSTANT, problem)
@@ -165,7 +159,7 @@ def _unknown(body: BodyBuilder, summed: int | None, window: int | None) -> Array
 
 
 def _parts(body: BodyBuilder, weights: Array) -> list[int]:
-    """The sizes of the parts of what is summed over, the first axis of `weights`, whose sums float32 has exactly."""
+    """Return sizes of parts along the first axis of `weights` whose sums are exact in float32."""
     for count in range(1, len(weights) + 1):
         parts = np.array_split(weights, count)
         if all(part.sum(axis=0, dtype=np.int64).max(initial=0) * _LARGEST <= _EXACT for part in parts):
@@ -189,7 +183,7 @@ def _sum(body: BodyBuilder, parts: Sequence[str]) -> str:
 
 
 def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
-    """Filters may have a scale for each channel. Source: ONNX QLinearConv-10."""
+    """Write the body of QLinearConv; filters may have per-channel scales. Source: ONNX QLinearConv-10."""
     x, filters = _dequantized(body, 0), _dequantized(body, 3, axis=0)
     bias = body.input(8)
     if bias:
@@ -199,14 +193,14 @@ def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def qlinear_mat_mul_body(body: BodyBuilder) -> Sequence[str]:
-    """Both may have a scale for each row or column that the product keeps. Source: ONNX QLinearMatMul-21."""
+    """Write the body of QLinearMatMul; scales may be per row of A and per column of B. Source: ONNX QLinearMatMul-21."""
     first = _dequantized(body, 0, axis=body.inputs.rank(0) - 2)
     second = _dequantized(body, 3, axis=body.inputs.rank(3) - 1)
     return [_quantized(body, body.add("MatMul", first, second), 6)]
 
 
 def _dequantized(body: BodyBuilder, position: int, axis: int | None = None) -> str:
-    """The reals of an input, whose scale and zero point follow it."""
+    """Dequantize an input by the scale and zero point that follow it."""
     if axis is None:
         return body.add("DequantizeLinear", body.input(position), *_numbers(body, position + 1))
     steps = (_scale(body, position + 1), _scale(body, position + 2))
@@ -222,7 +216,7 @@ def _numbers(body: BodyBuilder, position: int) -> tuple[str, str]:
 
 
 def _number(body: BodyBuilder, position: int) -> str:
-    """A scale or zero point of all elements, without dimensions."""
+    """Return a per-tensor scale or zero point as a scalar."""
     if body.inputs.rank(position) == 0:
         return body.input(position)
     if body.inputs.rank(position) > 1 or body.inputs.width(position) != 1:
@@ -231,7 +225,7 @@ def _number(body: BodyBuilder, position: int) -> str:
 
 
 def _scale(body: BodyBuilder, position: int) -> str:
-    """A scale or zero point of all elements, or one for each index of a dimension."""
+    """Return a scale or zero point, per tensor as a scalar or per axis as a vector."""
     if body.inputs.rank(position) > 1:
         raise body.invalid(f"has an input {position} of rank {body.inputs.rank(position)}; expected 0 or 1")
     is_one = body.inputs.rank(position) == 0 or body.inputs.width(position) == 1
@@ -239,14 +233,15 @@ def _scale(body: BodyBuilder, position: int) -> str:
 
 
 OLDEST_STABLE_OPSET = 7
-"""The oldest opset in which they can be written down: Sub broadcasts by itself."""
+"""Oldest opset for this body: Sub broadcasts."""
 
 
 def softplus_body(body: BodyBuilder) -> Sequence[str]:
-    """Relu(x) - log(sigmoid(|x|)).
+    """Write the body of Softplus: Relu(x) - log(sigmoid(|x|)). Source: ONNX Softplus-1.
 
-    ONNX's log(exp(x) + 1) overflows from 89 on, and engines that know that form may compute it roughly: OpenVINO is off
-    by 8e-6 where the result is nothing, which the splines of speech models (VITS) divide by. Source: ONNX Softplus-1.
+    ONNX's log(exp(x) + 1) overflows from 89 on, and engines may approximate it: OpenVINO is off by 8e-6 near 0, by
+    which
+    the splines of speech models (VITS) divide.
     """
     x = body.input(0)
     return [body.add("Sub", body.add("Relu", x), body.add("Log", body.add("Sigmoid", body.add("Abs", x))))]
@@ -254,29 +249,29 @@ def softplus_body(body: BodyBuilder) -> Sequence[str]:
 
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 3, 4, 5, 6
 _SCORES = 3
-"""The output of them."""
+"""Output with the scores."""
 _PADDED_SINCE = 24
-"""The first version in which a mask may be shorter than there are keys, and forbids those that it does not reach."""
+"""First version with masks shorter than the keys; keys beyond the mask are masked out."""
 _COUNTS = "float32"
-"""Lengths that the data say: few devices compute with integers of 64 bits."""
+"""Type of run-time lengths: few devices compute in int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heads:
-    """Which heads there are, and of how many features."""
+    """Head counts and sizes."""
 
     queries: int
     keys: int
     size: int
-    """Of queries and keys."""
+    """Head size of queries and keys."""
     wide: int
-    """Of values."""
+    """Head size of values."""
 
 
 def attention_body(body: BodyBuilder) -> Sequence[str]:
-    """Attention, in which queries that see no key make 0. Source: ONNX Attention-24.
+    """Write the body of Attention; queries without visible keys yield 0. Source: ONNX Attention-24.
 
-    Refused: scores as an output, windows, heads or features of unknown number, a mask of one column for all keys.
+    Refused: score output, windows, unknown head count or size, and a one-column mask for several keys.
     """
     if body.wants(_SCORES):
         raise body.unsupported("qk_matmul_output_mode", "is of an output that is not written out")
@@ -302,7 +297,10 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
-    """Tables are looked up by positions, or have a row for each. Source: ONNX RotaryEmbedding-23."""
+    """Write the body of RotaryEmbedding; tables are indexed by position ids, or have one row per position.
+
+    Source: ONNX RotaryEmbedding-23.
+    """
     packed, heads, width = body.inputs.rank(0) == 3, body.node.integer("num_heads", 0), body.inputs.width(0)
     pairs = body.inputs.width(1)
     if width is None or pairs is None or (packed and (heads < 1 or width % heads)):
@@ -337,7 +335,7 @@ def _heads(body: BodyBuilder) -> _Heads:
 
 
 def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, heads: _Heads) -> str:
-    """`[B, N, S, H]`: values by how much queries see of their keys; heads that share keys lie beside each other."""
+    """Return attention output `[B, N, S, H]`. Query heads that share keys are grouped in an extra axis."""
     query, key, value = parts
     share = heads.queries // heads.keys
     if share > 1:
@@ -356,7 +354,7 @@ def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, 
 
 
 def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
-    """A bias of heads in the order in which they share keys."""
+    """Return the bias regrouped like query heads that share keys."""
     rank = 4 if body.input(_LENGTHS) else body.inputs.rank(_MASK) if body.input(_MASK) else 2
     if rank < 3:
         return bias
@@ -378,7 +376,7 @@ def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
 
 
 def _mask(body: BodyBuilder, query: str, key: str) -> tuple[str, str]:
-    """What is added to scores, and which queries see a key at all: each broadcasts, and is empty where all is seen."""
+    """Return the additive bias and the mask of queries with visible keys; empty if nothing is masked."""
     dtype = body.inputs.dtype(0)
     allowed = _both(body, _causal_mask(body, query, key), _within(body, key))
     if not body.input(_MASK):
@@ -399,13 +397,13 @@ def _both(body: BodyBuilder, first: str, second: str) -> str:
 
 
 def _any(body: BodyBuilder, allowed: str) -> str:
-    """Which queries see a key: a column."""
+    """Return a column: whether each query sees any key."""
     count = body.add("ReduceSum", body.cast(allowed, _COUNTS), body.constant((-1,)))
     return body.add("Less", body.constant(0.0, _COUNTS), count)
 
 
 def _as_long(body: BodyBuilder, key: str) -> str:
-    """The mask with a column for each key."""
+    """Return the mask padded to one column per key."""
     mask, rank = body.input(_MASK), body.inputs.rank(_MASK)
     width, total = body.inputs.width(_MASK), _total(body)
     if width is not None and width == total:
@@ -418,20 +416,20 @@ def _as_long(body: BodyBuilder, key: str) -> str:
     pads = body.add("Concat", body.constant((0,) * (2 * rank - 1)), missing, axis=0)
     if body.inputs.dtype(_MASK) != "bool":
         return body.add("Pad", mask, pads, body.constant(-inf, body.inputs.dtype(_MASK)))
-    # Numbers are padded: few devices do that with truths.
+    # Numbers are padded, since few devices pad booleans.
     padded = body.add("Pad", body.cast(mask, _COUNTS), pads)
     return body.add("Less", body.constant(0.0, _COUNTS), padded)
 
 
 def _total(body: BodyBuilder) -> int | None:
-    """T, where it is a plain number."""
+    """Return T if it is static."""
     steps = body.inputs.width(1, -2)
     past = body.inputs.width(_PAST_KEY, 2) if body.input(_PAST_KEY) else 0
     return None if steps is None or past is None else steps + past
 
 
 def _causal_mask(body: BodyBuilder, query: str, key: str) -> str:
-    """`[S, T]` or `[B, 1, S, T]`: which keys do not stand behind a query's own; empty if all may be seen."""
+    """Return a mask `[S, T]` or `[B, 1, S, T]` of keys up to each query's position; empty if not causal."""
     if not body.node.integer("is_causal", 0):
         return ""
     places = body.unsqueeze(steps_along(body, query, 2, body.inputs.width(0, -2)), 1)
@@ -445,31 +443,31 @@ def _causal_mask(body: BodyBuilder, query: str, key: str) -> str:
 
 
 def _within(body: BodyBuilder, key: str) -> str:
-    """`[B, 1, 1, T]`: which keys are no padding; empty if none is."""
+    """Return a mask `[B, 1, 1, T]` of keys that are not padding; empty without lengths."""
     if not body.input(_LENGTHS):
         return ""
     return body.add("Less", body.cast(steps_along(body, key, 2, _total(body)), _COUNTS), _lengths(body, key))
 
 
 def _lengths(body: BodyBuilder, key: str) -> str:
-    """`[B, 1, 1, 1]`: how many keys there are, looked up in a table of numbers, since few devices cast them."""
+    """Return key counts `[B, 1, 1, 1]`, looked up in a table of floats since few devices cast int64."""
     count = body.add("Squeeze", body.add("Add", length_of(body, key, 2), body.constant((1,))))
     numbers = body.cast(body.add("Range", body.constant(0), count, body.constant(1)), _COUNTS)
     return body.reshape(body.add("Gather", numbers, body.input(_LENGTHS)), -1, 1, 1, 1)
 
 
 Writer = Callable[[OnnxNode, Sequence[Value | None], Mapping[int, Array]], Body | None]
-"""The body of a node, by what is known of its inputs, and the contents of those that are constants; None if none."""
+"""(node, input facts, constant contents) -> body of the node, or None."""
 
 
 def written_through(body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array], write: Writer) -> Body:
-    """Return a body with those of its nodes written down that `write` has a body of.
+    """Return a body with its nodes expanded, as far as `write` has bodies for them.
 
     Args:
         body: of one node.
-        inputs: what is known of the node's inputs; None where one is absent.
-        constants: contents of inputs that are known, by position.
-        write: what writes the nodes.
+        inputs: facts about the node's inputs, None if absent.
+        constants: known contents by position.
+        write: body of an inner node, or None.
     """
     value_facts = _PrecomputableValues.of(body, inputs, constants)
     inner_bodies = {node: write(node, *value_facts.of_node(node)) for node in body.nodes}
@@ -485,7 +483,7 @@ def written_through(body: Body, inputs: Sequence[Value | None], constants: Mappi
 
 @dataclass(frozen=True, slots=True)
 class _PrecomputableValues:
-    """What is known of the values of a body, by their names."""
+    """Facts about the inner values of a body, by name."""
 
     values: Mapping[str, Value]
     contents: Mapping[str, Array]
@@ -505,7 +503,7 @@ class _PrecomputableValues:
 
 
 def _in_place(node: OnnxNode, inner: Body | None) -> Iterator[OnnxNode]:
-    """What stands in the place of a node: itself, or the nodes of its body."""
+    """Yield the node itself, or the nodes of its body."""
     if inner is None:
         yield node
         return
@@ -520,5 +518,5 @@ def _in_place(node: OnnxNode, inner: Body | None) -> Iterator[OnnxNode]:
 
 
 def _inside(node: OnnxNode, name: str) -> str:
-    """A name of a node's body, apart from those around it."""
+    """Return an inner name qualified by the node's output."""
     return f"{next(filter(None, node.outputs))}/{name}"

@@ -1,4 +1,4 @@
-"""Protobuf wire format without onnx: fields and size checks, op mentions, nodes and small constants."""
+"""Protobuf wire format without onnx: fields, size checks, op mentions, nodes and small constants."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from nnadapter.errors import InvalidModelError
 
 Contents = bytes | mmap.mmap
 NUMBER = 0
-"""The wire type of numbers of a variable length."""
+"""Wire type of varints."""
 BYTES = 2
-"""The wire type of messages, strings and bytes."""
+"""Wire type of messages, strings and bytes."""
 GRAPH = 7 << 3 | BYTES
-"""The tag of the graph in ONNX's ModelProto."""
+"""Tag in ModelProto."""
 INITIALIZER = 5 << 3 | BYTES
-"""In GraphProto."""
+"""Tag in GraphProto."""
 RAW_DATA = 9 << 3 | BYTES
-"""In TensorProto."""
+"""Tag in TensorProto."""
 _LONGEST = 10
-"""Bytes of a number of 64 bits."""
+"""Maximum bytes of a 64-bit varint."""
 _FIXED_BYTES = {1: 8, 5: 4}
-"""By wire type."""
+"""Wire type -> size."""
 _NO_TYPES = frozenset((3, 4, 6, 7))
-"""Wire types that nothing has here: the ends of groups, and what protobuf keeps for later."""
+"""Invalid wire types: groups, and reserved ones."""
 
 
 def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Give the tag of each field of a message (number and wire type), where it starts, where its value does, and ends.
+    """Yield tag, field start, value start and value end of each field of a message.
 
     Raises:
-        IndexError: the contents end in the middle of a number, or are no message.
+        IndexError: truncated, or not a message.
     """
     at = start
     while at < end:
@@ -61,17 +61,17 @@ def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int,
 def rewritten(
     contents: Contents, start: int, end: int, tag: int, rewrite: Callable[[int, int], bytes | None]
 ) -> bytes | None:
-    """Return a message with its fields of a tag rewritten, the lengths around written anew; None where none of them is.
+    """Return a message with some fields rewritten and enclosing lengths updated; None if nothing changes.
 
     Args:
-        contents: in which the message lies.
+        contents: buffer with the message.
         start: of the message.
-        end: of it.
-        tag: of fields that are messages or bytes.
-        rewrite: from where the value of a field starts and ends to another one; None where it stays.
+        end: of the message.
+        tag: of the fields to rewrite (messages or bytes).
+        rewrite: (value start, value end) -> new value, or None to leave it.
 
     Raises:
-        IndexError: the message does not end where it says.
+        IndexError: a field exceeds the message.
     """
     pieces: list[bytes] = []
     copy_start = start
@@ -86,10 +86,10 @@ def rewritten(
 
 
 def varint(contents: Contents, at: int) -> tuple[int, int]:
-    """Return a number, seven bits a byte and the lowest first, and where it ends.
+    """Return a varint and its end position.
 
     Raises:
-        IndexError: the contents end in the middle of it, or it is too long.
+        IndexError: truncated or too long.
     """
     value = 0
     for shift in range(0, 7 * _LONGEST, 7):
@@ -102,7 +102,7 @@ def varint(contents: Contents, at: int) -> tuple[int, int]:
 
 
 def varint_bytes(value: int) -> bytes:
-    """Return a number as it is written."""
+    """Return the varint encoding of a number."""
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)
@@ -111,15 +111,15 @@ def varint_bytes(value: int) -> bytes:
 
 
 _GRAPH = 7
-"""The field of ModelProto."""
+"""Field of ModelProto."""
 _WEIGHTS = frozenset({5, 15})
-"""The fields of GraphProto that hold initializers, dense and sparse."""
+"""Fields of GraphProto with initializers, dense and sparse."""
 
 
 def mentions(source: str | os.PathLike[str] | bytes, word: bytes) -> bool:
-    """Whether the word stands in a model (its path, or its contents) anywhere but in the graph's initializers.
+    """Return whether the word occurs in a model (path or contents) outside of the graph's initializers.
 
-    False for what cannot be read, or is no serialized model or path.
+    Returns False for unreadable or invalid models and paths.
     """
     try:
         with mapped(source) as contents:
@@ -130,10 +130,10 @@ def mentions(source: str | os.PathLike[str] | bytes, word: bytes) -> bool:
 
 @contextmanager
 def mapped(source: str | os.PathLike[str] | bytes) -> Iterator[Contents]:
-    """Give the contents of a model; a file is mapped into memory.
+    """Yield the contents of a model; files are memory-mapped.
 
     Raises:
-        OSError, ValueError, TypeError: it cannot be read, is empty, or is no path.
+        OSError, ValueError, TypeError: unreadable, empty, or not a path.
     """
     if isinstance(source, bytes):
         yield source
@@ -143,19 +143,19 @@ def mapped(source: str | os.PathLike[str] | bytes) -> Iterator[Contents]:
 
 
 def mentioned(contents: Contents, words: frozenset[bytes]) -> frozenset[bytes]:
-    """Return the words that stand anywhere in a model but in the graph's initializers.
+    """Return the words that occur in a model outside of the graph's initializers.
 
     Raises:
-        IndexError: the contents are no model.
+        IndexError: not a model.
     """
     return frozenset(filter(search(contents), words))
 
 
 def search(contents: Contents) -> Callable[[bytes], bool]:
-    """Return a function that searches a model for a word, beside the graph's initializers, and remembers the answer.
+    """Return a memoized function that searches a model for a word outside of the graph's initializers.
 
     Raises:
-        IndexError: the contents are no model.
+        IndexError: not a model.
     """
     parts = list(_beside_weights(contents))
 
@@ -167,7 +167,7 @@ def search(contents: Contents) -> Callable[[bytes], bool]:
 
 
 def _beside_weights(contents: Contents) -> Iterator[tuple[int, int]]:
-    """Where everything but initializers starts and ends."""
+    """Yield start and end of each stretch between initializers."""
     begin = 0
     for tag, _, start, end in fields(contents, 0, len(contents)):
         for inner, _, at, stop in fields(contents, start, end) if tag >> 3 == _GRAPH else ():
@@ -178,7 +178,7 @@ def _beside_weights(contents: Contents) -> Iterator[tuple[int, int]]:
 
 
 _FUNCTIONS = 25 << 3 | BYTES
-"""The tag in ModelProto."""
+"""Tag in ModelProto."""
 _PIECE_BYTES, _FEW_BYTES = 1 << 20, 16
 _INNER: Mapping[str, Mapping[int, str]] = {
     "ModelProto": {
@@ -216,7 +216,7 @@ _INNER: Mapping[str, Mapping[int, str]] = {
     "Map": {2: "TypeProto"},
     "TensorShapeProto": {1: "Dimension"},
 }  # fmt: skip
-"""Which fields of a message are messages. Source: onnx.proto."""
+"""Message-typed fields per message. Source: onnx.proto."""
 _MOST: Mapping[tuple[str, int], tuple[int, str]] = {
     ("GraphProto", 1): (limits.NODES, "nodes in a graph"),
     ("GraphProto", 5): (limits.NODES, "initializers in a graph"),
@@ -229,36 +229,36 @@ _MOST: Mapping[tuple[str, int], tuple[int, str]] = {
     ("TensorShapeProto", 1): (limits.DIMENSIONS, "dimensions of a type"),
     ("TensorProto", 1): (limits.DIMENSIONS, "dimensions of a tensor"),
 }
-"""How often a field may stand in one message, where that differs from `limits.FIELDS`, and what messages call it."""
+"""Limit and label of fields whose limit per message differs from `limits.FIELDS`."""
 _NAMES = frozenset([
     ("GraphProto", 2), ("NodeProto", 1), ("NodeProto", 2), ("NodeProto", 3), ("NodeProto", 4), ("NodeProto", 7),
     ("ValueInfoProto", 1), ("TensorProto", 8), ("AttributeProto", 1), ("AttributeProto", 21), ("Dimension", 3),
     ("FunctionProto", 1), ("FunctionProto", 4), ("FunctionProto", 5), ("FunctionProto", 6), ("FunctionProto", 10),
 ])  # fmt: skip
 _NUMBERS = re.compile(rb"(?s:(?:\x40[\x80-\xff]*+[\x00-\x7f])++|(?:\x3d....)++)")
-"""Integers or floats of an attribute, each with its tag."""
+"""Run of integers or floats of an attribute, each with its tag."""
 _STRIDE = (1 << 14) - 1
-"""Fields of one kind are held against their limit in between whenever so many more were counted."""
+"""Interval, in fields of one kind, at which counts are compared with their limit."""
 _FULL_OF_NUMBERS = frozenset(("AttributeProto", "TensorProto"))
 _DIMENSIONS = ("TensorProto", 1)
-"""May be written as one field, packed."""
+"""May be one packed field."""
 
 
 def check_size(source: str | os.PathLike[str] | bytes, label: str) -> bool:
-    """Hold a serialized model against the limits; tell whether it has functions of its own.
+    """Check a serialized model against the limits. Return whether it has functions.
 
     Args:
-        source: path or contents; a path that cannot be read is not complained of.
-        label: how messages call the model.
+        source: path or contents; unreadable paths pass.
+        label: the model's name in messages.
 
     Raises:
-        InvalidModelError: it is beyond a limit.
-        IndexError: it is no message.
+        InvalidModelError: a limit is exceeded.
+        IndexError: not a message.
     """
     try:
         with mapped(source) as contents:
             return _checked(contents, label)
-    except (OSError, ValueError):  # a file that is empty, or cannot be mapped
+    except (OSError, ValueError):  # empty, or not mappable
         return False
 
 
@@ -270,7 +270,7 @@ def _checked(contents: Contents, label: str) -> bool:
 
 @dataclass(slots=True)
 class _Walk:
-    """One model, and what was counted of it."""
+    """Walk over one model, with its counts."""
 
     contents: Contents
     description: str
@@ -279,7 +279,7 @@ class _Walk:
     pending_messages: list[tuple[str, int, int]] = field(default_factory=list)
 
     def through(self, kind: str, start: int, end: int) -> None:
-        """Look at a message and at those in it, one level after the other: how deep they are does not matter."""
+        """Visit a message and its submessages iteratively, so that deep nesting cannot overflow the stack."""
         self.pending_messages.append((kind, start, end))
         while self.pending_messages:
             self._look(*self.pending_messages.pop())
@@ -305,7 +305,7 @@ class _Walk:
         self.has_functions = self.has_functions or (kind == "ModelProto" and _FUNCTIONS in counts)
 
     def _beside_numbers(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """The fields of an attribute, of which those that stand behind each other as numbers are passed over."""
+        """Yield fields of an attribute, skipping runs of numbers."""
         while start < end:
             numbers = _NUMBERS.match(self.contents, start, end)
             if numbers:
@@ -316,7 +316,7 @@ class _Walk:
             start = field_span[-1]
 
     def _count_pairs(self, start: int, end: int) -> None:
-        """Count what can be messages of fewer than 16 bytes, between two places."""
+        """Count byte pairs in a range that may start messages of fewer than 16 bytes."""
         if end - start > limits.UNLOOKED_BYTES:
             import numpy as np
 
@@ -329,7 +329,7 @@ class _Walk:
                     raise self._beyond(f"more than {limits.MESSAGES:,} parts of a few bytes", limits.MESSAGES)
 
     def _open(self, kind: str, number: int, begin: int, stop: int) -> None:
-        """Look into what is large."""
+        """Queue a large submessage, or check the size of a large name or dimension list."""
         message = _INNER.get(kind, {}).get(number)
         if message is not None:
             self.pending_messages.append((message, begin, stop))
@@ -361,32 +361,32 @@ _KEEPING_RANKS = _REDUCING | frozenset((
     "Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Erf", "Exp", "Identity", "Log", "Max", "Min", "Mul", "Neg", "Pow",
     "Reciprocal", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Sub", "Tanh", "Transpose",
 ))  # fmt: skip
-"""Operators whose result has as many dimensions as the operand that has most."""
+"""Ops whose result has the rank of their highest-rank operand."""
 _GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
-"""The field of AttributeProto that says that an attribute is a graph or several."""
+"""Encoded type field of AttributeProto for a graph or graphs."""
 _NAME_OF_TENSOR = 8
-"""The field of TensorProto."""
+"""Field of TensorProto."""
 _FLOATS, _INTEGERS = 7, 8
 """Fields of AttributeProto."""
 _MOST_NODES = 100_000
-"""Nodes up to which calls are inlined."""
+"""Nodes after which calls are no longer inlined."""
 _DEEPEST_CALL = 32
 _MOST_VALUES = 64
-"""Constants with more elements are read without their values."""
+"""Most elements of a constant that are decoded."""
 
 
 class WireConstant(NamedTuple):
-    """A constant: its type, its shape, and its values if they are few and stored in the model."""
+    """Constant with type, shape, and values if they are few and stored in the model."""
 
     data_type: int
     shape: tuple[int, ...]
     values: tuple[float, ...] | None
     has_static_type: bool = True
-    """Whether its type and shape are known."""
+    """Type and shape are known."""
 
     @property
     def number(self) -> float | None:
-        """The only value; None if there are several, or the value is unknown."""
+        """The only value; None if there are several or it is unknown."""
         return self.values[0] if self.values is not None and len(self.values) == 1 else None
 
 
@@ -394,12 +394,12 @@ _UNKNOWN = WireConstant(0, (), None, has_static_type=False)
 
 
 class WireNode:
-    """A node of a graph or function."""
+    """Node of a graph or function."""
 
     __slots__ = ("_attributes", "_contents", "_places", "domain", "inputs", "op_type", "outputs")
 
     def __init__(self, contents: Contents, start: int, end: int) -> None:
-        """Read a NodeProto, all fields of which are messages or strings with a tag of one byte."""
+        """Read a NodeProto. All its fields have one-byte tags and length-delimited values."""
         inputs: list[str] = []
         outputs: list[str] = []
         places: list[tuple[int, int]] = []
@@ -426,20 +426,20 @@ class WireNode:
 
     @property
     def attributes(self) -> Mapping[str, tuple[int, int]]:
-        """The positions of attributes in the contents, by name."""
+        """Attribute name -> position in the contents."""
         if self._attributes is None:
             self._attributes = {_name_of(self._contents, *place): place for place in self._places}
         return self._attributes
 
     def renamed(self, names: Mapping[str, str]) -> WireNode:
-        """Return the node with other names for what it reads and makes."""
+        """Return the node with renamed inputs and outputs."""
         node = copy(self)
         node.inputs = tuple(names.get(name, name) for name in self.inputs)
         node.outputs = tuple(names.get(name, name) for name in self.outputs)
         return node
 
     def graphs(self) -> Iterator[tuple[int, int]]:
-        """Yield the positions of the graphs in attributes."""
+        """Yield positions of subgraphs."""
         if self.op_type == "Constant":
             return
         for begin, end in self._places:
@@ -450,7 +450,7 @@ class WireNode:
 
 
 class WireGraph:
-    """The nodes of a graph or function body, and the constants and ranks that are known in it."""
+    """Graph or function body, with its known constants and ranks."""
 
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
@@ -462,7 +462,7 @@ class WireGraph:
         self._least_ranks: dict[str, int] = {}
 
     def constant(self, name: str) -> WireConstant | None:
-        """Return a constant: an initializer, or what ONNX Runtime folds into one; None if the value is neither."""
+        """Return an initializer, or a value that ONNX Runtime folds into one; None for other values."""
         if name not in self._constants:
             place, node = self._initializers.get(name), self.producers.get(name)
             if place is not None:
@@ -476,7 +476,7 @@ class WireGraph:
 
     @cached_property
     def _folded_names(self) -> frozenset[str]:
-        """The results of operators that read constants alone."""
+        """Results of ops with only constant inputs."""
         names = set(self._initializers)
         for node in self.nodes:
             reads = filter(None, node.inputs)
@@ -486,7 +486,7 @@ class WireGraph:
         return frozenset(names)
 
     def _folded(self, node: WireNode) -> WireConstant:
-        """Return the result of an operator that reads constants alone."""
+        """Return the result of an op with only constant inputs."""
         inputs = [self.constant(name) for name in node.inputs if name]
         first = inputs[0]
         if first is None or not first.has_static_type:
@@ -510,7 +510,7 @@ class WireGraph:
         return _UNKNOWN
 
     def least_rank(self, name: str, depth: int = 0) -> int:
-        """Return the number of dimensions of a value, or a smaller number if it is not known."""
+        """Return the rank of a value, or a lower bound."""
         if name in self.ranks:
             return self.ranks[name]
         if name not in self._least_ranks:
@@ -527,7 +527,7 @@ class WireGraph:
         return max(self.least_rank(input_name, depth + 1) for input_name in node.inputs)
 
     def integer(self, node: WireNode, name: str, default: int) -> int:
-        """Return an integer attribute of a node."""
+        """Return an integer attribute."""
         place = node.attributes.get(name)
         if place is None:
             return default
@@ -537,17 +537,17 @@ class WireGraph:
         return next(values, 0)
 
     def integers(self, node: WireNode, name: str) -> tuple[int, ...]:
-        """Return the integers of an attribute, none if a node does not have it."""
+        """Return an integer list attribute, empty if absent."""
         numbers: list[int] = []
         for tag, _, start, end in fields(self.contents, *node.attributes.get(name, (0, 0))):
-            while tag >> 3 == _INTEGERS and start < end:  # one in a field, or all of them packed
+            while tag >> 3 == _INTEGERS and start < end:  # packed or single
                 number, start = varint(self.contents, start)
                 numbers.append(number)
         return tuple(numbers)
 
 
 class _Body(NamedTuple):
-    """A function, or a branch of an If."""
+    """Function, or branch of an If."""
 
     graph: WireGraph
     inputs: tuple[str, ...]
@@ -555,25 +555,25 @@ class _Body(NamedTuple):
 
 
 _Functions = Mapping[tuple[str, str], _Body]
-"""By domain and name."""
+"""Bodies by domain and name."""
 
 
 def read_graphs(contents: Contents) -> list[WireGraph]:
-    """Return the main graph, all graphs inside it, and the bodies of functions.
+    """Return the main graph, all subgraphs, and function bodies.
 
     Raises:
-        IndexError, UnicodeDecodeError: the contents are no model.
+        IndexError, UnicodeDecodeError: not a model.
     """
     return _read(contents)[0]
 
 
 def read_inlined_graphs(contents: Contents) -> list[WireGraph]:
-    """Return what `read_graphs` does, and graphs with calls replaced by what they run, as ONNX Runtime inlines them.
+    """Return the graphs of `read_graphs`, and inlined copies of those with calls or If nodes.
 
-    Each comes back once with all first branches of If, and once with all second ones.
+    Inlining follows ONNX Runtime. Each graph is inlined twice: with all then-branches and with all else-branches.
 
     Raises:
-        IndexError, UnicodeDecodeError: the contents are no model.
+        IndexError, UnicodeDecodeError: not a model.
     """
     graphs, functions = _read(contents)
     inlined: list[WireGraph] = []
@@ -597,10 +597,7 @@ def _read(contents: Contents) -> tuple[list[WireGraph], _Functions]:
 
 
 def _inlined(graph: WireGraph, functions: _Functions, branch: str) -> WireGraph:
-    """Return a graph with the bodies of functions and one branch of each If in the place of calls.
-
-    Calls after the first `_MOST_NODES` nodes stay as they are.
-    """
+    """Return a graph with functions and one branch of each If inlined, up to `_MOST_NODES` nodes."""
     flat = WireGraph(graph.contents)
     flat.ranks, flat.producers = graph.ranks, dict(graph.producers)
     flat._initializers.update(graph._initializers)
@@ -653,7 +650,7 @@ def _identity(source: str, result: str) -> WireNode:
 
 def _read_graph(contents: Contents, start: int, end: int, outer: WireGraph | None, graphs: list[WireGraph]) -> None:
     graph = WireGraph(contents)
-    if outer is not None:  # values of the outer graph are visible
+    if outer is not None:  # subgraphs see outer values
         graph._initializers.update(outer._initializers)
         graph.ranks.update(outer.ranks)
         graph.producers.update(outer.producers)
@@ -721,7 +718,7 @@ def _value_of(contents: Contents, attributes: Mapping[str, tuple[int, int]]) -> 
 
 
 def _list_of(contents: Contents, start: int, end: int, *, is_float: bool) -> WireConstant:
-    """Return the numbers of an attribute."""
+    """Return a list attribute."""
     numbers: list[float] = []
     for tag, _, begin, stop in fields(contents, start, end):
         if tag >> 3 == _FLOATS and is_float:
@@ -732,7 +729,7 @@ def _list_of(contents: Contents, start: int, end: int, *, is_float: bool) -> Wir
 
 
 def _read_tensor(contents: Contents, start: int, end: int) -> WireConstant:
-    """Return the contents of a TensorProto."""
+    """Decode a TensorProto."""
     data_type = 0
     shape: list[int] = []
     values: tuple[int, int, int, int] | None = None
@@ -757,7 +754,7 @@ def _numbers(contents: Contents, data_type: int, kind: int, tag: int, start: int
     form = _FORMATS.get(data_type)
     if form is None:
         return None
-    if kind == 9 or (kind in (4, 10) and data_type in (FLOAT, DOUBLE)):  # bytes as they are in memory
+    if kind == 9 or (kind in (4, 10) and data_type in (FLOAT, DOUBLE)):  # little-endian, as in memory
         count = (end - start) // struct.calcsize(form)
         return struct.unpack(f"<{count}{form}", contents[start : start + count * struct.calcsize(form)])
     integers = _integers(contents, tag, start, end)
@@ -767,7 +764,7 @@ def _numbers(contents: Contents, data_type: int, kind: int, tag: int, start: int
 
 
 def _integers(contents: Contents, tag: int, start: int, end: int) -> list[int]:
-    """Return integers, packed or one."""
+    """Return packed integers, or the single one."""
     if tag & 7 == 0:
         return [_signed(varint(contents, start)[0])]
     values = []
@@ -782,7 +779,7 @@ def _signed(value: int) -> int:
 
 
 def _read_rank(contents: Contents, start: int, end: int, graph: WireGraph) -> None:
-    """Note the rank of a ValueInfoProto, if it has a shape."""
+    """Record the rank of a ValueInfoProto with a shape."""
     name = ""
     for tag, _, begin, stop in fields(contents, start, end):
         if tag >> 3 == 1:

@@ -1,6 +1,6 @@
-"""What ONNX Runtime's own ops compute, in ONNX's: one file per family; importing them registers them.
+"""ONNX Runtime's contrib ops as functions of ONNX ops: one file per family, registered on import.
 
-Those in ONNX's own domain that ONNX does not have, or not at that opset, belong to them.
+Includes ops that ONNX Runtime adds to ONNX's own domain.
 """
 
 from __future__ import annotations

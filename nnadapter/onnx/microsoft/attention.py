@@ -1,8 +1,6 @@
 """Bodies of attention: heads, masks, rotary embeddings, and attention without group queries.
 
-Attention over heads in the ops that an opset has, for bodies of several ops.
-
-Names of sizes: batch B, heads N, queries S, keys T of which P are past, features of a head H.
+Sizes: batch B, heads N, queries S, keys T (P of them past), head size H.
 """
 
 from __future__ import annotations
@@ -18,38 +16,38 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason
 
 ATTENTION_SINCE = 23
-"""The first opset with Attention."""
+"""First opset with Attention."""
 _EXCHANGED = [0, 2, 1, 3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """How scores of queries and keys come about."""
+    """Parameters of attention scores."""
 
     scale: float | None
-    """None: the inverse of the root of H."""
+    """None for 1 / sqrt(H)."""
     head_size: int | None
-    """H, None where it is open."""
+    """H, None if dynamic."""
     causal: bool = False
     softcap: float = 0.0
     mask: str = ""
-    """What is added to scores, empty if nothing is; it broadcasts to `[B, N, S, T]`."""
+    """Additive mask, broadcastable to `[B, N, S, T]`; empty if none."""
     sink: str = ""
-    """What takes part in the softmax beside the keys, `[1, N, 1, 1]` or a scalar; empty if nothing does."""
+    """Extra logit in the softmax, `[1, N, 1, 1]` or a scalar; empty if none."""
     last_sees_all: bool = False
-    """The last query sees all keys, though it is causal; for opsets without Attention."""
+    """The last query sees all keys despite causality; for opsets without Attention."""
     sizes: tuple[int | None, int | None, int | None] = (None, None, None)
-    """S, T and P as far as they are known, for opsets without Attention."""
+    """S, T and P as far as known, for opsets without Attention."""
 
 
 def separated(body: BodyBuilder, x: str, heads: int, bias: str = "", head_size: int = -1) -> str:
-    """Take `[B, S, N * H]` apart into `[B, N, S, H]`, after the addition of a bias; H stays known if it is stated."""
+    """Split `[B, S, N * H]` into heads `[B, N, S, H]`, after adding a bias; H stays static if stated."""
     x = body.add("Add", x, bias) if bias else x
     return body.add("Transpose", body.reshape(x, 0, 0, heads, head_size), perm=_EXCHANGED)
 
 
 def joined(body: BodyBuilder, x: str, width: int = -1) -> str:
-    """Put `[B, N, S, H]` together as `[B, S, N * H]`, whose width stays known if it is stated."""
+    """Merge heads `[B, N, S, H]` into `[B, S, N * H]`, with static width if stated."""
     return body.reshape(body.add("Transpose", x, perm=_EXCHANGED), 0, 0, width)
 
 
@@ -62,16 +60,16 @@ def attention(
     past: tuple[str, str] | None = None,
     groups: tuple[int, int] = (1, 1),
 ) -> tuple[str, str, str]:
-    """Add attention; returns what comes out, `[B, S, N * H]`, and all keys and values, `[B, N, T, H]`.
+    """Add attention. Return the output `[B, S, N * H]`, and all keys and values `[B, N, T, H]`.
 
     Args:
-        body: what is written.
+        body: body under construction.
         query: `[B, N, S, H]`.
-        key: the new ones, alike; its heads may be fewer.
-        value: alike.
-        scores: how they come about.
-        past: keys and values before the new ones.
-        groups: heads of queries, and of keys and values.
+        key: new keys, same layout; may have fewer heads.
+        value: new values, likewise.
+        scores: parameters.
+        past: keys and values that precede the new ones.
+        groups: numbers of query heads and key heads.
     """
     if body.opset >= ATTENTION_SINCE and not scores.sink:
         inputs = (query, key, value, scores.mask, *(past or ()))
@@ -113,7 +111,7 @@ def _score_scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> s
 
 
 def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int) -> str:
-    """Every head of keys as often as queries share it."""
+    """Repeat key heads for the query heads that share them."""
     if heads == groups:
         return x
     tiled = body.add("Tile", body.unsqueeze(x, 2), body.constant((1, 1, heads // groups, 1, 1)))
@@ -121,7 +119,7 @@ def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int
 
 
 def _causal_mask(body: BodyBuilder, query: str, key: str, scores: Scores, past: str) -> str:
-    """`[S, T]`: what forbids every query the keys behind its own."""
+    """Return an additive mask `[S, T]` that hides keys after each query."""
     count, total, before = scores.sizes
     queries, keys = (
         body.unsqueeze(steps_along(body, query, 2, count), 1),
@@ -139,44 +137,43 @@ def _causal_mask(body: BodyBuilder, query: str, key: str, scores: Scores, past: 
 
 
 def filtered(body: BodyBuilder, allowed: str, value: float, dtype: str) -> str:
-    """What is added to scores: nothing where it is allowed, else a value."""
+    """Return an additive mask: 0 if allowed, otherwise `value`."""
     return body.add("Where", allowed, body.constant(0.0, dtype), body.constant(value, dtype))
 
 
 def lowest(dtype: str) -> float:
-    """A number that no score outweighs."""
+    """Return a number that no score outweighs."""
     return float(np.finfo(np.float16).min) if dtype == "float16" else float(np.finfo(np.float32).min)
 
 
 def _with_sink(body: BodyBuilder, logits: str, query: str, sink: str) -> str:
-    """Softmax with one more score behind the others, which takes its share and nothing else."""
+    """Apply softmax with an extra logit, and drop its column."""
     zeros = body.add("Mul", sliced(body, query, 3, 0, 1), body.constant(0.0, body.inputs.dtype()))  # `[B, N, S, 1]`
     scores = body.add("Concat", logits, body.add("Add", zeros, sink), axis=-1)
     return sliced(body, body.add("Softmax", scores, axis=-1), 3, 0, -1)
 
 
 _NUMBERS = "float32"
-"""Of masks and of places: few devices compare integers of more than 16 bits."""
+"""Type of masks and positions: few devices compare integers wider than 16 bits."""
 
 
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
-    """Return what is added to scores, `[B or 1, N or 1, S or 1, T]`; empty if nothing is.
+    """Return the additive mask `[B or 1, N or 1, S or 1, T]`, empty if there is none.
 
-    1. A mask of rank 1 says how many keys each text has, and may say behind that with which key each begins, or where
-       texts lie that are packed, which ONNX Runtime does not look at here; of rank 2 or 3 it is 0 where a key is
-       forbidden. One of a single column says nothing.
-    2. `mask_filter_value` is added for those: a query with no key that is allowed sees all of them as before.
-    3. The bias is added besides.
+    1. A mask of rank 1 holds the key count per sequence, optionally followed by first keys, or by offsets of packed
+       sequences, which ONNX Runtime ignores here. In ranks 2 and 3, 0 hides a key. A single-column mask is ignored.
+    2. `mask_filter_value` is added for hidden keys, so a query whose keys are all hidden sees all of them.
+    3. The bias is added.
 
     Args:
-        body: what is written.
+        body: body under construction.
         position: of the mask among the inputs.
-        bias: of what is added to scores.
-        places: adds the numbers from 0 to that of all keys.
-        rows: the number of texts, None where it is open.
+        bias: position of the bias.
+        places: adds a range over all keys.
+        rows: batch size, None if dynamic.
 
     Raises:
-        Refusal: a mask of another form.
+        Refusal: another form of mask.
     """
     mask = _key_mask(body, position, places, rows) if body.input(position) else ""
     added = body.input(bias)
@@ -199,7 +196,7 @@ def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows:
 
 
 def _between(body: BodyBuilder, position: int, places: str, rows: int | None) -> str:
-    """Which keys lie before the ends that a mask of rank 1 has, and not before its starts if it has such."""
+    """Return which keys are before the ends, and not before the starts if present, of a mask of rank 1."""
     numbers, count = body.cast(body.input(position), _NUMBERS), body.inputs.size(position, 0)
     places = body.cast(places, _NUMBERS)
     texts, stated = ((body.inputs.value(input_index).shape or (None,))[0] for input_index in (0, position))
@@ -221,7 +218,7 @@ def _between(body: BodyBuilder, position: int, places: str, rows: int | None) ->
 
 
 def _in_the_run(body: BodyBuilder, numbers: str) -> tuple[str, str]:
-    """Ends and starts of so many texts as the run has: without starts each is 0."""
+    """Return ends and starts for a dynamic batch size; starts are 0 if absent."""
     texts, count = length_of(body, body.input(0), 0), length_of(body, numbers, 0)
     has_starts = body.cast(body.add("Equal", count, body.add("Add", texts, texts)), _NUMBERS)
     last = body.add("Slice", numbers, body.add("Sub", count, texts), count)
@@ -233,7 +230,7 @@ _ROTARY = {"interleaved": int, "is_packed_batching": int, "num_heads": int, "rot
 
 
 def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool) -> str:
-    """Turn `[B, N, S, H]` by cosines and sines, `[B or 1, S, pairs]`; features behind the pairs stay."""
+    """Rotate `[B, N, S, H]` by cosines and sines `[B or 1, S, pairs]`; features after the pairs are unchanged."""
     part = 2 * pairs
     if body.opset >= _ROTARY_EMBEDDING_SINCE:
         return body.add(
@@ -249,7 +246,7 @@ def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_
 def turned_plainly(
     body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool
 ) -> str:
-    """The same without ONNX's own RotaryEmbedding."""
+    """Rotate without ONNX's RotaryEmbedding, see `turned`."""
     part, rest = 2 * pairs, ""
     if part != head_size:
         x, rest = parts_along(body, x, -1, (part, head_size - part))
@@ -259,7 +256,7 @@ def turned_plainly(
 
 
 def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
-    """Features lie by pairs."""
+    """Rotate features stored as interleaved pairs."""
     apart = body.reshape(x, 0, 0, 0, pairs, 2)
     first, second = (body.add("Gather", apart, body.constant(index), axis=4) for index in (0, 1))
     real = body.add("Sub", body.add("Mul", first, cosine), body.add("Mul", second, sine))
@@ -269,9 +266,9 @@ def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) 
 
 
 def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
-    """First features lie before all second ones. So most models say it, by tables as wide as what is turned.
+    """Rotate features stored as two halves, with tables repeated to full width.
 
-    Engines know that form. OpenVINO knows one with narrow tables too, which it does not write as it computes it.
+    Engines recognize this form. With narrow tables, OpenVINO recognizes one that it computes wrongly.
     """
     first, second = sliced(body, x, 3, 0, pairs), sliced(body, x, 3, pairs, 2 * pairs)
     other = body.add("Concat", body.add("Neg", second), first, axis=-1)
@@ -286,9 +283,9 @@ def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) ->
     _ROTARY,
 )
 def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Positions are stated one by one, or the first of them alone. Source: com.microsoft RotaryEmbedding-1.
+    """Write the body of com.microsoft RotaryEmbedding-1, with all positions or the first one only.
 
-    Refused: packed batches, a scale.
+    Refused: packed batches, scale.
     """
     pairs, width = _rotated_widths(body)
     packed = body.inputs.rank(0) == 3
@@ -311,9 +308,9 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     required=("mrope_section",),
 )
 def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Every pair of features goes by one of three positions: in time, in height or in width.
+    """Write the body of com.microsoft MRotaryEmbedding-1: each feature pair uses a time, height or width position.
 
-    Source: com.microsoft MRotaryEmbedding-1. Refused: packed batches, a scale.
+    Refused: packed batches, scale.
     """
     pairs, width = _rotated_widths(body)
     streams = np.array(_streams(body, pairs))
@@ -328,7 +325,7 @@ def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _streams(body: BodyBuilder, pairs: int) -> list[int]:
-    """Which of the three positions every pair of features goes by: one after the other, or in turns."""
+    """Return the position stream of each feature pair: in sections, or interleaved."""
     sections, layout = body.node.integers("mrope_section") or (), body.node.integer("mrope_layout", 0)
     if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0 or layout not in (0, 1):
         problem = f"{list(sections)}, and 'mrope_layout' {layout}"
@@ -339,7 +336,7 @@ def _streams(body: BodyBuilder, pairs: int) -> list[int]:
 
 
 def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
-    """Pairs of features that tables turn, and the width of what is turned."""
+    """Return the number of rotated pairs, and the width of the input."""
     if body.node.integer("is_packed_batching", 0):
         raise body.unsupported("is_packed_batching", "is 1; expected 0")
     if body.node.number("scale", 1.0) != 1:
@@ -351,7 +348,7 @@ def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
 
 
 def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width: int) -> str:
-    """Turn the first input by what was looked up for every token."""
+    """Rotate the first input by the looked-up tables."""
     packed, (heads, head_size) = body.inputs.rank(0) == 3, _heads(body, width, pairs)
     x = separated(body, body.input(0), heads, head_size=head_size) if packed else body.input(0)
     made = turned(body, x, tables, pairs, head_size, interleaved=body.node.integer("interleaved", 0) != 0)
@@ -359,7 +356,7 @@ def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width:
 
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
-    """The number of heads, and the features of each, of which tables of so many pairs turn all or a stated part."""
+    """Return head count and head size, checked against the tables' width."""
     packed, part = body.inputs.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
     heads = body.node.integer("num_heads", 0)
     if part and heads < 1:
@@ -402,9 +399,9 @@ def _refuse_inputs(body: BodyBuilder, names: dict[int, str]) -> None:
     required=("num_heads",),
 )
 def attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Queries, keys and values by one product, then attention. Source: com.microsoft Attention-1.
+    """Write the body of com.microsoft Attention-1: joint projection, then attention.
 
-    Refused: rotary embeddings, a buffer that past and present share, masks for beams and of rank 4.
+    Refused: rotary embeddings, a buffer shared by past and present, beam masks, masks of rank 4.
     """
     _refuse_inputs(body, {6: "past_sequence_length"})
     product = body.add("MatMul", body.input(0), body.input(1))
@@ -413,17 +410,17 @@ def attention_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int) -> tuple[str, str]:
-    """Add attention over queries, keys and values that lie side by side, `[B, S, 3 * N * H]`; and what is present then.
+    """Add attention over packed queries, keys and values `[B, S, 3 * N * H]`. Return the output and the present cache.
 
     Args:
-        body: of a node whose first input is `[B, S, ...]` and whose second has the width of the product.
-        product: the three.
-        mask: position of the mask among the inputs; it may be absent, as those below.
-        past: of keys and values before the new ones, `[2, B, N, P, H]`.
-        bias: of what is added to scores.
+        body: of a node with a first input `[B, S, ...]` and a second input as wide as the product.
+        product: packed values.
+        mask: input position of the mask, which may be absent like the inputs below.
+        past: input position of past keys and values, `[2, B, N, P, H]`.
+        bias: input position of the additive bias.
 
     Raises:
-        Refusal: rotary embeddings, a buffer that past and present share, a mask of another form.
+        Refusal: rotary embeddings, a buffer shared by past and present, or an unknown form of mask.
     """
     for name in ("do_rotary", "past_present_share_buffer"):
         if body.node.integer(name, 0):
@@ -431,7 +428,7 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
     heads, widths = body.node.integer("num_heads"), _widths(body)
     parts = [separated(body, part, heads) for part in parts_along(body, product, -1, widths)]
     before: tuple[str, str] | None = None
-    if body.input(past) and body.inputs.size(past, 3) != 0:  # a cache at its start has no elements
+    if body.input(past) and body.inputs.size(past, 3) != 0:  # an empty cache has no elements
         old_key, old_value = (body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
         before = old_key, old_value
     steps, old = body.inputs.size(0, 1), body.inputs.size(past, 3) if before else 0
@@ -474,9 +471,9 @@ def _widths(body: BodyBuilder) -> Sequence[int]:
     required=("num_heads",),
 )
 def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Attention over inputs that are packed in one of four ways. Source: com.microsoft MultiHeadAttention-1.
+    """Write the body of com.microsoft MultiHeadAttention-1, for its four input packings.
 
-    Refused: a buffer that past and present share, beams, scores as an output.
+    Refused: a buffer shared by past and present, beams, score output.
     """
     _refuse_inputs(body, {8: "past_sequence_length", 9: "cache_indirection"})
     if body.wants(3):
@@ -506,7 +503,7 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
 def _places(
     body: BodyBuilder, keys: tuple[str, int, int | None], past: tuple[str, str] | None, total: int | None
 ) -> str:
-    """The numbers from 0 to that of all keys, past ones and new ones."""
+    """Return the range over all keys, past and new."""
     if total is not None or past is None:
         return steps_along(body, keys[0], keys[1], total)
     count = body.add("Add", length_of(body, keys[0], keys[1]), length_of(body, past[0], 2))
@@ -514,7 +511,7 @@ def _places(
 
 
 def _enough_queries(body: BodyBuilder, axis: int) -> bool:
-    """Whether there are as many queries as new keys, which this axis of the keys counts, or more; False if unknown."""
+    """Return whether there are at least as many queries as new keys (sized by this axis); False if unknown."""
     queries, keys = (body.inputs.value(0).shape or ())[1], (body.inputs.value(1).shape or ())[axis]
     if queries is not None and queries == keys:
         return True
@@ -523,7 +520,7 @@ def _enough_queries(body: BodyBuilder, axis: int) -> bool:
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:
-    """Queries, keys and values, each `[B, N, S or T, H]`; and what counts the new keys: a value, an axis, the size."""
+    """Return queries, keys and values as `[B, N, S or T, H]`, and how new keys are counted: value, axis, size."""
     heads = body.node.integer("num_heads")
     if heads < 1:
         raise body.invalid(f"has attribute 'num_heads' {heads}; expected 1 or more")
@@ -556,7 +553,7 @@ def _unpacked(body: BodyBuilder, x: str, count: int) -> list[str]:
 
 
 def _biases(body: BodyBuilder) -> tuple[str, ...]:
-    """The bias of queries, keys and values: those of queries and keys are as wide as the queries are."""
+    """Split the bias into its parts for queries, keys and values; the first two are as wide as the queries."""
     total, width = body.inputs.width(3, 0), body.inputs.width(0)
     if total is None:
         raise body.invalid("has a bias of unknown width")

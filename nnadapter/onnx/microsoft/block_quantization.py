@@ -1,4 +1,4 @@
-"""Bodies of ops whose weights are packed in few bits, in blocks with a scale and a zero point each."""
+"""Bodies of ops with block-quantized weights of few bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nnadapter.onnx.schemas import Refusal
 from partition.graph import Reason
 
 _IN_BYTES = {"int4": "int8", "uint4": "uint8"}
-"""Data types that take a byte for each element in memory, and what that byte is."""
+"""Data types stored as one byte per element in memory, and the type of that byte."""
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16
 _N_BITS = {"accuracy_level": 0, "bits": 4, "block_size": int, "K": int, "N": int, "weight_prepacked": 0}
@@ -29,14 +29,14 @@ _BNB4_NUMBERS = (
         *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
     ),
 )
-"""What 4 bits say, of the largest number of their block: FP4 and NF4, as in bitsandbytes."""
+"""Code values of FP4 and NF4 relative to the block's maximum, as in bitsandbytes."""
 
 
 @function_op("MatMulNBits", "A B scales zero_points? g_idx? bias?", "Y", _N_BITS, required=["K", "N", "block_size"])
 def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
-    """MatMulNBits: a product with the weight as reals. Source: com.microsoft MatMulNBits-1.
+    """Write the body of com.microsoft MatMulNBits-1: product with the dequantized weight.
 
-    The adapter IR has an operation for it, so that weights stay packed; this is for devices that take ONNX.
+    For devices that take ONNX; the adapter IR has its own operation, which keeps weights packed.
     """
     node, dtype = body.node, body.inputs.dtype()
     units, depth = node.integer("N"), node.integer("K")
@@ -68,12 +68,12 @@ def _refuse_bits(body: BodyBuilder, bits: int) -> None:
 
 
 def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
-    """The integers in bytes, lowest bits first, in a further axis."""
+    """Unpack bytes, lowest bits first, into a new last axis."""
     if bits == 8:
         return packed
     parts = []
     for shift in range(0, 8, bits):
-        above = 8 - bits - shift  # what lies in higher bits is pushed out of the byte
+        above = 8 - bits - shift  # shifts higher bits out of the byte
         left = body.add("BitShift", packed, body.constant(above, "uint8"), direction="LEFT") if above else packed
         part = body.add("BitShift", left, body.constant(8 - bits, "uint8"), direction="RIGHT")
         parts.append(body.unsqueeze(part, -1))
@@ -81,7 +81,7 @@ def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
 
 
 def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
-    """Zero points of the blocks of every row, as reals."""
+    """Return zero points per row and block, as reals."""
     units, blocks = shape
     dtype = body.inputs.dtype()
     if not body.input(3):
@@ -102,10 +102,11 @@ def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
     required=["K", "N", "block_size", "quant_type"],
 )
 def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
-    """MatMulBnb4: a product with the weight as reals, of two elements in a byte. Source: com.microsoft MatMulBnb4-1.
+    """Write the body of com.microsoft MatMulBnb4-1: product with a dequantized weight of two elements per byte.
 
-    `training_mode` decides on nothing that is computed here. Refused: weights that are known only in the run, and
-    `transB` 0, of which ONNX Runtime computes something else on the CPU than its schema says.
+    `training_mode` has no effect here. Refused: non-constant weights, and `transB` 0, for which ONNX Runtime's CPU
+    kernel
+    deviates from the schema.
     """
     node = body.node
     units, depth, kind = (node.integer(name, -1) for name in ("N", "K", "quant_type"))
@@ -123,7 +124,7 @@ def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
 
 
 def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_size: int, kind: int) -> Array:
-    """The weight as reals, `[K, N]`; blocks run over all rows of its transpose."""
+    """Return the real weight `[K, N]`; blocks run over all rows of its transpose."""
     count = units * depth
     codes = np.stack((packed.reshape(-1) >> 4, packed.reshape(-1) & 15), axis=-1).reshape(-1)[:count]
     scales = np.repeat(most.reshape(-1).astype(np.float32), block_size)[:count]
@@ -138,10 +139,12 @@ def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_si
     {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1},
 )
 def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
-    """GatherBlockQuantized: rows of a table of few bits, made reals after they are looked up, so that the table stays.
+    """Write the body of com.microsoft GatherBlockQuantized-1. Rows are dequantized after lookup, so the table stays
+    packed.
 
-    Without zero points they are 0, and half of what the bits can say in a table of bytes. Refused: tables of
-    floating-point types, and blocks along another axis than the last. Source: com.microsoft GatherBlockQuantized-1.
+    Missing zero points are 0, or half the range in a table of bytes. Refused: tables of floating-point types, and
+    blocks
+    along other axes than the last.
     """
     table = _Table.of(body)
     reals, scale = table.reals(0), table.rows(body.input(2))
@@ -155,23 +158,23 @@ def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Table:
-    """The table of a node, in which rows are looked up."""
+    """Table of a node."""
 
     body: BodyBuilder
     axis: int
-    """Of the rows."""
+    """Axis of the rows."""
     dtype: str
-    """Of the result."""
+    """Type of the result."""
     bits: int
     is_bytes: bool
     length: int
-    """Integers of a row."""
+    """Integers per row."""
     blocks: int
-    """Of a row."""
+    """Blocks per row."""
 
     @classmethod
     def of(cls, body: BodyBuilder) -> _Table:
-        """Raises Refusal where the table is not of integers, or the blocks do not run along its last axis alone."""
+        """Read the table; raises Refusal unless it holds integers with blocks along the last axis."""
         node, rank, dtype = body.node, body.inputs.rank(0), body.inputs.dtype(0)
         axes = [node.integer(name, default) for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
@@ -197,20 +200,20 @@ class _Table:
         )
 
     def rows(self, table: str) -> str:
-        """What is looked up."""
+        """Look up rows."""
         return self.body.add("Gather", table, self.body.input(1), axis=self.axis)
 
     def reals(self, position: int) -> str:
-        """What is looked up in the table or in its zero points, one number to an element."""
+        """Look up rows of the table or its zero points, as one real per integer."""
         body, dtype = self.body, self.body.inputs.dtype(position)
-        if dtype in _IN_BYTES:  # which Gather takes at any opset
+        if dtype in _IN_BYTES:  # Gather supports bytes at any opset
             known = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
             return body.cast(self.rows(body.constant(known, _IN_BYTES[dtype])), self.dtype)
         packed = body.cast(self.rows(body.input(position)), self.dtype)
         return packed if self.bits == 8 else self._joined(self._parts(packed))
 
     def _parts(self, packed: str) -> str:
-        """The numbers in bytes, lowest bits first, in a further axis: by division, since few devices shift bits."""
+        """Unpack bytes, lowest bits first, into a new last axis; by division, since few devices shift bits."""
         body, parts, rest = self.body, list[str](), packed
         for _ in range(8 // self.bits - 1):
             above = body.add("Floor", body.add("Mul", rest, body.constant(0.5**self.bits, self.dtype)))
@@ -220,13 +223,13 @@ class _Table:
         return body.add("Concat", *parts, body.unsqueeze(rest, -1), axis=-1)
 
     def spread(self, parameters: str) -> str:
-        """Scales or zero points of rows that were looked up, for each element."""
+        """Repeat looked-up scales or zero points for each element."""
         body, block = self.body, _block_size(self.body, 128)
         many = body.add("Expand", body.unsqueeze(parameters, -1), body.constant((block,)))
         return sliced(body, self._joined(many), -1, 0, self.length)
 
     def _joined(self, x: str) -> str:
-        """The last two axes as one."""
+        """Merge the last two axes."""
         rank = self.body.inputs.rank(0) - 1 + self.body.inputs.rank(1)
         return self.body.reshape(x, *(0,) * (rank - 1), -1)
 

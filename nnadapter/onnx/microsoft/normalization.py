@@ -1,4 +1,4 @@
-"""Bodies of normalizations: alone, after a skip or an embedding, and over groups of channels."""
+"""Bodies of normalizations: plain, after a skip or an embedding, and over channel groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LAYER_NORMALIZATION_SINCE, _AXES_ARE_INPUT_SINCE, _RMS_NORMALIZATION_SINCE = 17
 
 
 def reduced(body: BodyBuilder, op_type: str, x: str, axes: Sequence[int], *, keepdims: int = 1) -> str:
-    """Add a reduction over axes, which are an attribute or an input."""
+    """Add a reduction; axes are an attribute or an input, depending on the opset."""
     if body.opset >= _AXES_ARE_INPUT_SINCE:
         return body.add(op_type, x, body.constant(tuple(axes)), keepdims=keepdims)
     return body.add(op_type, x, axes=list(axes), keepdims=keepdims)
@@ -20,16 +20,16 @@ def reduced(body: BodyBuilder, op_type: str, x: str, axes: Sequence[int], *, kee
 def layer_normalization(
     body: BodyBuilder, x: str, scale: str, bias: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
-    """Add a LayerNormalization, by its attribute `epsilon`; the result, then the mean and the inverse deviation.
+    """Add LayerNormalization with the node's `epsilon`. Return the result, and optionally mean and inverse deviation.
 
     Args:
-        body: what is written.
-        x: what is normalized.
-        scale: of the last axes.
-        bias: the same, empty where there is none.
-        axes: that are normalized over, the last ones, counted from the end.
+        body: body under construction.
+        x: value to normalize.
+        scale: over the normalized axes.
+        bias: likewise, or empty.
+        axes: normalized axes, the last ones, negative.
         dtype: of `x`.
-        outputs: 1, or 3.
+        outputs: 1 or 3.
     """
     epsilon = body.node.number("epsilon", 1e-5)
     if body.opset >= _LAYER_NORMALIZATION_SINCE:
@@ -47,7 +47,7 @@ def layer_normalization(
 def rms_normalization(
     body: BodyBuilder, x: str, scale: str, axes: Sequence[int], dtype: str, outputs: int = 1
 ) -> tuple[str, ...]:
-    """Add an RMSNormalization; the result, then the inverse of the root. See `layer_normalization`."""
+    """Add RMSNormalization. Return the result, and optionally the inverse root. See `layer_normalization`."""
     epsilon = body.node.number("epsilon", 1e-5)
     if body.opset >= _RMS_NORMALIZATION_SINCE and outputs == 1:
         return (body.add("RMSNormalization", x, scale, axis=axes[0], epsilon=epsilon),)
@@ -59,7 +59,7 @@ def rms_normalization(
 
 
 def _widened(body: BodyBuilder, x: str, dtype: str) -> tuple[str, str]:
-    """What is normalized, and its data type there: half precision has no 1e-12, and no squares of what is above 255."""
+    """Return the value in a wide enough type: float16 lacks 1e-12 and squares above 255."""
     return (body.cast(x, "float32"), "float32") if dtype == "float16" else (x, dtype)
 
 
@@ -74,7 +74,7 @@ _GROUPS = {"epsilon": 1e-5, "groups": int, "activation": int, "channels_last": 1
 
 @function_op("LayerNormalization", "X Scale B?", "Y Mean? InvStdDev?", _ALONE, domain="")
 def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """LayerNormalization below opset 17, where ONNX has none. Source: ONNX Runtime's LayerNormalization-1."""
+    """Write the body of ONNX Runtime's LayerNormalization-1, for opsets below 17."""
     x, scale, bias = (body.input(position) for position in range(3))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
     return layer_normalization(body, x, scale, bias, _axes(body), body.inputs.dtype(), outputs)
@@ -82,7 +82,7 @@ def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("SimplifiedLayerNormalization", "X scale", "Y inv_std_var?", _ALONE, domain="")
 def simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """RMSNormalization under its first name. Source: ONNX Runtime's SimplifiedLayerNormalization-1."""
+    """Write the body of ONNX Runtime's SimplifiedLayerNormalization-1, later named RMSNormalization."""
     outputs = 2 if body.wants(1) else 1
     return rms_normalization(body, body.input(0), body.input(1), _axes(body), body.inputs.dtype(), outputs)
 
@@ -101,7 +101,7 @@ def _axes(body: BodyBuilder) -> list[int]:
     _SKIP,
 )
 def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """LayerNormalization of a sum of two or three. Source: com.microsoft SkipLayerNormalization-1."""
+    """Write the body of com.microsoft SkipLayerNormalization-1."""
     total = _total(body, body.input(4))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
     made = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.inputs.dtype(), outputs)
@@ -115,7 +115,7 @@ def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     _SKIP,
 )
 def skip_simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """RMSNormalization of a sum of two or three. Source: com.microsoft SkipSimplifiedLayerNormalization-1."""
+    """Write the body of com.microsoft SkipSimplifiedLayerNormalization-1."""
     total = _total(body, body.input(3))
     made = rms_normalization(body, total, body.input(2), [-1], body.inputs.dtype(), 2 if body.wants(2) else 1)
     return (made[0], "", made[1] if body.wants(2) else "", total)
@@ -128,9 +128,9 @@ def _total(body: BodyBuilder, bias: str) -> str:
 
 @function_op("GatedRMSNorm", "X scale gate", "Y", {"activation": "silu", "epsilon": 1e-5})
 def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """RMSNormalization of groups of features as long as the scale, times an activation of a gate, in float32.
+    """Write the body of com.microsoft GatedRMSNorm-1.
 
-    Source: com.microsoft GatedRMSNorm-1.
+    It is RMSNormalization per feature group, times an activated gate, in float32.
     """
     size, width, rank = body.inputs.width(1, 0), body.inputs.width(0), body.inputs.rank(0)
     activation, dtype = body.node.text("activation", "silu"), body.inputs.dtype(0)
@@ -153,10 +153,7 @@ def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     {"epsilon": 1e-12, "mask_index_type": int},
 )
 def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """LayerNormalization of the sum of embeddings, and how long each text is by its mask.
-
-    Source: com.microsoft EmbedLayerNormalization-1.
-    """
+    """Write the body of com.microsoft EmbedLayerNormalization-1: normalized sum of embeddings, and mask lengths."""
     ids, segments, places = (body.input(position) for position in (0, 1, 8))
     words, table = body.add("Gather", body.input(2), ids), body.input(3)
     positions = body.add("Gather", table, places) if places else first_rows(body, table)
@@ -168,13 +165,13 @@ def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def first_rows(body: BodyBuilder, table: str) -> str:
-    """As many rows of a table of positions as the texts of the first input are long."""
+    """Return the position table's first rows, as many as the first input's sequence length."""
     size = body.inputs.size(0, 1)
     return sliced(body, table, 0, 0, length_of(body, body.input(0), 1) if size is None else size)
 
 
 def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
-    """How long each text is by its mask, 0 without one."""
+    """Return each sequence's length by its mask, 0 without mask."""
     counted = body.cast(body.add("Equal", mask or ids, body.constant(1, "int32")), "int32")
     if not mask:
         counted = body.add("Sub", counted, counted)
@@ -183,13 +180,13 @@ def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
 
 @function_op("GroupNorm", "X gamma beta", "Y", _GROUPS, required=("groups", "activation"))
 def group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """GroupNormalization, with SiLU behind it if `activation` is 1. Source: com.microsoft GroupNorm-1."""
+    """Write the body of com.microsoft GroupNorm-1: GroupNormalization, followed by SiLU if `activation` is 1."""
     return (_group_norm(body, body.input(0)),)
 
 
 @function_op("SkipGroupNorm", "X gamma beta skip bias?", "Y S?", _GROUPS, required=("groups", "activation"))
 def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """The same of a sum of two or three. Source: com.microsoft SkipGroupNorm-1."""
+    """Write the body of com.microsoft SkipGroupNorm-1: GroupNorm of a sum."""
     skip = body.input(3)
     if body.inputs.rank(3) == 2:
         skip = body.unsqueeze(skip, *((1, 2) if body.node.integer("channels_last", 1) else (2, 3)))
@@ -201,7 +198,7 @@ def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _group_norm(body: BodyBuilder, x: str) -> str:
-    """The picture is turned to have its channels first, normalized by groups, and turned back."""
+    """Normalize channel groups, with channels transposed to the front and back."""
     last, dtype = body.node.integer("channels_last", 1), body.inputs.dtype()
     picture = body.add("Transpose", x, perm=[0, 3, 1, 2]) if last else x
     flat = body.reshape(picture, 0, body.node.integer("groups"), -1)

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions of ONNX Runtime's domain, as functions of ONNX's."""
+"""Bodies of ONNX Runtime's matrix products and convolutions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _FACTORS = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 @function_op("FusedMatMul", "A B", "Y", {**_FACTORS, "transBatchA": 0, "transBatchB": 0})
 def fused_matmul_body(body: BodyBuilder) -> tuple[str, ...]:
-    """A matrix product of transposed inputs, times a factor. Source: com.microsoft FusedMatMul-1."""
+    """Write the body of com.microsoft FusedMatMul-1: scaled product of transposed inputs."""
     return (_product(body, trans_batch=True),)
 
 
 @function_op("TransposeMatMul", "A B", "Y", _FACTORS)
 def transpose_matmul_body(body: BodyBuilder) -> tuple[str, ...]:
-    """The same under its first name. Source: com.microsoft TransposeMatMul-1."""
+    """Write the body of com.microsoft TransposeMatMul-1, later named FusedMatMul."""
     return (_product(body, trans_batch=False),)
 
 
@@ -28,9 +28,9 @@ def _product(body: BodyBuilder, *, trans_batch: bool) -> str:
 
 
 def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -> str:
-    """A factor, its axes in the order of the product.
+    """Return a factor with axes in product order.
 
-    With `transBatch` the first axis of the batch comes behind the batch; then `trans` exchanges the last two.
+    `transBatch` moves the first batch axis after the other batch axes; `trans` then swaps the last two.
     """
     axes = list(range(body.inputs.rank(position)))
     if trans_batch and body.node.integer(f"transBatch{letter}", 0) and len(axes) > 2:
@@ -55,7 +55,7 @@ def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -
     },
 )
 def fused_gemm_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Gemm with an activation behind it. Source: com.microsoft FusedGemm-1."""
+    """Write the body of com.microsoft FusedGemm-1: Gemm followed by an activation."""
     node = body.node
     stated = {name: node.attributes.get(name) for name in ("alpha", "beta", "transA", "transB")}
     product = body.add("Gemm", *(body.input(position) for position in range(3)), **stated)
@@ -77,7 +77,7 @@ _FUSED = {**_WINDOWS, "activation": str, "activation_params": list[float]}
 
 @function_op("FusedConv", "X W B? Z?", "Y", _FUSED)
 def fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Conv, then the addition of Z, then an activation. Source: com.microsoft FusedConv-1."""
+    """Write the body of com.microsoft FusedConv-1: Conv, addition of Z, activation."""
     made = _convolved(body, body.input(0), body.input(1))
     made = body.add("Add", made, body.input(3)) if body.input(3) else made
     return (_activated(body, made),)
@@ -85,13 +85,13 @@ def fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
 
 @function_op("NhwcConv", "X W B?", "Y", _WINDOWS)
 def nhwc_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Conv of a picture with its channels last. Source: com.microsoft NhwcConv-1."""
+    """Write the body of com.microsoft NhwcConv-1: channels-last Conv."""
     return (_convolved_channels_last(body),)
 
 
 @function_op("NhwcFusedConv", "X W B? Z?", "Y", _FUSED)
 def nhwc_fused_conv_body(body: BodyBuilder) -> tuple[str, ...]:
-    """FusedConv of a picture with its channels last. Source: com.microsoft NhwcFusedConv-1."""
+    """Write the body of com.microsoft NhwcFusedConv-1: channels-last FusedConv."""
     made = _convolved_channels_last(body)
     made = body.add("Add", made, body.input(3)) if body.input(3) else made
     return (_activated(body, made),)
@@ -113,7 +113,7 @@ def _convolved_channels_last(body: BodyBuilder) -> str:
 
 @function_op("Crop", "input", "output", {"border": list[int], "scale": list[int]}, domain="")
 def crop_body(body: BodyBuilder) -> tuple[str, ...]:
-    """A picture without its borders; `scale` is the size of what is left. Source: ONNX Runtime's Crop-1."""
+    """Write the body of ONNX Runtime's Crop-1; `scale` is the size of the result."""
     border, scale = body.node.integers("border") or (), body.node.integers("scale")
     if len(border) != 4 or (scale is not None and len(scale) != 2):
         raise body.invalid("needs four numbers in attribute 'border', and two in 'scale' if it is there")

@@ -1,9 +1,7 @@
-"""Bodies of quantized ops: elementwise, products, attention and recurrent layers of integers.
+"""Bodies of quantized ops: elementwise, products, attention and recurrent layers on integers.
 
-QLinear… ops: what ONNX's op on reals makes of dequantized values, quantized.
-
-ONNX Runtime's kernels multiply by quotients of scales, or look results up in tables; they are one step away at most,
-where a real lies in the middle between two integers.
+QLinear ops dequantize, apply ONNX's real-valued op, and quantize. ONNX Runtime's kernels use quotients of scales or
+lookup tables, so results may differ by one step where a real is halfway between two integers.
 """
 
 from __future__ import annotations
@@ -20,65 +18,65 @@ from nnadapter.onnx.microsoft.attention import attended
 from nnadapter.onnx.microsoft.normalization import first_rows, layer_normalization, lengths, reduced
 
 _SOFTMAX_ALONG_AXIS = 13
-"""The first opset in which Softmax is along one axis."""
+"""First opset with Softmax along a single axis."""
 _ONE_INPUT = "X X_scale X_zero_point? Y_scale Y_zero_point?"
 _TWO_INPUTS = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_point?"
 
 
 def dequantized(body: BodyBuilder, position: int, x: str = "", *, axis: int | None = None) -> str:
-    """The reals of an input, whose scale and zero point follow it; or of `x`, which was made of that input."""
+    """Dequantize an input by the scale and zero point that follow it; with `x`, dequantize that instead."""
     inputs = (x or body.input(position), body.input(position + 1), body.input(position + 2))
     return body.add("DequantizeLinear", *inputs, axis=axis)
 
 
 def quantized(body: BodyBuilder, real: str, position: int, like: int = 0) -> str:
-    """Reals quantized by the scale at a position and the zero point behind it, 0 of the type of input `like`."""
+    """Quantize by the scale and zero point at a position; the zero point defaults to 0 of the type of input `like`."""
     zero_point = body.input(position + 1) or body.constant(0, body.inputs.dtype(like))
     return body.add("QuantizeLinear", real, body.input(position), zero_point)
 
 
 @function_op("QuantizeLinear", "x y_scale y_zero_point?", "y", {"axis": int})
 def quantize_linear(body: BodyBuilder) -> Sequence[str]:
-    """QuantizeLinear, to 16 bits too where the model's opset has no such. Source: com.microsoft QuantizeLinear-1."""
+    """Write the body of com.microsoft QuantizeLinear-1, including 16 bits at opsets where ONNX lacks them."""
     return [body.add("QuantizeLinear", *map(body.input, range(3)), axis=body.node.integer("axis", 1))]
 
 
 @function_op("DequantizeLinear", "x x_scale x_zero_point?", "y", {"axis": int})
 def dequantize_linear(body: BodyBuilder) -> Sequence[str]:
-    """DequantizeLinear, of 16 bits too. Source: com.microsoft DequantizeLinear-1."""
+    """Write the body of com.microsoft DequantizeLinear-1, including 16 bits."""
     return [body.add("DequantizeLinear", *map(body.input, range(3)), axis=body.node.integer("axis", 1))]
 
 
 @function_op("QLinearAdd", _TWO_INPUTS, "C")
 def qlinear_add(body: BodyBuilder) -> Sequence[str]:
-    """QLinearAdd. Source: com.microsoft QLinearAdd-1."""
+    """Write the body of com.microsoft QLinearAdd-1."""
     return [quantized(body, body.add("Add", dequantized(body, 0), dequantized(body, 3)), 6)]
 
 
 @function_op("QLinearMul", _TWO_INPUTS, "C")
 def qlinear_mul(body: BodyBuilder) -> Sequence[str]:
-    """QLinearMul. Source: com.microsoft QLinearMul-1."""
+    """Write the body of com.microsoft QLinearMul-1."""
     return [quantized(body, body.add("Mul", dequantized(body, 0), dequantized(body, 3)), 6)]
 
 
 @function_op("QLinearSigmoid", _ONE_INPUT, "Y")
 def qlinear_sigmoid(body: BodyBuilder) -> Sequence[str]:
-    """QLinearSigmoid. Source: com.microsoft QLinearSigmoid-1."""
+    """Write the body of com.microsoft QLinearSigmoid-1."""
     return [quantized(body, body.add("Sigmoid", dequantized(body, 0)), 3)]
 
 
 @function_op("QLinearLeakyRelu", _ONE_INPUT, "Y", {"alpha": 0.01})
 def qlinear_leaky_relu(body: BodyBuilder) -> Sequence[str]:
-    """QLinearLeakyRelu. Source: com.microsoft QLinearLeakyRelu-1."""
+    """Write the body of com.microsoft QLinearLeakyRelu-1."""
     alpha = body.node.number("alpha", 0.01)
     return [quantized(body, body.add("LeakyRelu", dequantized(body, 0), alpha=alpha), 3)]
 
 
 @function_op("QLinearSoftmax", _ONE_INPUT.removesuffix("?"), "Y", {"axis": -1, "opset": int}, required=["opset"])
 def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
-    """QLinearSoftmax, which means what Softmax means in the opset that it states.
+    """Write the body of com.microsoft QLinearSoftmax-1, with Softmax's meaning in the stated opset.
 
-    Before 13 that is over all axes from `axis` on together. Source: com.microsoft QLinearSoftmax-1.
+    Before opset 13, that is over all axes from `axis` on together.
     """
     rank, along_axis = body.inputs.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
     axis = body.node.integer("axis", -1)
@@ -93,7 +91,7 @@ def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearConcat", "Y_scale Y_zero_point inputs...", "Y", {"axis": int}, required=["axis"])
 def qlinear_concat(body: BodyBuilder) -> Sequence[str]:
-    """QLinearConcat, whose scale and zero point stand before its inputs. Source: com.microsoft QLinearConcat-1."""
+    """Write the body of com.microsoft QLinearConcat-1; the output's scale and zero point come first."""
     count = len(body.node.inputs)
     if count % 3 != 2:
         raise body.invalid(f"has {count} inputs; expected two, and three for each tensor")
@@ -103,7 +101,7 @@ def qlinear_concat(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearWhere", "condition X x_scale x_zero_point Y y_scale y_zero_point z_scale z_zero_point", "Z")
 def qlinear_where(body: BodyBuilder) -> Sequence[str]:
-    """QLinearWhere, exact. Source: com.microsoft QLinearWhere-1."""
+    """Write the body of com.microsoft QLinearWhere-1."""
     chosen = body.add("Where", body.input(0), dequantized(body, 1), dequantized(body, 4))
     return [quantized(body, chosen, 7, like=1)]
 
@@ -121,10 +119,11 @@ _POOLING = {
 
 @function_op("QLinearAveragePool", _ONE_INPUT, "Y", _POOLING, required=["kernel_shape"])
 def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
-    """QLinearAveragePool of either order of axes. Source: com.microsoft QLinearAveragePool-1.
+    """Write the body of com.microsoft QLinearAveragePool-1, for both axis orders.
 
-    Refused: averages that count padding where the last window may reach beyond it. ONNX divides those by the places
-    that are within, ONNX Runtime by all.
+    Refused: `count_include_pad` with `ceil_mode`. For a last window that exceeds the padding, ONNX divides by the
+    covered
+    elements, ONNX Runtime by all.
     """
     node = body.node
     if node.integer("ceil_mode", 0) and node.integer("count_include_pad", 0):
@@ -139,7 +138,7 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", "Y", {"channels_last": 0})
 def qlinear_global_average_pool(body: BodyBuilder) -> Sequence[str]:
-    """QLinearGlobalAveragePool of either order of axes. Source: com.microsoft QLinearGlobalAveragePool-1."""
+    """Write the body of com.microsoft QLinearGlobalAveragePool-1, for both axis orders."""
     rank = body.inputs.rank(0)
     axes = range(1, rank - 1) if body.node.integer("channels_last", 0) else range(2, rank)
     return [quantized(body, reduced(body, "ReduceMean", dequantized(body, 0), axes), 3)]
@@ -161,10 +160,7 @@ _WINDOW = {
     {**_WINDOW, "channels_last": 0, "group": 1},
 )
 def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
-    """QLinearConv of either order of axes; the filter has its channels second always.
-
-    Source: com.microsoft QLinearConv-1.
-    """
+    """Write the body of com.microsoft QLinearConv-1, for both axis orders; the filter is always channels-first."""
     attributes = {name: value for name, value in body.node.attributes.items() if name != "channels_last"}
     x, *others = (body.input(position) for position in range(9))
     if not body.node.integer("channels_last", 0):
@@ -175,7 +171,7 @@ def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("NhwcMaxPool", "x", "y", {**_WINDOW, "ceil_mode": 0}, required=["kernel_shape"])
 def nhwc_max_pool(body: BodyBuilder) -> Sequence[str]:
-    """NhwcMaxPool: MaxPool of integers whose channels are the last axis. Source: com.microsoft NhwcMaxPool-1."""
+    """Write the body of com.microsoft NhwcMaxPool-1: MaxPool of integers, channels last."""
     rank = body.inputs.rank(0)
     first = channels_first(body, body.input(0), rank)
     return [channels_last(body, body.add("MaxPool", first, **body.node.attributes), rank)]
@@ -183,33 +179,27 @@ def nhwc_max_pool(body: BodyBuilder) -> Sequence[str]:
 
 @function_op("MatMulIntegerToFloat", "A B a_scale b_scale a_zero_point? b_zero_point? bias?", "Y")
 def mat_mul_integer_to_float(body: BodyBuilder) -> Sequence[str]:
-    """MatMulIntegerToFloat: sums of products times both scales, and a bias.
-
-    Source: com.microsoft MatMulIntegerToFloat-1.
-    """
+    """Write the body of com.microsoft MatMulIntegerToFloat-1: integer product times both scales, plus bias."""
     return [product_of_integers(body, *(body.input(position) for position in range(7)))]
 
 
 def product_of_integers(
     body: BodyBuilder, a: str, b: str, a_scale: str, b_scale: str, a_zero_point: str, b_zero_point: str, bias: str
 ) -> str:
-    """A product of integers as reals; zero points and bias may be absent."""
+    """Add an integer product as reals; zero points and bias may be absent."""
     return _scaled(body, body.add("MatMulInteger", a, b, a_zero_point, b_zero_point), (a_scale, b_scale), bias)
 
 
 @function_op("DynamicQuantizeMatMul", "A B b_scale b_zero_point? bias?", "Y")
 def dynamic_quantize_mat_mul(body: BodyBuilder) -> Sequence[str]:
-    """DynamicQuantizeMatMul: DynamicQuantizeLinear of A, and MatMulIntegerToFloat.
-
-    Source: com.microsoft DynamicQuantizeMatMul-1.
-    """
+    """Write the body of com.microsoft DynamicQuantizeMatMul-1: DynamicQuantizeLinear, then MatMulIntegerToFloat."""
     a, b, b_scale, b_zero_point, bias = (body.input(position) for position in range(5))
     integers, scale, zero_point = body.add_several("DynamicQuantizeLinear", [a], 3)
     return [_scaled(body, body.add("MatMulInteger", integers, b, zero_point, b_zero_point), (scale, b_scale), bias)]
 
 
 def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) -> str:
-    """Sums of products in int32 as reals, in ONNX Runtime's order, and the bias if there is one."""
+    """Scale int32 sums to reals in ONNX Runtime's order, and add the bias if present."""
     factor = body.add("Mul", *scales)
     product = body.add("Mul", body.add("Cast", sums, to=onnx.TensorProto.FLOAT), factor)
     return body.add("Add", product, bias) if bias else product
@@ -222,9 +212,9 @@ def _scaled(body: BodyBuilder, sums: str, scales: tuple[str, str], bias: str) ->
     {"alpha": 1.0, "transA": 0, "transB": 0},
 )
 def qgemm(body: BodyBuilder) -> Sequence[str]:
-    """QGemm: alpha * A' * B' + C of integers, quantized anew or as reals. Source: com.microsoft QGemm-1.
+    """Write the body of com.microsoft QGemm-1: alpha * A' * B' + C of integers, requantized or real.
 
-    C has the scale of the sums, so alpha is multiplied with both: as a part of the scale of A.
+    C has the scale of the sums, so alpha is folded into the scale of A.
     """
     return [_quantized_gemm(body) if body.input(7) else _real_gemm(body)]
 
@@ -251,7 +241,7 @@ def _real_gemm(body: BodyBuilder) -> str:
 
 
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
-    """A scale times a factor; a constant if both are, as groups of quantized nodes need it."""
+    """Multiply a scale by a factor; constant if both are, as fusion of quantized nodes requires."""
     known = body.constant_of(factor)
     if known is None or not body.inputs.knows(position):
         return body.add("Mul", factor, body.input(position))
@@ -260,7 +250,7 @@ def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
 
 
 def _addend(body: BodyBuilder, scale: str) -> str:
-    """C as reals; a constant row as a vector, which is what the bias of a quantized layer is."""
+    """Dequantize C; a constant row becomes a vector, like the bias of a quantized layer."""
     if body.inputs.knows(3) and body.inputs.knows(6) and body.inputs.contents(6).shape[:-1] in ((), (1,)):
         units = body.inputs.width(3, 0 if body.node.integer("transB", 0) else 1) or 0
         if body.inputs.contents(6).size not in (1, units):
@@ -283,7 +273,7 @@ def _transposed(body: BodyBuilder, position: int) -> str:
 
 
 _ABSENT = 9
-"""A position behind all inputs."""
+"""Position after all inputs."""
 
 
 @function_op(
@@ -301,7 +291,7 @@ _ABSENT = 9
     required=("num_heads",),
 )
 def qattention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Attention whose queries, keys and values are a product of integers. Source: com.microsoft QAttention-1."""
+    """Write the body of com.microsoft QAttention-1: attention with an integer projection."""
     inputs = map(body.input, (0, 1, 3, 4, 6, 7, 2))
     return attended(body, product_of_integers(body, *inputs), mask=5, past=8, bias=_ABSENT)
 
@@ -316,10 +306,7 @@ def qattention_body(body: BodyBuilder) -> tuple[str, ...]:
     {"epsilon": 1e-12},
 )
 def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
-    """EmbedLayerNormalization of tables of integers: rows are made reals after they are looked up.
-
-    Source: com.microsoft QEmbedLayerNormalization-1.
-    """
+    """Write the body of com.microsoft QEmbedLayerNormalization-1; table rows are dequantized after lookup."""
     ids = body.input(0)
     words = _dequantized_table(body, 0, body.add("Gather", body.input(2), ids))
     total = body.add("Add", words, _dequantized_table(body, 1, first_rows(body, body.input(3))))
@@ -331,7 +318,7 @@ def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _dequantized_table(body: BodyBuilder, table: int, integers: str) -> str:
-    """Integers of a table, by its number, as reals."""
+    """Dequantize integers of a table, selected by number."""
     return body.add("DequantizeLinear", integers, body.input(8 + table), body.input(13 + table))
 
 
@@ -349,10 +336,11 @@ _INPUTS = "X W R B? sequence_lens? initial_h? initial_c? P? W_scale W_zero_point
 
 @function_op("DynamicQuantizeLSTM", _INPUTS, "Y? Y_h? Y_c?", _ATTRIBUTES)
 def dynamic_quantize_lstm(body: BodyBuilder) -> Sequence[str]:
-    """DynamicQuantizeLSTM: LSTM with its weights as reals, turned as ONNX has them.
+    """Write the body of com.microsoft DynamicQuantizeLSTM-1: LSTM with dequantized, transposed weights.
 
-    Inputs and states are not rounded to 8 bits before each product, as ONNX Runtime's kernel does to save time: the
-    result is closer to that of the model before it was quantized. Source: com.microsoft DynamicQuantizeLSTM-1.
+    ONNX Runtime's kernel also rounds inputs and states to 8 bits before each product. This body does not, so it is
+    closer
+    to the original model.
     """
     w, r = (body.constant(_weight(body, *positions), "float32") for positions in ((1, 8), (2, 10)))
     others = (body.input(position) for position in range(3, 8))
@@ -371,7 +359,7 @@ def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:
 
 
 def _dequantized_weight(weight: Array, scale: Array, zero_point: Array) -> Array:
-    """[directions, K, 4 * units] of integers as [directions, 4 * units, K] of reals."""
+    """Dequantize and transpose [directions, K, 4 * units] to [directions, 4 * units, K]."""
     columns = (len(weight), 1, -1)
     scale, zero_point = (
         array.reshape(-1, 1, 1) if array.size <= len(weight) else array.reshape(columns)

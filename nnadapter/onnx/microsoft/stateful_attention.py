@@ -1,11 +1,9 @@
-"""Bodies of attention with a cache or state: grouped queries, linear attention, causal convolution.
+"""Bodies of stateful ops: grouped-query attention, linear attention, causal convolution.
 
-Attention of language models with a cache, in which several heads of queries share keys.
-
-ONNX Runtime puts the new keys of every text behind those that it has: `seqlens_k` says how many. Where no text has any,
-which follows from sizes and `total_sequence_length`, keys are the new ones. Else it is in the data, of a single text
-too, whose mask may leave tokens out: keys are scattered, and masks say who sees them. Devices that take ONNX get that
-form where the model's sizes have names, with keys that are gathered.
+GroupQueryAttention appends new keys to each sequence's cache; `seqlens_k` holds the lengths. If sizes and
+`total_sequence_length` show that all caches are empty, new keys are used directly. Otherwise lengths are data, even for
+a single sequence, whose mask may skip tokens: keys are scattered, and masks hide unused slots. Devices that take ONNX
+get this form with gathered keys if the model's sizes are dynamic.
 """
 
 from __future__ import annotations
@@ -28,25 +26,25 @@ _EXPECTED = {
     "k_quant_type": "NONE",
     "v_quant_type": "NONE",
 }
-"""Attributes of what is refused otherwise."""
+"""Attributes whose other values are refused."""
 _REFUSED_INPUTS = {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}
 _NO_SINK = -1
 _COUNTS = "float32"
-"""Positions that the data decide, for devices that take ONNX: few compute with integers of 64 bits."""
+"""Type of data-dependent positions on devices that take ONNX: few compute in int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cache:
-    """How new keys and those of the cache come together."""
+    """Sizes of new and cached keys."""
 
     steps: int | None
-    """New keys; S. None where sizes are not known, and nothing else is then."""
+    """S; None if sizes are unknown, then the others are meaningless."""
     total: int = 0
-    """Keys that the longest text then has."""
+    """Keys of the longest sequence, including new ones."""
     size: int = 0
-    """Keys for which the cache has room; 0 without one."""
+    """Cache capacity in keys, 0 without cache."""
     is_first: bool = False
-    """No text has keys already; else the data say how many."""
+    """All caches are empty; otherwise their lengths are data."""
 
 
 @function_op(
@@ -76,9 +74,9 @@ class _Cache:
     required=("num_heads", "kv_num_heads"),
 )
 def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """Attention with a cache, rotary embeddings, a window, a cap, a sink. Source: com.microsoft GroupQueryAttention-1.
+    """Write the body of com.microsoft GroupQueryAttention-1: cache, rotary embedding, window, softcap, sink.
 
-    Refused: caches of integers, normalized queries, scores as an output, a total length that only the run knows.
+    Refused: integer caches, normalized queries, score output, a total length that is known only at run time.
     """
     _refuse(body)
     heads, groups = body.node.integer("num_heads"), body.node.integer("kv_num_heads")
@@ -123,7 +121,7 @@ def _refuse(body: BodyBuilder) -> None:
 
 
 def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, int]:
-    """Queries, keys and values, each `[B, N, S, H]`, and H."""
+    """Return queries, keys and values as `[B, N, S, H]`, and H."""
     width = body.inputs.width(0)
     packed = not body.input(1)
     count = heads + 2 * groups if packed else heads
@@ -162,7 +160,7 @@ def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
 
 
 def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
-    """`[B]`: how many keys every text has already."""
+    """Return cached key counts `[B]`."""
     if cache.steps is not None:
         lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
         before = body.add("Add", lengths, body.constant((1 - cache.steps,)))
@@ -182,7 +180,7 @@ def _counted(body: BodyBuilder, x: str) -> str:
 
 
 def _scattered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
-    """All keys: new ones stand behind those that their text has."""
+    """Return all keys, with new ones written after each sequence's own."""
     if body.opset < _SCATTER_SINCE or cache.steps is None:
         return _gathered(body, old, new, first, cache)
     missing = cache.total - cache.size
@@ -192,7 +190,7 @@ def _scattered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache)
 
 
 def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
-    """The same: of every place it is said where its key stands among the old and the new ones."""
+    """Return the result of `_scattered` by gathering each slot from old or new keys."""
     begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
     room, added, one = _counted(body, old), _counted(body, new), body.constant((1,), _COUNTS)
     most = body.add("Add", room, added)
@@ -215,7 +213,7 @@ def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) 
 
 
 def _within_rows(body: BodyBuilder, indices: str, table: str, rows: int | None = None) -> str:
-    """Cut off indices of int32 at the rows of a table, so that they are proven to be in it whatever the data hold."""
+    """Clamp int32 indices to the table's rows, so that they are provably in range for any data."""
     if rows is not None:
         return _within(body, indices, body.constant(rows - 1, "int32"), "int32")
     last = body.add("Sub", body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
@@ -245,9 +243,9 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
 
 
 def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
-    """`[B or 1, S]`: where new keys stand; empty if they are those from 0 on.
+    """Return positions of new keys `[B or 1, S]`; empty if they are 0, 1, ...
 
-    Of positions that are stated, a prompt reads the first alone, and counts on from it for every text.
+    A prompt reads only the first explicit position, and counts from it for every sequence.
     """
     stated = body.input(9)
     if not stated and not first:
@@ -273,7 +271,7 @@ def _counted_positions(body: BodyBuilder, query: str, cache: _Cache, first: str)
 
 
 def _read_positions(body: BodyBuilder, stated: str) -> str:
-    """Positions that are stated, which are rows of the tables: looked up as such, since few devices cast them."""
+    """Return explicit positions as looked up in a table of floats, since few devices cast int64."""
     rows = body.inputs.width(7, 0)
     if rows is None:
         return body.cast(stated, _COUNTS)
@@ -281,7 +279,7 @@ def _read_positions(body: BodyBuilder, stated: str) -> str:
 
 
 def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
-    """How scores come about, by the names of queries, keys and the first positions."""
+    """Return score parameters. `names` are queries, keys and first positions."""
     first = names[2]
     dtype, causal = body.inputs.dtype(), body.node.integer("causal", 1) != 0
     window = body.node.integer("local_window_size", -1)
@@ -306,7 +304,10 @@ def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_
 
 
 def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window: int, *, causal: bool) -> str:
-    """`[B or 1, 1, S or 1, T]`: what forbids keys behind a query's own or behind all, and those before its window."""
+    """Return an additive mask `[B or 1, 1, S or 1, T]`.
+
+    It hides keys after the query (or, if not causal, after the sequence's end) and before the window.
+    """
     query, key, first = names
     columns = _steps(body, key, None if cache.steps is None else _columns(cache, first), cache)
     if not causal:
@@ -319,19 +320,19 @@ def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window:
         places = body.reshape(columns, 1, 1, -1, 1)
     allowed = body.add("LessOrEqual", columns, places)
     if window >= 0:
-        # Less, not Greater: a device may compute Greater of reals otherwise, and refuse it.
+        # Less, since a device may compute Greater of reals differently and refuse it.
         width = body.constant(window, _COUNTS if cache.steps is None else "int64")
         allowed = body.add("And", allowed, body.add("Less", body.add("Sub", places, width), columns))
     return filtered(body, allowed, lowest(body.inputs.dtype()), body.inputs.dtype())
 
 
 def _columns(cache: _Cache, first: str) -> int:
-    """The number of keys that attention is given: those of the longest text, and what room the cache has behind."""
+    """Return the number of keys that attention reads, including unused cache slots."""
     return max(cache.total, cache.size) if first else cache.total
 
 
 def _as_wide(body: BodyBuilder, bias: str, key: str, cache: _Cache) -> str:
-    """What is added to scores, which has a column for each key of the longest text, with columns for room as well."""
+    """Pad a bias to cover unused cache slots."""
     if cache.steps is None:
         behind = body.add("Sub", length_of(body, key, 2), length_of(body, bias, 3))
         return body.add("Pad", bias, body.add("Concat", body.constant((0,) * 7), behind, axis=0))
@@ -354,10 +355,10 @@ _ELSEWHERE = {
     "state_length": 0,
     "state_update_capacity": 0,
 }
-"""Attributes with which ONNX Runtime has no kernel on the CPU."""
+"""Attributes without a CPU kernel in ONNX Runtime."""
 
 _STATES_SINCE = 27
-"""The first opset with CausalConvWithState and LinearAttention."""
+"""First opset with CausalConvWithState and LinearAttention."""
 
 
 @function_op(
@@ -376,10 +377,10 @@ _STATES_SINCE = 27
     newest=_STATES_SINCE,
 )
 def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
-    """LinearAttention, also with fewer heads of queries than of values. Source: com.microsoft LinearAttention-1.
+    """Write the body of com.microsoft LinearAttention-1.
 
-    1. Every head of queries, and of keys where these are as few, is repeated for the values that share it.
-    2. Refused: several states (`state_window`); opsets without LinearAttention, which have nothing to say it in.
+    1. Query and key heads are repeated if there are fewer of them than value heads.
+    2. Refused: several states (`state_window`), and opsets without LinearAttention.
     """
     node, heads, groups = body.node, body.node.integer("q_num_heads"), body.node.integer("kv_num_heads")
     if node.integer("state_window", 0):
@@ -397,7 +398,7 @@ def linear_attention_body(body: BodyBuilder) -> tuple[str, ...]:
 
 
 def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
-    """[B, T, heads * depth] as [B, T, groups * depth], every head as often as groups share it."""
+    """Repeat heads of [B, T, heads * depth] to [B, T, groups * depth]."""
     queries, width, name = body.inputs.width(0), body.inputs.width(position), body.input(position)
     if queries is None or width is None or queries % heads or groups % heads:
         raise body.invalid(f"has {heads} heads of queries of {queries} features for {groups} heads of values")
@@ -424,9 +425,9 @@ def _repeated(body: BodyBuilder, position: int, heads: int, groups: int) -> str:
     newest=_STATES_SINCE,
 )
 def causal_conv_with_state_body(body: BodyBuilder) -> tuple[str, ...]:
-    """A convolution per channel that looks back only, behind what it saw before.
+    """Write the body of com.microsoft CausalConvWithState-1: depthwise causal convolution after a past state.
 
-    Source: com.microsoft CausalConvWithState-1. Refused: several axes, several states, what has no kernel on the CPU.
+    Refused: several axes, several states, attributes without a CPU kernel.
     """
     _refuse_forms(body)
     last, dilation = body.node.integer("channels_last", 0), body.node.integer("dilation", 1)
@@ -458,13 +459,13 @@ def _refuse_forms(body: BodyBuilder) -> None:
 
 
 def _padded(body: BodyBuilder, x: str, length: int) -> str:
-    """Zeros in front of a sequence."""
+    """Prepend zeros to a sequence."""
     zero = body.constant(0.0, body.inputs.dtype())
     return body.add("Pad", x, body.constant((0, 0, length, 0, 0, 0)), zero) if length else x
 
 
 def _channels_first(body: BodyBuilder, position: int) -> str:
-    """[B, S, d, ...] as [B, C, S]; empty where it is absent."""
+    """Return [B, S, d, ...] as [B, C, S]; empty if absent."""
     name = body.input(position)
     if not name:
         return ""
@@ -473,7 +474,7 @@ def _channels_first(body: BodyBuilder, position: int) -> str:
 
 
 def _as_given(body: BodyBuilder, x: str) -> str:
-    """[B, C, S] as [B, S, d, ...], the last axes those of the input."""
+    """Return [B, C, S] as [B, S, d, ...] with the input's last axes."""
     turned, rank = body.add("Transpose", x, perm=(0, 2, 1)), body.inputs.rank(0)
     if rank == 3:
         return turned
@@ -487,7 +488,7 @@ def _as_given(body: BodyBuilder, x: str) -> str:
 
 @function_op("LinearAttentionGate", "a dt_bias decay_scale b?", "decay beta?")
 def linear_attention_gate_body(body: BodyBuilder) -> tuple[str, ...]:
-    """How fast a state fades, and how much of a token it takes. Source: com.microsoft LinearAttentionGate-1."""
+    """Write the body of com.microsoft LinearAttentionGate-1: decay of the state, and weight of each token."""
     dtype = body.inputs.dtype(0)
     shifted = body.add("Add", body.cast(body.input(0), "float32"), body.input(1))
     decay = body.cast(body.add("Mul", body.add("Softplus", shifted), body.input(2)), dtype)

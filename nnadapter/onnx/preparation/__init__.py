@@ -1,4 +1,4 @@
-"""A model prepared: its shapes propagated and its constants folded, before anything is placed."""
+"""Preparation of a model before placement: shapes propagated, constants folded."""
 
 from __future__ import annotations
 

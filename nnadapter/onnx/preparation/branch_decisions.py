@@ -1,4 +1,4 @@
-"""Branch decisions: values of If conditions that inputs decide. Needs no onnx."""
+"""Branch decisions: values of If conditions that inputs decide. Independent of onnx."""
 
 from __future__ import annotations
 
@@ -6,55 +6,55 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MOST_DECIDING = 64
-"""Elements of an input that decides by its contents: they are looked at in every run."""
+"""Maximum elements of an input whose contents decide; they are read in every run."""
 MOST_FORKS = 32
-"""Of one model: where inputs choose, behind what they chose before."""
+"""Maximum number of nested decisions in one model."""
 THEN, ELSE = "then_branch", "else_branch"
 
 
 class BranchDecision(NamedTuple):
-    """A condition that inputs decide, and what it decided."""
+    """Decided condition."""
 
     condition: str
-    """As a person reads it: an input, or how it is computed of some."""
+    """Readable form: an input, or an expression over inputs."""
     value: bool
     nodes: tuple[str, ...]
-    """The `If` nodes in whose place the branch stands."""
+    """`If` nodes replaced by the branch."""
     key: bytes = b""
-    """Tells how the condition is computed: the same, whatever model of a choice computes it."""
+    """Content key of the condition, the same in every variant of the model."""
 
     @property
     def text(self) -> str:
-        """What was decided, in words."""
+        """Decision in words."""
         return f"{self.condition} is {'true' if self.value else 'false'}"
 
 
 Choice = tuple[BranchDecision, ...]
-"""What was decided, the outermost first."""
+"""Decisions, outermost first."""
 
 
 Truths = tuple[bool, ...]
-"""Which conditions hold, in the order in which they are asked."""
+"""Condition values in evaluation order."""
 
 
 class Conditions(NamedTuple):
-    """How conditions are told before a run."""
+    """Model that computes conditions before a run."""
 
     inputs: tuple[str, ...]
-    """Inputs of the model, whose contents decide."""
+    """Inputs with deciding contents."""
     shapes: tuple[str, ...]
-    """Inputs whose shapes decide."""
+    """Inputs with deciding shapes."""
     results: tuple[str, ...]
-    """The conditions by name: an input, or an output of `contents`."""
+    """Names of the conditions: inputs, or outputs of `contents`."""
     contents: bytes
-    """A model of ONNX's that computes them from `inputs` and, behind these, `shapes`; empty where inputs are all."""
+    """Serialized ONNX model with inputs `inputs` and then `shapes`; empty if all conditions are inputs."""
 
 
 def decisions_text(choice: Iterable[BranchDecision]) -> str:
-    """Return when a choice is made, in words."""
+    """Return the decisions in words."""
     return " and ".join(dict.fromkeys(decision.text for decision in choice))
 
 
 def decision_values(choice: Choice) -> Truths:
-    """Return what was decided, by which choices of one model are known."""
+    """Return the decisions' values, which identify a variant of the model."""
     return tuple(decision.value for decision in choice)

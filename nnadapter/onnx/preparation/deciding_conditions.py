@@ -1,9 +1,9 @@
-"""Deciding conditions: If nodes that inputs decide before a run, and the model that computes them.
+"""Deciding conditions: `If` nodes that inputs decide before a run, and the model that computes their conditions.
 
-Such a condition is computed from inputs of few elements, from shapes of inputs, and from constants, by nodes whose
-results are small and the same in every run. Nodes on the outermost level are looked at; a branch in the place of its
-`If` brings those inside it there. The same condition, or its opposite, is one however often it is computed, and on
-however many levels: it is not asked again where it was decided further out.
+Such a condition is computed from small inputs, input shapes and constants by nodes with small, deterministic results.
+Only top-level nodes are considered; inlining a branch exposes nested ones. Equal or negated conditions are recognized
+at
+any level, so a condition decided further out is not evaluated again.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from nnadapter.process.resources import paused_collection
 from partition.graph import Value
 
 _MOST_BYTES = 1 << 16
-"""Of any value on the way to a condition."""
+"""Limit of each value on the way to a condition."""
 _MOST_NODES = 256
-"""On the way to the conditions of a model."""
+"""Limit of nodes that compute a model's conditions."""
 _LONGEST_TEXT = 80
 _INTEGER_DTYPES = frozenset(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
 _REAL = frozenset(("float16", "float32", "float64"))
-"""Data types of inputs that decide: several reals are data, and others in every run."""
+"""Data types of deciding inputs. Several reals are data that differ in every run."""
 
 
 @dataclass(frozen=True, eq=False)
 class DecidingConditions:
-    """What inputs decide of a model."""
+    """Conditions of a model that inputs decide."""
 
     prepared: Prepared
     conditions: Conditions
     texts: tuple[str, ...]
-    """The conditions as a person reads them."""
+    """Readable conditions."""
     keys: tuple[bytes, ...]
     """See `BranchDecision.key`."""
     branches: Mapping[int, tuple[int, bool]]
-    """By position of an `If`: the condition that decides, and whether its branch `then` is taken where that holds."""
+    """`If` position -> condition number, and whether the then-branch is taken if it holds."""
 
 
 def decision_of(prepared: Prepared) -> DecidingConditions | None:
-    """Return what inputs decide of a model; None where they decide nothing."""
+    """Return the conditions that inputs decide, or None if there are none."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None or not root_conditions:
         return None
@@ -71,10 +71,10 @@ def decision_of(prepared: Prepared) -> DecidingConditions | None:
 
 @paused_collection
 def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
-    """Return the model with the branches in place of `If` that are taken where its conditions are so.
+    """Return the model with the branches inlined for these condition values.
 
     Raises:
-        InvalidModelError: a branch contradicts itself, which nothing sees as long as it stays there.
+        InvalidModelError: an inlined branch is invalid.
     """
     prepared = decision.prepared
     takes_then = {index: truths[number] == is_same for index, (number, is_same) in decision.branches.items()}
@@ -95,7 +95,7 @@ def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
 
 
 def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dict[int, tuple[str, bool]]]:
-    """The `If` that inputs decide, by position, each with the value that its condition is or is the opposite of."""
+    """Return the `If` nodes that inputs decide: position -> root condition, and whether it is not negated."""
     condition_names = {
         index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_undecided(node, prepared)
     }
@@ -110,7 +110,7 @@ def _decidable_ifs(prepared: Prepared) -> tuple[_PrecomputableValues | None, dic
 
 
 def _decided_before(prepared: Prepared) -> dict[int, bool]:
-    """The `If` whose conditions were decided further out, by position, and whether these hold."""
+    """Return the `If` nodes whose conditions were decided further out, with their values."""
     value_facts, root_conditions = _decidable_ifs(prepared)
     if value_facts is None:
         return {}
@@ -122,7 +122,7 @@ def _decided_before(prepared: Prepared) -> dict[int, bool]:
 
 
 def _is_undecided(node: OnnxNode, prepared: Prepared) -> bool:
-    """Whether it is an `If` whose condition is not known."""
+    """Return whether it is an `If` with an unknown condition."""
     return (
         node.op_type == "If"
         and not node.domain
@@ -135,16 +135,16 @@ def _is_undecided(node: OnnxNode, prepared: Prepared) -> bool:
 
 @dataclass(eq=False)
 class _PrecomputableValues:
-    """What is known of a model before its nodes run, but not before there are inputs."""
+    """Values that follow from inputs before the model runs."""
 
     prepared: Prepared
     keys: dict[str, bytes] = field(default_factory=dict)
-    """Of such values; what is computed alike has the same, in every model of the same inputs."""
+    """Content keys; equal computations have equal keys, in every model with the same inputs."""
     _measured: dict[int, str] = field(default_factory=dict)
-    """By position of a node that measures an input, that input."""
+    """Position of a Shape or Size node -> the input it measures."""
 
     def __post_init__(self) -> None:
-        """Go through the model once."""
+        """Visit the model once."""
         prepared = self.prepared
         for name in prepared.graph.inputs:
             if _decides(prepared.graph.value(name)):
@@ -159,13 +159,13 @@ class _PrecomputableValues:
                 self._note_outputs(index, node, measured)
 
     def is_single(self, name: str) -> bool:
-        """Whether a value is one truth."""
+        """Return whether a value is a single boolean."""
         value = self._value(name)
         shape = None if value is None or value.dtype != "bool" else value.static_shape
         return shape is not None and prod(shape) == 1
 
     def plain(self, name: str) -> tuple[str, bool]:
-        """The value that a condition is, or is the opposite of; and whether it is the same."""
+        """Return the root of a condition, and whether it is not negated."""
         graph, is_same = self.prepared.graph, True
         while (index := graph.producer.get(name)) is not None:
             node = self.prepared.nodes[index]
@@ -178,9 +178,9 @@ class _PrecomputableValues:
         return name, is_same
 
     def texts(self, names: Sequence[str]) -> tuple[str, ...]:
-        """How values are computed, as far as that is short."""
+        """Return readable expressions of values; their names if too long."""
         text_by_name: dict[str, str] = {}
-        for index in self._cone(names)[0]:  # in their order: each once, however many read it
+        for index in self._cone(names)[0]:  # in topological order, so that shared values are formatted once
             text = self._text_of(index, text_by_name)
             for name in self.prepared.nodes[index].outputs:
                 text_by_name[name] = text if len(text) <= 2 * _LONGEST_TEXT else name
@@ -188,7 +188,7 @@ class _PrecomputableValues:
         return tuple(text if len(text) <= _LONGEST_TEXT else repr(name) for name, text in texts.items())
 
     def conditions(self, roots: Sequence[str]) -> Conditions | None:
-        """How some values are told; None where that takes too much."""
+        """Return how to compute the conditions; None if that takes too many nodes."""
         prepared = self.prepared
         positions, inputs, shapes = self._cone(roots)
         if len(positions) > _MOST_NODES:
@@ -199,13 +199,13 @@ class _PrecomputableValues:
             model = self._model(positions, inputs, shapes, computed)
             try:
                 contents = loadable(model).SerializeToString(deterministic=True)
-            except InvalidModelError:  # ONNX Runtime knows no such opset: nor does it run the `If`
+            except InvalidModelError:  # ONNX Runtime lacks the opset, so it cannot run the `If` either
                 return None
         in_order = tuple(name for name in prepared.graph.inputs if name in inputs)
         return Conditions(in_order, tuple(shapes), tuple(roots), contents)
 
     def _cone(self, roots: Sequence[str]) -> tuple[list[int], set[str], list[str]]:
-        """Positions of the nodes that some values take, inputs that these read, and inputs that they measure."""
+        """Return node positions that the values need, inputs they read, and inputs they measure."""
         graph, constants = self.prepared.graph, self.prepared.constants
         positions, inputs, shapes, waiting = set[int](), set[str](), dict[str, None](), list(roots)
         while waiting:
@@ -241,7 +241,7 @@ class _PrecomputableValues:
         return model_of(prepared.model, nodes, infos, untyped(outputs), constants)
 
     def _nodes(self, index: int) -> list[onnx.NodeProto]:
-        """A node, or what computes the same of the shape of an input."""
+        """Return a node, or its equivalent on an input's shape."""
         node = self.prepared.nodes[index]
         if index not in self._measured:
             return [self.prepared.model.graph.node[index]]
@@ -254,7 +254,7 @@ class _PrecomputableValues:
         return [helper.make_node("Identity", [shape], list(node.outputs))]
 
     def _shape_of(self, source: object) -> str:
-        """The name of the shape of an input, or of a position in shapes: of no value of the model."""
+        """Return a name, unused in the model, for an input's shape or a slice bound."""
         return f"{source}{self._shape_name_suffix}"
 
     @cached_property
@@ -266,7 +266,7 @@ class _PrecomputableValues:
         return suffix
 
     def _sizes(self, positions: Sequence[int]) -> list[int]:
-        """Where slices of shapes begin and end."""
+        """Return all slice bounds of shapes."""
         return sorted({size for index in positions if index in self._measured for size in self._ends(index)})
 
     def _ends(self, index: int) -> tuple[int, ...]:
@@ -307,7 +307,7 @@ class _PrecomputableValues:
         return text_by_name.get(name, name)
 
     def _text_of(self, index: int, text_by_name: Mapping[str, str]) -> str:
-        """What a node computes, by what is known of what it reads."""
+        """Return a readable expression of a node."""
         node = self.prepared.nodes[index]
         measured = self._measured.get(index)
         read = [self._text(name, text_by_name) for name in node.inputs if name] if measured is None else [measured]
@@ -320,7 +320,7 @@ def _decides(value: Value) -> bool:
 
 
 def _measured_input(node: OnnxNode, prepared: Prepared) -> str:
-    """The input whose shape the node gives; empty if it is another node, or the rank is not known."""
+    """Return the input of known rank that a Shape or Size node measures, otherwise an empty string."""
     if node.op_type not in ("Shape", "Size") or node.domain or node.contradiction:
         return ""
     name = node.input(0)

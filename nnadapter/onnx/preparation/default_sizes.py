@@ -1,4 +1,4 @@
-"""Default sizes of dynamic dimensions, tried in a stated order, and the shapes of key-value caches."""
+"""Default sizes of dynamic dimensions, in the order tried, and shapes for key-value caches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CACHE_INPUTS: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
         (MICROSOFT, "MultiHeadAttention"): {6: 2, 7: 2},
     }
 )
-"""Positions of inputs that are caches, and the axes along which they grow, by domain and op."""
+"""(domain, op) -> cache input position -> axis along which it grows."""
 _MASKS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType(
     {
         ("", "Attention"): (3,),
@@ -37,27 +37,27 @@ _MASKS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType(
         (MICROSOFT, "MultiHeadAttention"): (4, 5),
     }
 )
-"""Positions of inputs whose last axis counts what is cached and what is new."""
+"""(domain, op) -> input positions whose last axis spans past and new tokens."""
 _TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
-"""Ops that put what is new into a cache that has room for it, where it has, and else behind it."""
+"""Ops that write new tokens into free space of the cache if there is any, and append them otherwise."""
 
 
 def takes_room(nodes: Iterable[OnnxNode]) -> bool:
-    """Whether caches of some of these nodes may have room for what is new."""
+    """Return whether a node may write into free cache space."""
     return any((node.domain, node.op_type) in _TAKES_ROOM for node in nodes)
 
 
 def counts_all(node: OnnxNode, name: str, rank: int) -> bool:
-    """Return whether a node that keeps a cache takes a value of this rank for its mask, or adds it to scores."""
+    """Return whether a caching node uses this value as a mask or adds it to scores."""
     positions = _MASKS.get((plain_domain(node.domain), node.op_type), ())
     return rank > 1 and any(node.input(position) == name for position in positions)
 
 
 def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
-    """Return the axis along which a node joins something to a value of this rank; None if it does anything else.
+    """Return the axis along which a node appends to this value; None if it does anything else.
 
     Args:
-        node: one that reads the value.
+        node: consumer of the value.
         name: of the value.
         rank: of the value.
     """
@@ -69,10 +69,10 @@ def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
 
 
 Dimension = str | tuple[str, int]
-"""An open dimension: its name, or where it has none the input and the axis."""
+"""Dynamic dimension: its name, or input and axis if it has none."""
 
 DEFAULT_PAST_LENGTH, DEFAULT_NEW_LENGTH, DEFAULT_ENCODER_LENGTH = 127, 1, 32
-"""Usual sizes; the first two together are a round number, as engines like it."""
+"""Usual lengths. Past and new add up to a power of two, which engines prefer."""
 
 _ENCODER = re.compile(r"(?<![a-z])(encoder|cross|source)(?![a-z])", re.IGNORECASE)
 _CACHE = re.compile(r"(?<![a-z])(past|cache)(?![a-z])", re.IGNORECASE)
@@ -82,19 +82,19 @@ _ALL = re.compile(r"(?<![a-z])total(?![a-z])|past.*\+", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class CacheDimensions:
-    """What open dimensions are; no cache is kept where none of them is cached."""
+    """Roles of dynamic dimensions. Without past lengths, the model has no cache."""
 
     batch: frozenset[Dimension]
     past_lengths: frozenset[Dimension]
     total_lengths: frozenset[Dimension]
-    """Of what is cached and what is new."""
+    """Past plus new."""
     new_lengths: frozenset[Dimension]
     encoded: frozenset[Dimension] = frozenset()
-    """Of what another model read, as the sentence that is translated; it stays as it is while a cache grows."""
+    """Encoder output lengths, such as the sentence to translate; constant while a cache grows."""
 
 
 def dimension_at(value: Value, axis: int) -> Dimension:
-    """What an open dimension of an input is known by."""
+    """Return the key of an input's dynamic dimension."""
     name = (value.shape or ())[axis]
     return name if isinstance(name, str) else (value.name, axis)
 
@@ -102,13 +102,13 @@ def dimension_at(value: Value, axis: int) -> Dimension:
 def cache_sizes(
     graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value], stated: Mapping[Dimension, int]
 ) -> dict[Dimension, int]:
-    """Return a size for every open dimension of the inputs; empty where the model keeps no cache.
+    """Return a size for every dynamic input dimension; empty if the model has no cache.
 
     Args:
         graph: the model's graph.
         nodes: its nodes.
         inputs: its inputs.
-        stated: sizes that are given, which hold; what is cached and what is new follows them.
+        stated: sizes to respect; past, new and total lengths follow them.
     """
     roles = cache_roles(graph, nodes, inputs)
     if not roles.past_lengths:
@@ -122,7 +122,7 @@ def cache_sizes(
 
 
 def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]) -> CacheDimensions:
-    """Return what the open dimensions of inputs are."""
+    """Return the roles of dynamic input dimensions."""
     open_axes = [
         (value, axis)
         for value in inputs
@@ -158,7 +158,7 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
 def sizes_of(
     roles: CacheDimensions, rows: int, cached: int, appended: int, encoded: int = DEFAULT_ENCODER_LENGTH
 ) -> dict[Dimension, int]:
-    """Return a size for every open dimension."""
+    """Return a size for every dynamic dimension."""
     groups = (
         (roles.batch, rows),
         (roles.past_lengths, cached),
@@ -170,7 +170,7 @@ def sizes_of(
 
 
 def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes of inputs if caches that are empty had grown by one, and what counts them with the new ones."""
+    """Return the shapes for the next step: empty caches grow to one, and total lengths grow by one."""
     graph = prepared.graph
     total_dimensions = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).total_lengths
     return {
@@ -183,7 +183,7 @@ def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
 
 
 def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
-    """Return the shapes with as much of all as they have of what is cached and of what is new, where they say both."""
+    """Return the shapes with total lengths set to past plus new, if these are unambiguous."""
     graph = prepared.graph
     inputs = {name: graph.value(name) for name in shapes}
     roles = cache_roles(graph, prepared.nodes, list(inputs.values()))
@@ -212,7 +212,7 @@ def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
 
 
 def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
-    """Inputs and axes along which a node joins them to something else, and the result is given out."""
+    """Yield inputs and axes along which a node appends to them and outputs the result."""
     inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
     for node in nodes:
         if len(node.inputs) > 1 and not outputs.isdisjoint(node.outputs):
@@ -223,7 +223,7 @@ def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]
 
 
 def _counted(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
-    """Inputs, and their last axes, that a node takes for a mask."""
+    """Yield inputs that a node uses as a mask, with their last axis."""
     inputs = frozenset(graph.inputs)
     for node in nodes:
         for name in inputs.intersection(node.inputs):
@@ -253,20 +253,20 @@ _KERNELS: Mapping[str, Callable[[OnnxNode, Sequence[_Shape]], _Shape]] = {
     "LpPool": _kernel_shape_attribute,
     "MaxPool": _kernel_shape_attribute,
 }
-"""How large a window is, by op type."""
+"""Window size, by op type."""
 
 
 def moves_windows(node: OnnxNode) -> bool:
-    """Whether a node moves windows that have to fit."""
+    """Return whether a node slides windows that must fit."""
     return node.op_type in _KERNELS and not node.domain and not node.contradiction
 
 
 def fits_windows(node: OnnxNode, inputs: Sequence[_Shape]) -> bool:
-    """Whether the window of a node is no larger than what it moves over.
+    """Return whether a node's window fits into its padded input.
 
     Args:
-        node: one that moves windows.
-        inputs: the shapes of its inputs.
+        node: one with windows.
+        inputs: input shapes.
     """
     if node.text("auto_pad", "NOTSET").startswith("SAME"):
         return True
@@ -280,12 +280,12 @@ def fits_windows(node: OnnxNode, inputs: Sequence[_Shape]) -> bool:
 
 
 def wide_windows(specialized: Specialized) -> str:
-    """Return the name of a node whose window is larger than what it moves over; empty where all of them fit."""
+    """Return the name of a node whose window exceeds its input, empty if all fit."""
     return next((node.name for node in specialized.nodes if moves_windows(node) and not _fits(specialized, node)), "")
 
 
 def _fits(specialized: Specialized, node: OnnxNode) -> bool:
-    """Whether a window fits, or nobody knows."""
+    """Return whether a window fits, or its shapes are unknown."""
     shapes = [specialized.graph.value(name).static_shape for name in node.inputs[:2]]
     static_shapes = [shape for shape in shapes if shape is not None]
     return len(static_shapes) < len(shapes) or fits_windows(node, static_shapes)
@@ -302,13 +302,13 @@ _WEIGHT_AXES: Mapping[str, tuple[int, Callable[[OnnxNode, Array], tuple[int, int
     "Gemm": (2, _of_gemm),
     "MatMul": (1, lambda node, weight: (-1, weight.shape[-min(weight.ndim, 2)])),
 }
-"""Ops, the least rank of their second input, and which axis of the first has which size by it."""
+"""Op -> minimum rank of its weight, and rule for the axis and size of the first input that the weight determines."""
 
 
 def sizes_of_weights(
     graph: Graph, nodes: tuple[OnnxNode, ...], constants: Mapping[str, Array], inputs: Mapping[str, Value]
 ) -> dict[Dimension, int]:
-    """Return the sizes of open dimensions of `inputs` that go with weights beside which a node reads them."""
+    """Return sizes of dynamic dimensions of `inputs` that follow from weights used with them."""
     sizes: dict[Dimension, int] = {}
     for name, value in inputs.items():
         for index in graph.consumers.get(name, ()):
@@ -328,22 +328,22 @@ def sizes_of_weights(
 _IMAGE_SIZES = (224, 320, 640, 128, 64, 32)
 _OTHER_SIZES = (128, 64, 32, 16, 8, 1)
 _SAMPLES = 16000
-"""A second of speech, for models whose windows are larger than any of these."""
+"""One second of speech, for models with larger windows."""
 _IMAGE_RANK = 4
 
 
 class _Sizes(NamedTuple):
-    """What open dimensions get in turn, by the rank of their input."""
+    """Sizes for dynamic dimensions in turn, by input rank."""
 
     of_images: tuple[int, ...]
     of_others: tuple[int, ...]
 
 
 def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -> Shapes:
-    """Return a shape for every tensor input; those in `requested_shapes` stay as they are.
+    """Return a shape for every tensor input; `requested_shapes` are kept.
 
     Raises:
-        InvalidInputError: `requested_shapes` names no input or contradicts the model, or no size lets the model infer.
+        InvalidInputError: `requested_shapes` has an unknown input or contradicts the model, or no size fits.
         InvalidModelError: an input has no data type.
     """
     requested_shapes = requested_shapes or {}
@@ -385,7 +385,7 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
 
 
 def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
-    """Whether no node contradicts what others compute of the shapes alone, and windows fit in what they move over."""
+    """Return whether the model is consistent after specialization, and all windows fit."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
@@ -398,7 +398,7 @@ def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
 
 
 def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
-    """Raise InvalidInputError if an input cannot have that shape, or is none."""
+    """Raise InvalidInputError if the input is unknown or cannot have that shape."""
     if name not in inputs:
         raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
     declared = inputs[name].shape
@@ -413,11 +413,11 @@ def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) 
 
 
 def check_known_rank(value: Value, shape: tuple[int, ...] | None) -> None:
-    """Raise InvalidInputError if an input is a tensor whose shape neither the model nor the caller gives.
+    """Raise InvalidInputError if neither model nor caller states a tensor input's rank.
 
     Args:
         value: the input.
-        shape: its shape; None if it is not known.
+        shape: the caller's shape, or None.
     """
     if shape is None and value.shape is None and value.dtype is not None and "(" not in value.dtype:
         raise InvalidInputError(
@@ -428,7 +428,7 @@ def check_known_rank(value: Value, shape: tuple[int, ...] | None) -> None:
 
 
 def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
-    """Inputs of a graph whose sizes are open, and not among those that were asked for."""
+    """Return inputs with dynamic shapes that were not requested."""
     values = (graph.value(name) for name in graph.inputs if name not in requested_shapes)
     return tuple(value.name for value in values if value.shape is not None and value.static_shape is None)
 
@@ -436,7 +436,7 @@ def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
 def _candidates(
     prepared: Prepared, inputs: Mapping[str, Value], named: Mapping[Dimension, int]
 ) -> Iterator[tuple[_Sizes, Mapping[Dimension, int]]]:
-    """Sizes for open dimensions, and sizes that are known of some."""
+    """Yield candidate sizes, with sizes bound to specific dimensions."""
     metadata = {entry.key: entry.value for entry in prepared.model.metadata_props}
     stated = tuple(int(number) for number in re.findall(r"\d+", metadata.get("imgsz", "")))
     if stated:
@@ -448,7 +448,7 @@ def _candidates(
 
 
 def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimension, int]:
-    """Sizes of open dimensions, as the given shapes say them: where they have a name, other inputs may share it."""
+    """Return sizes of dynamic dimensions in the requested shapes; inputs may share them by name."""
     return {
         dimension_at(inputs[name], axis): shape[axis]
         for name, shape in requested_shapes.items()
@@ -458,7 +458,7 @@ def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimens
 
 
 def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> Shapes:
-    """Every shape with its open dimensions filled, those of one name alike."""
+    """Return all shapes with dynamic dimensions filled; equal names get equal sizes."""
     shaped = {name: value for name, value in inputs.items() if value.shape is not None}
     lengths, firsts = dict[Dimension, int](), dict[Dimension, int]()
     for value in sorted(shaped.values(), key=lambda value: len(value.shape or ()), reverse=True):
@@ -466,7 +466,7 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
         for axis, dimension in enumerate(value.shape or ()):
             if isinstance(dimension, str) and leading_dimensions - {dimension}:
                 lengths.setdefault(dimension, filled[axis])
-            elif isinstance(dimension, str):  # a batch, also where layers come before it
+            elif isinstance(dimension, str):  # a batch, possibly after a layer axis
                 firsts[dimension] = min(filled[axis], firsts.get(dimension, filled[axis]))
             if not isinstance(dimension, int):
                 leading_dimensions.add(dimension)
@@ -474,7 +474,7 @@ def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping
 
 
 def _with_sizes(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """The shape with its open dimensions filled: from `bound_sizes`, 1 for the first, `all_sizes` for the others."""
+    """Return a shape filled from `bound_sizes`, otherwise 1 for the first axis and `all_sizes` in turn."""
     shape: list[int] = []
     size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
@@ -505,20 +505,25 @@ _IN_ROOM = (
     (DEFAULT_PAST_LENGTH // 2, 7),
     (DEFAULT_PAST_LENGTH // 3, 7),
 )
-"""Tokens in a cache with room, and new ones: two of each kind, so that a plan for the first is seen to serve others."""
+"""Past and new token counts for caches with free space.
+
+There are two of each kind, to check that a plan for one serves the other.
+"""
 _PROMPT = 64
-"""New tokens of a usual prompt: bounds of a device are some times the largest sizes, and end far below `_LONG`."""
+"""New tokens of a usual prompt; device bounds are small multiples of the largest size, and far below `_LONG`."""
 _MANY_ROWS, _LONG = 8, (256, 512, 1024)
-"""Tokens that are cached and as many that are new, the fewest first: positions of a model end somewhere, and a plan
-that is made behind their end serves nobody, while those before it may be widened."""
+"""Past and new token counts, smallest first.
+
+Beyond a model's last position a plan is useless; before it, a plan may be widened.
+"""
 _MOST_COMBINED = 3
-"""Dimensions that are combined with each other."""
+"""Maximum number of dimensions that are combined."""
 _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
-"""Of a dimension, and of all inputs together, where sizes are doubled."""
+"""Limits of a dimension and of all inputs together, while doubling sizes."""
 
 
 def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
-    """Yield shapes of all inputs, each once, but for the usual ones."""
+    """Yield other consistent shapes of all inputs, without duplicates and without `usual`."""
     inputs = {name: prepared.graph.value(name) for name in usual}
     remaining_nodes = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     visited_shapes = [usual]

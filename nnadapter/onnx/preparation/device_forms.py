@@ -1,4 +1,4 @@
-"""Forms of a prepared model for devices that lack ops: bodies written out, weights dequantized."""
+"""Variants of a prepared model for devices that lack ops: expanded bodies, dequantized weights."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from partition.graph import Value
 
 
 class _Writing(NamedTuple):
-    """How an op is written down."""
+    """Body rule of an op."""
 
     rule: BodyRule
     oldest: int = OLDEST_OPSET
-    """The oldest opset in which it can be."""
+    """Oldest opset that the rule supports."""
 
 
 _WRITTEN: Mapping[str, _Writing] = {
@@ -53,11 +53,11 @@ _WRITTEN: Mapping[str, _Writing] = {
     "RotaryEmbedding": _Writing(rotary_embedding_body),
     "Softplus": _Writing(softplus_body, OLDEST_STABLE_OPSET),
 }
-"""Ops of ONNX's own domain that are written down in other ops than ONNX's function has."""
+"""ONNX ops with our own bodies in place of ONNX's functions."""
 
 
 def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:
-    """Return the body of the node at `position`, by the types of what it reads; None if it is no function."""
+    """Return the body of the node at `position` for its input types, or None if it has none."""
     node = prepared.nodes[position]
     if not node.since_version:
         return None
@@ -73,7 +73,7 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
 
 
 def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
-    """The body, with what of its ops is written down itself, too: devices that refused the node have none of them."""
+    """Return the body, with its own ops expanded too: a device that refused the node lacks them."""
     values, constants, opset = _node_facts(prepared, node)
     try:
         body = body_of(node, values, constants, opset)
@@ -98,7 +98,7 @@ def _written(
 
 
 def _node_facts(prepared: Prepared, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array], int]:
-    """What is known of a node's inputs, the contents of those that are constants, and the model's opset."""
+    """Return input values, constant inputs by position, and the model's opset."""
     constants_by_name = prepared.constants
     values = [value_of_type(name, _type(prepared, name)) if name else None for name in node.inputs]
     constants = {
@@ -114,16 +114,13 @@ def _type(prepared: Prepared, name: str) -> onnx.TypeProto:
 
 
 def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, ...]] | None:
-    """Return the model with these nodes expanded, or None where none of them can be.
-
-    With it comes, for each of its nodes, the name of the node that it was before, or in whose place it stands.
-    """
+    """Return the model with these nodes expanded, and the original name per node; None if none can be expanded."""
     model, names = expand_functions(prepared.model, prepared.operators, bodies)
     if model is prepared.model:
         return None
     origin = {node.name: node.origins[0] if node.origins else node.name for node in prepared.graph.nodes}
     expansion = prepare_again(model, [origin[name] for name in names], prepared.operators)
-    # Both are kept, so weights are shared.
+    # Both models stay alive, so they share weights.
     constants = {name: prepared.constants.get(name, array) for name, array in expansion.constants.items()}
     functions = [(origin[node.name], node) for node in prepared.nodes if node.name in bodies]
     expansion = replace(expansion, constants=constants, functions=(*prepared.functions, *functions))
@@ -131,9 +128,9 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
 
 
 def with_dequantized(prepared: Prepared, positions: Collection[int]) -> Prepared:
-    """Return the same with some nodes evaluated that dequantize constants, and what hangs on these alone.
+    """Return the model with these DequantizeLinear nodes and their constant dependents folded.
 
-    It is done once for all shapes. What would hold more than `limits.FOLDED_BYTES` together stays as it is.
+    Done once for all shapes, up to `limits.FOLDED_BYTES` in total.
 
     Args:
         prepared: the model.

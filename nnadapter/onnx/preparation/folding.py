@@ -1,15 +1,11 @@
-"""Constant folding: exact results by numpy, the rest by ONNX Runtime.
+"""Constant folding: simple results by numpy, all others by ONNX Runtime.
 
-Results that are there already, that move elements of what is, or compute with integers: numpy gives them exactly.
+numpy handles nodes whose results it computes exactly: existing values, moved elements, integer arithmetic. That covers
+most constants and shape arithmetic that exporters write, without importing ONNX Runtime. These rules hold for every
+version of an op; in doubtful cases they give no result.
 
-ONNX Runtime would be imported, and run a model, for what most exporters write beside the weights: constants as nodes,
-and shapes put together. What is said here of a node holds for every version of its op; where it might not, or where
-nothing comes of it, there is no result: others say what is wrong with the node, or what it means.
-
-What nodes make that measure values: sizes, which are known where types are, though contents are not.
-
-Of a shape that is known in part, a Gather or a Slice may take known sizes alone: the width of a hidden state, say, of
-which only the rows are open. What follows from those is then the same in every run.
+Shape and Size are folded when types are known, even if contents are not. Gather and Slice of a partially known shape
+are folded if they read static sizes only, such as the width of a hidden state with dynamic length.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ _Made = Callable[[OnnxNode, Sequence[Array]], Any]
 
 
 def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None:
-    """Return the result of a node that `may_fold` allows and its schema does; None where it is not among these."""
+    """Return numpy's result of a foldable, schema-conforming node; None if numpy cannot compute it exactly."""
     make = _MAKES.get(node.op_type)
     if make is None or len(node.outputs) != 1 or not all(name in constants for name in node.inputs):
         return None
@@ -46,13 +42,13 @@ def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None
         return None
     try:
         result = np.asarray(make(node, arrays))
-    except Exception:  # noqa: BLE001  whatever numpy raises
+    except Exception:  # noqa: BLE001  numpy raises many kinds
         return None
     return result if _is_plain(result) else None
 
 
 def _is_plain(array: Array) -> bool:
-    """Whether these are numbers that numpy knows by itself."""
+    """Return whether the array has a native numeric numpy type."""
     return array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1
 
 
@@ -77,7 +73,7 @@ def _unsqueeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 
 
 def _axes(node: OnnxNode, arrays: Sequence[Array]) -> tuple[int, ...]:
-    """An attribute until opset 12, an input from then on."""
+    """Return the axes: an attribute until opset 12, an input since."""
     axes = tuple(arrays[1].tolist()) if len(arrays) > 1 else node.integers("axes")
     if not axes:
         raise ValueError("none may stand for all")
@@ -149,7 +145,7 @@ def _of_integers(compute: Callable[..., Any]) -> _Made:
         _check_integers(arrays)
         if node.since_version < _BROADCASTING:
             raise ValueError("attributes say which dimensions belong together")
-        with np.errstate(over="ignore"):  # what does not fit begins anew, in both
+        with np.errstate(over="ignore"):  # overflow wraps around, as in ONNX Runtime
             return compute(*arrays)
 
     return make
@@ -162,13 +158,13 @@ def _quotient(dividend: Array, divisor: Array) -> Any:
 
 
 def _check_integers(arrays: Sequence[Array]) -> None:
-    """Raise ValueError where there are others, or of several types."""
+    """Raise ValueError unless all are integers of one type."""
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind not in "iu":
         raise ValueError("they are not integers of one type")
 
 
 _BROADCASTING = 7
-"""The version since which arithmetic and comparisons align dimensions from the last one."""
+"""Version since which arithmetic and comparisons broadcast as in numpy."""
 _STATED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 _OF_INTEGERS = frozenset(map(np.dtype, ("bool", "int32", "int64", "float32", "float64")))
 _MAKES: Mapping[str, _Made] = {
@@ -201,13 +197,13 @@ _MAKES: Mapping[str, _Made] = {
 def evaluate(
     read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], output_names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return the values `output_names`, which nodes make from `constants` alone, without those that cannot be had.
+    """Return the values `output_names`, computed from `constants`; values that cannot be computed are missing.
 
     Args:
         read: the model.
-        positions: of the nodes, ascending; every input is in `constants` or made by one of them.
-        constants: arrays by value name; only those that are read are looked at, and none is copied.
-        output_names: names of values that the nodes make.
+        positions: of the nodes, ascending; their inputs are in `constants` or produced by one of them.
+        constants: arrays by value name, read on demand.
+        output_names: results to return.
     """
     plain: dict[str, Array] = {}
     arrays_by_name: Mapping[str, Array] = ChainMap(plain, constants)  # type: ignore[arg-type]
@@ -235,7 +231,7 @@ def _evaluated(
     feeds = {name: constants[name] for node in nodes for name in node.inputs if name and name not in produced_names}
     try:
         arrays = _run(read, positions, feeds, output_names)
-    except Exception:  # noqa: BLE001  any failure here only means that the slower way is tried
+    except Exception:  # noqa: BLE001  on any failure, fall back to the slower evaluator
         return _one_by_one(read, positions, feeds, output_names)
     return {
         name: freeze(array) for name, array in zip(output_names, arrays, strict=True) if isinstance(array, np.ndarray)
@@ -245,7 +241,7 @@ def _evaluated(
 def _model(
     read: OnnxModel, positions: Iterable[int], feeds: Mapping[str, object], output_names: Iterable[str]
 ) -> onnx.ModelProto:
-    """Some nodes as a model that takes `feeds`."""
+    """Return some nodes as a model with inputs `feeds`."""
     inputs = (array_info(name, value) for name, value in feeds.items())
     nodes = (read.model.graph.node[position] for position in positions)
     return model_of(read.model, nodes, inputs, untyped(output_names), ir_version=onnx.IR_VERSION)
@@ -254,8 +250,8 @@ def _model(
 def _run(
     read: OnnxModel, positions: Sequence[int], feeds: Mapping[str, Array], output_names: Sequence[str]
 ) -> Sequence[object]:
-    """Return what ONNX Runtime computes; arrays that its Python interface does not take are initializers."""
-    from nnadapter.process.real_onnxruntime import onnxruntime  # many models have nothing to evaluate
+    """Run nodes in ONNX Runtime; arrays that its Python interface rejects become initializers."""
+    from nnadapter.process.real_onnxruntime import onnxruntime  # often not needed
 
     passed = {name: array for name, array in feeds.items() if array.dtype.kind in "OUS" or array.dtype.isbuiltin == 1}
     model = _model(read, positions, passed, output_names)
@@ -265,7 +261,7 @@ def _run(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = 1
-    # Every node runs once: optimizing the graph would evaluate it first.
+    # Every node runs once; optimization would evaluate it first.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     stamped = stamp_down(model, opsets, ir_version)
     if isinstance(stamped, Unsupported):
@@ -279,15 +275,15 @@ def _run(
 
 
 def _is_passed(type_: str) -> bool:
-    """Return whether ONNX Runtime's Python interface gives values of a type as they are.
+    """Return whether ONNX Runtime's Python interface returns a type unchanged.
 
-    It gives the bytes of float8e4m3fn and float4e2m1 as uint8, and refuses others that numpy does not know by itself.
+    It returns float8e4m3fn and float4e2m1 as uint8, and rejects other types that numpy lacks.
     """
     return not any(name in type_ for name in ("float8", "float4", "bfloat16", "int4", "int2"))
 
 
 def _array(value: Any) -> Array:
-    """Return the contents of an OrtValue, a tensor in the host's memory."""
+    """Return the contents of an OrtValue in host memory."""
     element, shape = value.element_type(), value.shape()
     if _is_passed(value.data_type()):
         return np.asarray(value.numpy())
@@ -314,15 +310,15 @@ def _one_by_one(
         }
         try:
             if read.operators.contradiction(node, values, {}) is not None:
-                continue  # the evaluator would make something of it
-            # Given a node and no model, the evaluator takes it for one of the newest opset.
+                continue  # the evaluator might compute it anyway
+            # For a bare node, the evaluator would assume the newest opset.
             results = ReferenceEvaluator(_model(read, [position], node_feed, node_outputs)).run(None, node_feed)
         except Exception:  # noqa: BLE001  a node that cannot be evaluated stays in the graph
             continue
         environment.update(
             (name, result) for name, result in zip(node_outputs, results, strict=True) if result is not None
         )
-    # A list is a sequence, which is no constant, though nodes after it read it.
+    # A list is a sequence: nodes may read it, but it is no constant.
     arrays = {
         name: environment[name] for name in output_names if isinstance(environment.get(name), np.ndarray | np.generic)
     }
@@ -331,16 +327,16 @@ def _one_by_one(
 
 _Sizes = Sequence[int | str | None]
 _SINCE_INPUTS = 10
-"""The version of Slice that reads from where to where."""
+"""Version since which Slice takes bounds as inputs."""
 _STEP = 3
-"""Which of its inputs behind the first."""
+"""Position of the step among the inputs after the first."""
 
 
 def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
-    """The result of Shape or Size where the shape of the input is known, though its contents are not.
+    """Return the result of Shape or Size if the input's shape is known.
 
     Args:
-        node: any.
+        node: any node.
         values: types and shapes, by name.
         constants: contents, by name.
     """
@@ -355,7 +351,7 @@ def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str
 def taken_sizes(
     read: OnnxModel, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Array | None:
-    """The result of the node at `index` where it takes sizes of a Shape, and none but those that are known.
+    """Return the result of a Gather or Slice of a Shape that reads static sizes only.
 
     Args:
         read: the model.
@@ -375,13 +371,13 @@ def taken_sizes(
 
 
 def _dimensions(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> _Sizes | None:
-    """Of what a node measures."""
+    """Return the shape of the node's input."""
     name = node.inputs[0]
     return constants[name].shape if name in constants else values[name].shape if name in values else None
 
 
 def _shape(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> _Sizes | None:
-    """What a Shape makes."""
+    """Return the sizes that a Shape node yields."""
     dimensions = _dimensions(node, values, constants)
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
     return None if dimensions is None else dimensions[cast("int", start) : cast("int | None", end)]
@@ -423,7 +419,7 @@ def _read_only(sizes: int | Array) -> Array:
 
 
 _UNKNOWN_SIZE_BYTES = 1 << 20
-"""A result of unknown size (NonZero of a constant) is folded where its inputs hold no more than this."""
+"""Input limit for folding results of unknown size, such as NonZero."""
 
 _SELECTING = frozenset(("NonZero", "Unique", "Compress"))
 _NEVER_FOLDED = frozenset(
@@ -437,18 +433,18 @@ _NEVER_FOLDED = frozenset(
     ]
 )
 _DEQUANTIZING = "DequantizeLinear"
-"""Folded where it is asked for: devices and ONNX Runtime make integer operations of it."""
+"""Folded on request only: devices and ONNX Runtime fuse it into integer operations."""
 
 
 def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
-    """Whether the shapes of all results of the node at `index` are known numbers."""
+    """Return whether all result shapes of the node at `index` are static."""
     return all(name in values and values[name].static_shape is not None for name in graph.nodes[index].outputs if name)
 
 
 def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) -> bool:
-    """Whether a node's results are the same in every run and for every device, if its inputs are known.
+    """Return whether a node with known inputs has the same results in every run and on every device.
 
-    One that dequantizes is folded only if its position is in `dequantizing`.
+    DequantizeLinear qualifies only if its position is in `dequantizing`.
     """
     node = read.nodes[index]
     return (
@@ -462,7 +458,7 @@ def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) ->
 
 
 def result_bytes(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> float:
-    """Bytes of a node's results; infinite where they cannot be told, so that it is not folded."""
+    """Return the size of a node's results in bytes, infinite if unknown."""
     sizes = [values[name].nbytes if name in values else None for name in node.outputs if name]
     if all(size is not None for size in sizes):
         return sum(size for size in sizes if size is not None)
@@ -472,37 +468,37 @@ def result_bytes(node: OnnxNode, values: Mapping[str, Value], constants: Mapping
 
 
 class Folding:
-    """What becomes known of one graph: nodes whose inputs are known wait, and are evaluated in one go."""
+    """Folding of one graph. Nodes with known inputs are queued and evaluated in batches."""
 
     def __init__(
         self, read: OnnxModel, constants: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
     ) -> None:
-        """Begin with nothing.
+        """Start with nothing folded.
 
         Args:
             read: the model.
-            constants: every value whose contents are known.
-            budget: the most bytes that the arrays made may hold.
-            dequantizing: positions of nodes that dequantize, and may be evaluated all the same.
+            constants: known contents.
+            budget: maximum bytes of all results.
+            dequantizing: positions of DequantizeLinear nodes to fold.
         """
         self._read = read
         self._dequantizing = dequantizing
         self.folded: dict[str, Array] = {}
-        """What became known."""
+        """Folded values."""
         self._known_before = constants
         self.known: Mapping[str, Array] = ChainMap(self.folded, constants)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
-        """Positions of the nodes that led to it; not of those that failed, or whose results nobody reads."""
+        """Positions of the nodes they come from; excludes failed nodes and unused results."""
         self._budget = budget
         self._waiting: list[int] = []
         self._promised: set[str] = set()
 
     def measure(self, index: int, values: Mapping[str, Value]) -> bool:
-        """Whether the node at `index` only measures what is known: then its result is."""
+        """Fold Shape or Size of a known shape. Return whether the node at `index` is one."""
         return self._keep(index, measured(self._read.nodes[index], values, self.known))
 
     def take_sizes(self, index: int, values: Mapping[str, Value]) -> bool:
-        """Whether the node at `index`, which was not evaluated, takes known sizes of a shape that is known in part."""
+        """Fold a Gather or Slice of static sizes. Return whether the node at `index` is one that was not evaluated."""
         return index not in self.evaluated and self._keep(index, taken_sizes(self._read, index, values, self.known))
 
     def _keep(self, index: int, sizes: Array | None) -> bool:
@@ -512,7 +508,7 @@ class Folding:
         return sizes is not None
 
     def await_evaluation(self, index: int, values: Mapping[str, Value]) -> None:
-        """Let the node at `index` wait, if it may be folded and its inputs are known or waited for."""
+        """Queue the node at `index` if it may be folded, fits the budget, and has known or queued inputs."""
         if not self._reads_known(index) or not may_fold(self._read, index, self._dequantizing):
             return
         node = self._read.nodes[index]
@@ -523,7 +519,7 @@ class Folding:
             self._promised.update(filter(None, node.outputs))
 
     def can_evaluate(self, index: int) -> bool:
-        """Whether the node at `index` was not evaluated, and may be, as its inputs are known or waited for."""
+        """Return whether the node at `index` is neither evaluated nor queued, and could be."""
         is_new = index not in self.evaluated and self._promised.isdisjoint(self._read.nodes[index].outputs)
         return is_new and self._reads_known(index) and may_fold(self._read, index, self._dequantizing)
 
@@ -534,11 +530,11 @@ class Folding:
         return True
 
     def is_awaited(self, index: int) -> bool:
-        """Whether the node at `index` reads a result that is waited for."""
+        """Return whether the node at `index` reads a queued result."""
         return not self._promised.isdisjoint(self._read.graph.nodes[index].reads)
 
     def evaluate(self) -> None:
-        """Evaluate what waits, as far as others read it."""
+        """Evaluate the queue, keeping results with consumers outside of it."""
         graph, inside = self._read.graph, frozenset(self._waiting)
         outputs = frozenset(graph.outputs)
         result_names = [

@@ -1,4 +1,4 @@
-"""Preparation: shapes propagated and constants folded to a fixed point, every node with its origin and hash."""
+"""Preparation: propagate shapes and fold constants to a fixed point, and hash every node."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from partition.graph import Graph, Node, Value
 
 
 def attribute_bytes(attributes: Mapping[str, object]) -> bytes:
-    """Return the bytes that stand for `attributes`, as `OnnxNode` has them.
+    """Return a canonical encoding of `attributes`, as in `OnnxNode`, for hashing.
 
-    1. Attributes come by name; every value carries its kind, and its length where it has one.
-    2. Numbers are little-endian float64 or decimal digits, so that -0.0 is not 0.0, and a NaN is itself.
-    3. Tensors are their data type, their dimensions and a digest of their contents.
-    4. In sub-graphs values are numbered in the order in which they come; names of values and nodes do not count.
+    1. Attributes are sorted by name. Each value carries its kind and, if it varies, its length.
+    2. Numbers are little-endian float64 or decimal digits, so -0.0 differs from 0.0 and NaN keeps its bits.
+    3. Tensors are their data type, dimensions and content digest.
+    4. Subgraph values are numbered in order of appearance. Names of values and nodes do not count.
     5. Other messages (types, sparse tensors) are their protobuf serialization.
     """
     return _joined(_joined((name.encode(), _encoded(attributes[name]))) for name in sorted(attributes))
 
 
 def tensor_bytes(array: Array) -> bytes:
-    """Return bytes that stand for data type, dimensions and contents of an array; strings included."""
+    """Return a canonical encoding of an array's data type, dimensions and contents, strings included."""
     dimensions = ",".join(map(str, array.shape)).encode()
-    if array.dtype.kind == "O":  # strings, each with its length: there is no array form of them
+    if array.dtype.kind == "O":  # object arrays have no byte form, so each string is length-prefixed
         contents = _joined(item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1))
         return _joined((b"strings", dimensions, contents))
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
@@ -56,7 +56,7 @@ def tensor_bytes(array: Array) -> bytes:
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
-    """Parts with their lengths, so that no two lists of parts give the same bytes."""
+    """Concatenate length-prefixed parts, so that different lists never collide."""
     return b"".join(b"%d:%b" % (len(part), part) for part in parts)
 
 
@@ -81,7 +81,7 @@ _ENCODERS: Mapping[type, Callable[[Any], bytes]] = {
 
 
 def _graph_bytes(graph: Any, outer: dict[str, bytes] | None = None) -> bytes:
-    """A sub-graph; `outer` holds the numbers of the values of the graphs around it."""
+    """Encode a subgraph; `outer` maps names of enclosing graphs to their numbers."""
     numbers = dict(outer or {})
 
     def number(name: str) -> bytes:
@@ -120,37 +120,37 @@ def _message_bytes(message: Any) -> bytes:
 
 
 DEPTH = 4
-"""How many producers back a node's hash looks."""
+"""Levels of producers that a node's ancestry hash covers."""
 _SMALL = 64
-"""Integer constants of up to so many elements count with their contents: they are axes, shapes and sizes."""
+"""Largest integer constants (in elements) hashed with contents: axes, shapes and sizes."""
 _SIZE = 16
 _NONE: Mapping[str, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHashes:
-    """Two hashes for every node of a graph, 32 hexadecimal digits each."""
+    """Two hashes per node, 32 hexadecimal digits each."""
 
     content_hashes: tuple[str, ...]
-    """Of the node without what stands around it."""
+    """Hash of each node by itself."""
     ancestry_hashes: tuple[str, ...]
-    """Of the node and the nodes before it, up to `DEPTH` of them in a row."""
+    """Hash of each node with its producers, up to `DEPTH` levels."""
 
 
 def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str, Array] = _NONE) -> NodeHashes:
-    """Return the hashes of every node. Linear in nodes and inputs.
+    """Return both hashes of every node in linear time.
 
-    1. Alone, a node is its op type, domain, schema version and attributes, and for each input whether it is absent,
-       computed, or a constant. A constant counts with data type and shape, and with contents where it is a small
-       one of integers. Weights do not count.
-    2. Wired, a node is that and, for each computed input, which output of which node, that node being hashed in the
-       same way; model inputs count with their data type.
-    3. Names of nodes and values never count, nor do shapes of computed values.
+    1. The content hash covers op type, domain, schema version, attributes, and for each input whether it is absent,
+       computed or constant. Constants count with data type and shape; small integer ones also with contents.
+       Weights do not count.
+    2. The ancestry hash adds, for each computed input, the producer's hash and output index. Model inputs count with
+       their data type.
+    3. Names, and shapes of computed values, never count.
 
     Args:
         graph: the model's own graph.
-        nodes: the same nodes with their attributes read.
-        constants: contents of constants, as far as they are at hand.
+        nodes: the same nodes with attributes.
+        constants: available contents of constants.
     """
     node_digests = [_content_bytes(graph, node, constants) for node in nodes]
     return NodeHashes(tuple(map(bytes.hex, node_digests)), tuple(map(bytes.hex, _wired(graph, node_digests))))
@@ -180,7 +180,7 @@ def _input_bytes(graph: Graph, name: str, constants: Mapping[str, Array]) -> byt
 
 
 def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
-    """Each round lets every node see one producer further."""
+    """Return ancestry hashes; each round covers one more level of producers."""
     sources = [tuple(_sources(graph, node)) for node in range(len(graph.nodes))]
     hashes = list(node_digests)
     for _ in range(DEPTH):
@@ -195,7 +195,7 @@ def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _sources(graph: Graph, node: int) -> Iterator[tuple[int | None, bytes]]:
-    """For every computed value that a node reads, who makes it and which of its outputs it is."""
+    """Yield (producer index, output tag) for each computed input, and (None, tag) for each model input."""
     for name in graph.nodes[node].reads:
         maker = graph.producer.get(name)
         if maker is not None:
@@ -209,84 +209,84 @@ def _digest(contents: bytes) -> bytes:
 
 
 _WHOLE_ROUNDS = 2
-"""Rounds over the whole graph at once, before what is left is gone through node by node."""
+"""Rounds over the entire graph before the remainder is propagated node by node."""
 _MOST_ROUNDS = 6
-"""Rounds in all, so that time stays linear in nodes; what is unknown after them stays unknown."""
+"""Upper bound on rounds, so that time stays linear in nodes."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared(OnnxModel):
-    """A model after what is done once."""
+    """Model with all work done that does not depend on input shapes."""
 
     constants: Mapping[str, Array]
-    """Initializers and what was folded from them."""
+    """Initializers and values folded from them."""
     evaluated: frozenset[int]
-    """Positions of the nodes that were evaluated for `constants`."""
+    """Positions of nodes evaluated into `constants`."""
     inference: Inference
     values: Mapping[str, Value]
-    """What is known of values whatever the shapes of inputs, before anything was folded."""
+    """Facts about values at any input shapes, from before folding."""
     defaults: Mapping[str, Array]
-    """Contents of inputs that need not be fed: initializers that are inputs as well."""
+    """Contents of optional inputs: initializers that are also inputs."""
     stated: Types = field(default_factory=dict)
-    """What is said of values without onnx, whatever the shapes of inputs."""
+    """Types of values inferred without onnx, valid at any input shapes."""
     referenced_arrays: Sequence[Array] = ()
-    """What the model refers to: arrays that were part of the message."""
+    """Arrays that the model refers to in place of message contents; the references need them alive."""
     original: Prepared | None = None
-    """The same before branches took the place of their `If` whose conditions are known, where one did."""
+    """Model before constant-condition `If` nodes were inlined; None if none was."""
     functions: tuple[tuple[str, OnnxNode], ...] = ()
-    """Function ops that were expanded, each after the name of the model's own node that it was part of."""
+    """Expanded function ops, each with the name of its origin node in the model."""
     branch_decisions: Choice = ()
-    """Which branches took the place of their `If` since inputs chose them, see `decisions`."""
+    """Branches inlined because of input values, see `branch_decisions`."""
 
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
-        """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
+        """Types that onnx infers at any input shapes, constants excluded."""
         return self.inference.types(InitialFacts({}, self.constants, range(len(self.nodes)), self.stated))
 
     @cached_property
     def inferred_ranks(self) -> Mapping[str, Value]:
-        """See `infer_ranks`: of values of which `values` tells no rank."""
+        """Ranks missing in `values`, see `infer_ranks`."""
         facts = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
         return infer_ranks(self.inference, self.nodes, facts, self.values)
 
     @cached_property
     def structure(self) -> NodeHashes:
-        """Hashes of the model's own nodes by what they are and where they stand."""
+        """Hashes of the model's own nodes."""
         return structure_of(self.graph, self.nodes, self.constants)
 
 
 @dataclass(frozen=True, eq=False)
 class Specialized:
-    """A model for one set of input shapes."""
+    """Model specialized for one set of input shapes."""
 
     model_nodes: Graph
-    """The model's own nodes."""
+    """Graph of the model's own nodes."""
     graph: Graph
-    """What is left to run; its nodes name their origins in the model."""
+    """Remaining nodes to run, with their origins in the model."""
     nodes: tuple[OnnxNode, ...]
-    """The same nodes with their attributes read."""
+    """`graph.nodes` with attributes."""
     positions: tuple[int, ...]
-    """For every node, its position in the model."""
+    """Position of every remaining node in the model."""
     constants: Mapping[str, Array]
-    """Every value that is known."""
+    """All known values."""
     folded: tuple[str, ...]
-    """Names of the model's nodes whose results are known before the run."""
+    """Names of model nodes evaluated before the run."""
     unused: tuple[str, ...]
-    """Names of the model's nodes whose results nobody reads."""
+    """Names of model nodes with unused results."""
 
 
 @paused_collection
 def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
-    """Return `model` with what does not depend on input shapes done.
+    """Do all work on `model` that does not depend on input shapes.
 
-    An `If` with a condition that is known gives way to its branch: the model may be another one than was given.
+    An `If` with a constant condition is replaced by its branch, so the result may hold a rewritten model.
 
     Args:
         model: the model.
-        operators: what is known of them beyond what onnx knows.
+        operators: operator facts beyond onnx's.
 
     Raises:
-        InvalidModelError: the graph contradicts itself, or an equation of Einsum is none.
+        InvalidModelError: the graph is invalid, or an Einsum equation is.
     """
     check_versions(model)
     check_equations(model)
@@ -300,7 +300,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
 
 
 def without_empty_parts(prepared: Prepared) -> Prepared:
-    """Return the model without parts of Concat that have no elements at any sizes, see `empty_parts`."""
+    """Return the model without Concat inputs that are empty at all sizes, see `empty_parts`."""
     parts = empty_parts(prepared.nodes, prepared.values, prepared.constants)
     if not parts:
         return prepared
@@ -315,25 +315,25 @@ def without_empty_parts(prepared: Prepared) -> Prepared:
 
 
 def inline_constant_branches(prepared: Prepared) -> Prepared:
-    """Return the model with the branches in place of each `If` whose condition is known."""
+    """Return the model with the branch inlined for each `If` with a constant condition."""
     original = prepared
     while conditions := _known_conditions(prepared):
         try:
             prepared = replace(inline_decided_branches(prepared, conditions), original=original)
         except InvalidModelError:
-            break  # a contradiction inside of a branch, which nothing sees as long as it stays there
+            break  # An invalid branch is harmless while it is not inlined.
     return prepared
 
 
 def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Return the model with branches in place of some `If` nodes, for which their nodes stand.
+    """Return the model with branches inlined for some `If` nodes; their nodes have the `If` as origin.
 
     Args:
         prepared: the model.
-        conditions: by position of the node, whether its condition holds.
+        conditions: `If` position -> value of its condition.
 
     Raises:
-        InvalidModelError: a branch contradicts itself.
+        InvalidModelError: a branch is invalid.
     """
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
@@ -361,16 +361,16 @@ def prepare_again(
     operators: Operators,
     read: tuple[Node, ...] | None = None,
 ) -> Prepared:
-    """Return a model with what does not depend on input shapes done; nothing of it is rewritten.
+    """Prepare a model without rewriting it.
 
     Args:
         model: the model.
-        origins: for each of its nodes, the name of the model's own node that it stands for.
+        origins: for each node, the name of the model node that it stands for.
         operators: see `prepare`.
-        read: the nodes, where they have been read already, each standing for itself.
+        read: nodes as already read, each standing for itself.
 
     Raises:
-        InvalidModelError: the graph contradicts itself.
+        InvalidModelError: the graph is invalid.
     """
     model, weight_arrays = with_references(model)
     onnx_model = read_model(model, operators, origins, read or ())
@@ -400,16 +400,16 @@ def prepare_again(
 
 
 def _once_bytes(constants: Mapping[str, Array]) -> int:
-    """How much may be folded of a model with these constants."""
+    """Return the folding budget in bytes for a model with these constants."""
     constant_bytes = sum(array.nbytes for array in constants.values())
     return min(limits.FOLDED_BYTES, limits.FREELY_FOLDED_BYTES + limits.FOLDING_GROWTH * constant_bytes)
 
 
 def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
-    """Return the model for inputs of the given shapes.
+    """Return the model specialized for these input shapes.
 
     Raises:
-        InvalidModelError: the model contradicts itself at these shapes.
+        InvalidModelError: the model is invalid at these shapes.
     """
     graph = prepared.graph
     added: dict[str, Array] = {}
@@ -446,7 +446,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
 
 
 def _is_as_prepared(prepared: Prepared, shapes: Shapes, remaining_nodes: Sequence[int]) -> bool:
-    """Whether these shapes tell nothing that the model does not, and every node is left: then there is no news."""
+    """Return whether the shapes add no facts and every node remains, so `prepared.values` can be reused."""
     return len(remaining_nodes) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
 
 
@@ -472,7 +472,7 @@ def _specialized(
 
 
 def _check_elements(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> None:
-    """Raise InvalidModelError where a node makes what has no place anywhere."""
+    """Raise InvalidModelError if a result exceeds `limits.ELEMENTS`."""
     for index in positions:
         for name in graph.nodes[index].outputs:
             shape = values[name].static_shape if name in values else None
@@ -487,7 +487,7 @@ def _check_elements(graph: Graph, positions: Sequence[int], values: Mapping[str,
 def _remaining_graph(
     graph: Graph, positions: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]
 ) -> Graph:
-    """The graph of the nodes that are kept; where they are all there are, what is derived of them is shared."""
+    """Return the graph of the remaining nodes; shares derived data with `graph` if all remain."""
     if len(positions) == len(graph.nodes) and constants == graph.constants:
         return graph.revalued(values)
     return Graph(
@@ -519,7 +519,7 @@ def _contents(tensor: onnx.TensorProto) -> Array:
 
 
 def _reached(graph: Graph, constants: Mapping[str, Array]) -> list[int]:
-    """Positions of the nodes that the outputs still need, ascending."""
+    """Return positions of nodes that outputs still need, ascending."""
     folded = frozenset(name for name in constants if name in graph.producer)
     needed_names = set(filter(None, graph.outputs))
     positions = []
@@ -534,7 +534,7 @@ def _reached(graph: Graph, constants: Mapping[str, Array]) -> list[int]:
 
 
 def _fold(read: OnnxModel, facts: InitialFacts, values: Mapping[str, Value], budget: float) -> Folding:
-    """What becomes known of the nodes left to run."""
+    """Fold the remaining nodes as far as possible."""
     folding = Folding(read, facts.constants, budget)
     for index in facts.nodes:
         if not folding.measure(index, values):
@@ -546,9 +546,9 @@ def _fold(read: OnnxModel, facts: InitialFacts, values: Mapping[str, Value], bud
 def _fold_further(
     read: OnnxModel, folding: Folding, inference: Inference, facts: InitialFacts, values: dict[str, Value]
 ) -> dict[str, Value]:
-    """Take sizes of shapes that are known in part, and evaluate what hangs on those; return what is known of values.
+    """Fold sizes from partially known shapes and their dependents; return the updated facts.
 
-    What a node makes of those alone is inferred by itself where its sizes were not known, as of a Range.
+    Nodes whose shapes thereby become inferable (such as Range) are inferred one by one.
     """
     graph = read.graph
     for _ in range(_MOST_ROUNDS):

@@ -1,25 +1,16 @@
-"""Shape facts beyond onnx's inference: data-dependent shapes, ranks, empty parts, known sizes.
+"""Shape facts beyond onnx's inference.
 
-Parts of a Concat that have no elements at any sizes of inputs leave it, and what they are made of is read by nobody.
+- Data-dependent shapes are marked.
+- Concat inputs that are always empty are removed. Rotary embeddings pass on the unrotated part of a head,
+  `q[..., rotated:]`, which is empty if all is rotated (Phi-3). Devices and dynamic plans accept no empty tensors.
+- Ranks follow from lengths of shapes. onnx infers Reshape from the shape's elements; if they are unknown, it ignores
+  their number, and loses the rank of all that follows (anchor grids of detectors).
+- `Forward` propagates shapes and constants in one pass. Inference over the entire graph stops where a shape must be
+  computed first (`Shape` -> `Div` -> `Reshape`), and would restart once per level. One pass instead:
 
-Rotary embeddings hand on the part of a head that they do not turn, `q[..., turned:]`; where they turn all of it (Phi-3)
-there is none. Devices take no tensors without elements, and plans that leave sizes open have none.
-
-Ranks that onnx's inference does not tell, though it knows how long a shape is.
-
-A Reshape by a computed shape has as many axes as that has elements. onnx looks at the elements alone; where they are
-not known, neither is the rank of what is made, nor of what follows (grids of anchors, as detectors have them).
-
-Shapes and constants once forward through the nodes that are left, one node at a time.
-
-Inference over a whole graph stops where a shape must be computed first by what it cannot follow (`Shape` -> `Div` ->
-`Reshape`), and must then be begun again: once for every level of such shapes. Here every node is looked at once:
-
-1. `Shape` and `Size` of a known shape are taken as constants.
-2. A result of unknown shape is inferred from what is now known of the inputs of its node alone: by what is said of the
-   op where onnx does not know it, else by onnx.
-3. A node whose inputs are known waits to be evaluated; all that wait are evaluated in one go, as soon as a shape
-   hangs on the contents of one of them.
+  1. `Shape` and `Size` of known shapes are constants.
+  2. A result of unknown shape is inferred from its node's inputs alone, by own rules or by onnx.
+  3. Nodes with known inputs are queued, and evaluated together as soon as a shape depends on one of them.
 """
 
 from __future__ import annotations
@@ -89,17 +80,18 @@ _SHAPED_BY_DATA = frozenset(
         "Upsample",
     ]
 )
-"""Ops whose results may have a shape that the contents of an input decide. Any other has none because it is not known,
-or because the model contradicts itself."""
+"""Ops whose result shape may depend on contents of an input. For any other op, a missing shape is unknown or a fault of
+the model.
+"""
 
 
 def marked(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Return the values, those whose shape depends on data marked: results without one, of nodes with known inputs.
+    """Return the values with data-dependent shapes marked: shapeless results of nodes with known input shapes.
 
     Args:
         graph: the model's own.
-        positions: positions of the nodes that are left to run, ascending.
-        values: what is known of values.
+        positions: remaining nodes, ascending.
+        values: known values.
     """
     if all(Value("", shape=shape).static_shape is not None for shape in {value.shape for value in values.values()}):
         return values
@@ -124,12 +116,12 @@ def _data_decides(node: Node, values: Mapping[str, Value]) -> bool:
 def empty_parts(
     nodes: Sequence[OnnxNode], values: Mapping[str, Value], constants: Mapping[str, Array]
 ) -> Mapping[int, frozenset[int]]:
-    """Return which inputs of which Concat have no elements whatever is fed, by position; one of its inputs stays.
+    """Return positions of always-empty inputs, by position of their Concat; at least one input remains.
 
     Args:
         nodes: of a model.
-        values: what is known of them at all sizes of inputs.
-        constants: what is known of their contents.
+        values: facts that hold at all input sizes.
+        constants: known contents.
     """
     sizes = _Sizes(nodes, values, constants)
     empty_inputs = {
@@ -145,7 +137,7 @@ def empty_parts(
 
 
 def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -> onnx.ModelProto:
-    """Return a model some of whose nodes, by position, do not read some of their inputs."""
+    """Return a model with these inputs removed, by node position."""
     nodes = [copied(node) if position in parts else node for position, node in enumerate(model.graph.node)]
     for position, left_out in parts.items():
         read = [name for index, name in enumerate(nodes[position].input) if index not in left_out]
@@ -155,21 +147,21 @@ def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -
 
 
 class _Sizes:
-    """Sizes that are the same at all sizes of inputs."""
+    """Sizes that hold at all input sizes."""
 
     def __init__(self, nodes: Sequence[OnnxNode], values: Mapping[str, Value], constants: Mapping[str, Array]) -> None:
         self._values, self._constants = values, constants
         self._makers = {name: node for node in nodes for name in node.outputs if name}
 
     def is_empty(self, name: str, concat: OnnxNode) -> bool:
-        """Whether a part of a Concat has no elements along its axis."""
+        """Return whether a Concat input has size 0 along its axis."""
         axis, value = concat.integer("axis", 1), self._values.get(name)
         if value is None or value.shape is None or not -len(value.shape) <= axis < len(value.shape):
             return False
         return value.shape[axis] == 0 or self._is_sliced_away(name, axis % len(value.shape), len(value.shape))
 
     def _is_sliced_away(self, name: str, axis: int, rank: int) -> bool:
-        """Whether a Slice along this axis begins behind the end, and goes forward."""
+        """Return whether it is a forward Slice along this axis that starts at or after the end."""
         node = self._makers.get(name)
         if node is None or node.op_type != "Slice" or node.domain or len(node.inputs) < _AXES + 1:
             return False
@@ -182,16 +174,16 @@ class _Sizes:
         return isinstance(length, int) and starts is not None and len(starts) == 1 and starts[0] >= length
 
     def _numbers(self, name: str) -> tuple[int, ...] | None:
-        """The integers of a constant, if it is a small one: weights are not read."""
+        """Return the integers of a small constant; weights are not read."""
         array = self._constants.get(name)
         is_small = array is not None and array.dtype.kind == "i" and array.size <= _MOST_NUMBERS
         return tuple(map(int, array.reshape(-1))) if is_small and array is not None else None
 
 
 _AXES, _STEPS = 3, 4
-"""Inputs of Slice, from opset 10 on."""
+"""Input positions of Slice since opset 10."""
 _MOST_NUMBERS = 64
-"""No array has more axes than this."""
+"""Maximum rank of an array."""
 
 
 _Rank = Callable[[Sequence[Value | None]], int | None]
@@ -200,13 +192,13 @@ _Rank = Callable[[Sequence[Value | None]], int | None]
 def infer_ranks(
     inference: Inference, nodes: Sequence[OnnxNode], facts: InitialFacts, values: Mapping[str, Value]
 ) -> Mapping[str, Value]:
-    """Return those of `values` whose ranks are told by lengths of shapes, and what follows from them; by name.
+    """Return values whose ranks follow from lengths of shapes, directly or indirectly, by name.
 
     Args:
         inference: of a model.
         nodes: of the model.
-        facts: what `values` follow from.
-        values: what inference tells.
+        facts: basis of `values`.
+        values: inferred values.
     """
     rankless = {name for name, value in values.items() if value.shape is None}
     stated, inferred_values = dict(facts.stated), values
@@ -224,7 +216,7 @@ def infer_ranks(
 def _ranked_types(
     nodes: Sequence[OnnxNode], values: Mapping[str, Value], rankless: set[str]
 ) -> Iterator[onnx.ValueInfoProto]:
-    """The types of results whose ranks nobody knew."""
+    """Yield types of results with newly known ranks."""
     for node in nodes:
         rule = None if node.domain or not rankless.intersection(node.outputs) else _RULES.get(node.op_type)
         rank = None if rule is None else rule([values.get(name) for name in node.inputs])
@@ -233,13 +225,13 @@ def _ranked_types(
 
 
 def _length(value: Value | None) -> int | None:
-    """How many elements a vector has."""
+    """Return the length of a vector, if static."""
     size = value.shape[0] if value is not None and value.shape is not None and len(value.shape) == 1 else None
     return size if isinstance(size, int) else None
 
 
 def _reshaped(inputs: Sequence[Value | None]) -> int | None:
-    return _length(inputs[1]) if len(inputs) > 1 else None  # at first it was an attribute
+    return _length(inputs[1]) if len(inputs) > 1 else None  # an attribute in the first version
 
 
 def _filled(inputs: Sequence[Value | None]) -> int | None:
@@ -255,9 +247,11 @@ _RULES: Mapping[str, _Rank] = MappingProxyType({"Reshape": _reshaped, "ConstantO
 
 
 class Forward:
-    """One way forward through one graph; `budget` is the most bytes that the arrays made on it may hold.
+    """Single forward pass over a graph.
 
-    With `dynamic_shapes` a result is known as soon as its rank is: the sizes of inputs are not.
+    With `dynamic_shapes`, input sizes are unknown, and a result counts as known once its rank is. `budget` limits the
+    bytes
+    of folded arrays.
     """
 
     def __init__(
@@ -271,13 +265,13 @@ class Forward:
         self._types = inference.types(facts)
         self._values = values_of(self._types.values())
         self.stated = dict(facts.stated)
-        """What is said of values without onnx, which inference over the whole graph is told from then on."""
+        """Types found without onnx, for later inference over the entire graph."""
 
     def propagate(self) -> Folding:
-        """Return what becomes known on the way.
+        """Return all that becomes known.
 
         Raises:
-            InvalidModelError: types contradict each other.
+            InvalidModelError: types conflict.
         """
         for index in self._nodes:
             self._visit(index)
@@ -311,6 +305,6 @@ class Forward:
             return
         for name, info in self._inference.types_of_one(index, self._types, constants).items():
             value, previous_value = value_of(info), self._values.get(name)
-            # Inference over the whole may have known more: it follows contents that are known in part.
+            # Inference over the entire graph may know more, since it follows partially known contents.
             if value.static_shape is not None or previous_value is None or previous_value.shape is None:
                 self._types[name], self._values[name] = info, value
