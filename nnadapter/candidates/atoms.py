@@ -1,4 +1,4 @@
-"""Atoms: nodes that get one verdict together, their split where a device refuses them, and expanded function ops."""
+"""Atoms: nodes that get one verdict together, splits of refused atoms, and expansion of function ops."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from partition.graph import Graph, GraphError, Node, Reason, Unsupported, Verdict
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
-"""Passes that make one operation of several; those that fold constants are left to drivers."""
+"""Passes that fuse several operations into one; constant folding is left to drivers."""
 _INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
 
 
 def captured_names(graph: Graph) -> tuple[str, ...]:
-    """Outer values that sub-graphs read."""
+    """Return the outer values that subgraphs read."""
     return tuple(dict.fromkeys(name for node in graph.nodes for name in node.captured))
 
 
 def groups_of(specialized: Specialized, apart: Collection[str] = ()) -> tuple[Group, ...]:
-    """The groups that are converted as one; see `find_groups`."""
+    """Return the groups of nodes that convert to one operation; see `find_groups`."""
     graph = specialized.graph
     return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, apart)
 
 
 def with_own_sources(specialized: Specialized, apart: Collection[str] = ()) -> Specialized:
-    """Return the same with a DequantizeLinear of its own for each group, so that a cut between two keeps both whole.
+    """Return the graph with one DequantizeLinear per group, so that a cut between two groups keeps both intact.
 
-    To dequantize once more costs next to nothing, and nothing at all where the group becomes one operation.
+    A repeated dequantization is cheap, and free if the group becomes one operation.
     """
     groups, graph = groups_of(specialized, apart), specialized.graph
     shared = shared_sources(groups, specialized.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
@@ -68,28 +68,28 @@ _AnyNode = TypeVar("_AnyNode", Node, OnnxNode)
 
 
 def _reading(node: _AnyNode, old: str, new: str) -> _AnyNode:
-    """The node with one value in the place of another."""
+    """Return the node with input `old` replaced by `new`."""
     return replace(node, inputs=tuple(new if name == old else name for name in node.inputs))
 
 
 def _copied(node: _AnyNode, copy: tuple[str, str] | None) -> _AnyNode:
-    """The node, or a copy of it that has that name and makes a value of that name."""
+    """Return the node, or its copy with the given name and output."""
     return node if copy is None else replace(node, name=copy[0], outputs=(copy[1],))
 
 
 def with_atoms(
     specialized: Specialized, conversion: Conversion, apart: Collection[str] = ()
 ) -> tuple[Specialized, Conversion]:
-    """Return the same with groups of nodes as atoms, and one operation for each.
+    """Return the model with fused groups as atoms, and one operation for each.
 
-    1. A node belongs to one atom.
-    2. An operation stands at one node of its atom, the one that it is named for; the others are taken if it is.
-    3. Groups that could not run one after the other are not made.
+    1. Every node belongs to exactly one atom.
+    2. An operation is attached to the node of its atom that it is named after; the other nodes have none.
+    3. Groups that would make the graph cyclic are not formed.
 
     Args:
-        specialized: the graph, every atom one node.
-        conversion: of that graph.
-        apart: values that no group may hold inside.
+        specialized: the graph, one node per atom.
+        conversion: conversion of that graph.
+        apart: values that must not become internal to a group.
     """
     kept = _keeping(conversion, apart)
     fused = run_passes(kept, FUSIONS)
@@ -107,7 +107,7 @@ def with_atoms(
 
 
 def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
-    """Return the conversion, able to say what the nodes of its atoms are each by itself."""
+    """Return the conversion extended by lazy conversions of each node of a multi-node atom by itself."""
     whole = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
     return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialized, conversion.groups))
 
@@ -123,26 +123,26 @@ def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> PerNo
 
 
 def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of nodes that devices most often run as one, by the passes that drivers use.
+    """Return the groups of nodes that drivers' passes most often fuse.
 
-    They are atoms, and products with the normalization and the activation behind them.
+    They are the atoms, and products with their following normalization and activation.
 
     Args:
-        conversion: of a graph, every atom one node.
+        conversion: of a graph with one node per atom.
     """
     fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
     return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
 
 
 def inside(graph: Graph, atom: int) -> frozenset[str]:
-    """The values that only the atom's own nodes read."""
+    """Return the values that only nodes of the atom read."""
     members = graph.atoms[atom]
     made = [name for node in members for name in graph.nodes[node].outputs if name and name not in graph.outputs]
     return frozenset(name for name in made if set(graph.consumers.get(name, ())) <= set(members))
 
 
 def _keeping(conversion: Conversion, apart: Collection[str]) -> Model:
-    """The model with what is kept apart as outputs, which no pass fuses."""
+    """Return the model with the values `apart` as outputs, which no pass fuses away."""
     model = conversion.model
     kept = [conversion.operand_of[name] for name in apart if name in conversion.operand_of]
     outputs = tuple(dict.fromkeys((*model.outputs, *kept)))
@@ -150,9 +150,9 @@ def _keeping(conversion: Conversion, apart: Collection[str]) -> Model:
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
-    """The nodes behind each operation of what passes made of a conversion, whose operations name one node each.
+    """Return the source nodes of each fused operation.
 
-    None are behind what makes tables of sizes.
+    A shape-derived table has none.
     """
     operations = conversion.model.operations
     node_of = {operations[index].origins[0]: node for node, made in enumerate(conversion.operations) for index in made}
@@ -164,7 +164,7 @@ def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
 
 
 def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Nodes that have a group in common together, each set ascending, in the order of their last nodes."""
+    """Return the connected components of nodes that share a group (union-find), ordered by their last nodes."""
     leader = list(range(nodes))
 
     def find(node: int) -> int:
@@ -211,23 +211,23 @@ def _conversion(
 
 
 Answers = Sequence[Sequence[Verdict]]
-"""Per device in the order of preference, the host left out, its verdict on every atom."""
+"""Per accelerator in order of preference, its verdict on every atom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """An atom of several nodes that the first device, or more, refused."""
+    """Multi-node atom that the most preferred device, or more of them, refused."""
 
     nodes: tuple[str, ...]
-    """Their names."""
+    """Names of its nodes."""
     inside: frozenset[str]
-    """Values that only they read."""
+    """Values that only its nodes read."""
     before: int | None
-    """How many devices refused it before one took it; None if none did."""
+    """Number of devices that refused it before one accepted; None if all refused."""
 
 
 def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
-    """The atoms to offer node by node; none where there is no device to offer them to."""
+    """Yield the atoms to offer node by node; none without an accelerator."""
     for atom, nodes in enumerate(graph.atoms if answers else ()):
         if len(nodes) == 1:  # most atoms
             continue
@@ -238,9 +238,9 @@ def atoms_to_split(graph: Graph, answers: Answers) -> Iterator[Offer]:
 
 
 def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
-    """Return those whose nodes stay apart, after devices were asked for each node.
+    """Return the offers that stay split, now that devices judged each node.
 
-    They do where no device takes the atom whole, and where one that comes before such a device takes a node of it.
+    An atom stays split if no device takes all of it, or a device preferred to its taker takes one of its nodes.
     """
     atom_of = {graph.nodes[node].name: atom for atom, nodes in enumerate(graph.atoms) for node in nodes}
     return [
@@ -267,7 +267,7 @@ _WORTH_A_TRY = frozenset(
         Reason.DEVICE_REFUSED,
     ]
 )
-"""Reasons after which the parts of a node may be taken."""
+"""Refusals after which devices may still take the node's expanded body."""
 AT_ALL_SHAPES = frozenset(
     [
         Reason.UNSUPPORTED_OPERATION,
@@ -280,27 +280,26 @@ AT_ALL_SHAPES = frozenset(
         Reason.SWITCHED_OFF,
     ]
 )
-"""Reasons that hold whatever the shapes. An attribute may be refused for some sizes alone."""
+"""Reasons that hold at all shapes. Attributes are not among them: they may be refused for some sizes only."""
 TAKEN_TO_LAST = AT_ALL_SHAPES | {
     Reason.RULE,
     Reason.DATA_DEPENDENT_SHAPE,
     Reason.DYNAMIC_SHAPE,
     Reason.UNSUPPORTED_RANK,
 }
-"""What nobody knows of sizes at some shapes of inputs is taken as unknown at all."""
+"""Reasons assumed to hold at all shapes: a size unknown at some shapes is taken to be unknown at all."""
 
 
 def bodies_to_try(
     prepared: Prepared, specialized: Specialized, answers: Answers, known: Collection[str] = ()
 ) -> Bodies:
-    """Return the nodes that no device takes and that are functions, by name, each with its body.
+    """Return the refused function nodes by name, each with its body.
 
     Args:
         prepared: the model.
-        specialized: the same for some shapes.
-        answers: per device but the hosts, its verdict on every atom of the specialized graph; of hosts where there is
-            no other device.
-        known: names of nodes that were tried before.
+        specialized: the model at some shapes.
+        answers: per accelerator, its verdict on every atom of the specialized graph; the hosts' if there is none.
+        known: names of nodes that were already tried.
     """
     graph = specialized.graph
     refused = [node for node in _refused(graph, answers) if graph.nodes[node].name not in known] if answers else []
@@ -309,7 +308,7 @@ def bodies_to_try(
 
 
 def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
-    """Positions of nodes that are an atom of their own and that every device refused for a reason worth a try."""
+    """Yield the positions of single-node atoms that every device refused for a reason worth a try."""
     for atom, nodes in enumerate(graph.atoms):
         verdicts = [device_verdicts[atom] for device_verdicts in answers]
         if len(nodes) == 1 and not any(verdicts):
@@ -320,14 +319,14 @@ def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """What came of expanding some nodes."""
+    """Outcome of expanding some nodes."""
 
     worth: Bodies
-    """Those of which the devices take everything that is left to run."""
+    """Expanded nodes of which devices take all remaining parts."""
     hopeless: frozenset[str]
-    """Names of those that stay as they are, or of which a part is refused, whatever the shapes."""
+    """Names of nodes that could not be expanded, or have a part that is refused at all shapes."""
     lasting: frozenset[str]
-    """Names of these, and of those of which a part is refused for reasons that are taken to last."""
+    """`hopeless`, and names of nodes with a part whose refusal is assumed to hold at all shapes."""
 
 
 def trial_of(
@@ -338,15 +337,15 @@ def trial_of(
     homeless: Collection[str] = (),
     of_all: Answers = (),
 ) -> Trial:
-    """Return what came of it.
+    """Return the outcome of an expansion.
 
     Args:
-        bodies: what was to be expanded.
-        wholes: for every node of `graph`, the node that it was before, or in whose place it stands.
-        graph: of the model in which all of them are that can be.
-        answers: per device but the hosts, its verdict on every atom of `graph`.
-        homeless: see `unplaceable_nodes`.
-        of_all: as `answers`, of all devices.
+        bodies: nodes that were to be expanded.
+        wholes: per node of `graph`, the original node that it is or was expanded from.
+        graph: the expanded graph.
+        answers: per accelerator, its verdict on every atom of `graph`.
+        homeless: nodes that no device takes unexpanded; for these, any device may take the parts.
+        of_all: verdicts of all devices.
     """
     taken: dict[str, bool] = {}
     hopeless, lasting = set[str](), set[str]()
@@ -367,13 +366,13 @@ def trial_of(
 
 
 def unplaceable_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
-    """Return the names of the nodes that no device takes, the hosts among them."""
+    """Return the names of the nodes that no device takes, hosts included."""
     atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in of_all))
     return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
 
 
 def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
-    """The names of the nodes that every device refuses whatever the shapes."""
+    """Return the names of the nodes that every device refuses at all shapes."""
     return {
         graph.nodes[node].name
         for atom, nodes in enumerate(graph.atoms)

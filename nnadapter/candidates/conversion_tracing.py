@@ -1,4 +1,4 @@
-"""Conversion of a model with symbolic sizes, and the shape-derived values that its segments get."""
+"""Conversion with symbolic sizes, and the shape-derived values that its segments read."""
 
 from __future__ import annotations
 
@@ -41,33 +41,32 @@ Converted = tuple[Specialized, Conversion]
 
 @dataclass(frozen=True, eq=False)
 class ConversionTemplate:
-    """A converted model whose dimensions are traced."""
+    """Converted model with symbolic dimensions, guarded by a trace."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Per input, its dimensions, traced where the model leaves them open."""
+    """Dimensions of each input, symbolic if the model has them dynamic."""
     trace: SymbolicTrace
     specialized: Specialized
     conversion: Conversion
     model: SymbolicModel
-    """The converted model."""
     traced: Mapping[str, tuple[Any, ...]]
-    """Values whose dimensions are traced, and these."""
+    """Symbolic dimensions of values."""
     sizes: Mapping[str, SymbolicArray]
-    """Contents that follow from dimensions."""
+    """Contents that depend on dimensions."""
 
     @cached_property
     def _dimensions(self) -> DynamicDimensions:
         return DynamicDimensions(self.shapes)
 
     def specialize(self, shapes: Shapes) -> Converted | None:
-        """The model for other input shapes; None if it would not be this one."""
+        """Return the model at other input shapes; None if the guards fail there."""
         variables = self._dimensions.variables(shapes)
         known = None if variables is None else self.trace.replay(variables)
         if known is None:
             return None
         try:
             return self._specialized(known), self._conversion(known)
-        except ArithmeticError:  # a size that the model's own type cannot hold
+        except ArithmeticError:  # a size overflows the model's integer type
             return None
 
     def _specialized(self, known: Sequence[Any]) -> Specialized:
@@ -85,31 +84,31 @@ class ConversionTemplate:
 
 @dataclass(frozen=True, eq=False)
 class DynamicConversion:
-    """A model converted for any sizes: its dimensions are traced numbers, and it decides on none of their contents."""
+    """Model converted for all sizes: its dimensions are symbolic, and no shape-derived content is guarded."""
 
     shapes: Mapping[str, tuple[Any, ...]]
-    """Per input, its dimensions, traced where the model leaves them open."""
+    """Dimensions of each input, symbolic if the model has them dynamic."""
     trace: SymbolicTrace
     atoms: tuple[tuple[int, ...], ...]
-    """Nodes that stand for one thing."""
+    """Groups of nodes with one verdict."""
     conversion: Conversion
     sizes: Mapping[str, SymbolicArray]
-    """Contents of what follows from shapes."""
+    """Contents of shape-derived values."""
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
-        """Values that are tables, and their operands."""
+        """Operands of shape-derived tables, by value name."""
         conversion = self.conversion
         made = {operand for table in conversion.tables for operand in conversion.model.operations[table].outputs}
         return {name: operand for name, operand in conversion.operand_of.items() if operand in made}
 
     def given_sizes(self, operands: set[int]) -> Iterator[str]:
-        """Those of `sizes` that are among some operands, and inputs of the model: others are constants."""
+        """Return the names in `sizes` that are among `operands` and inputs of the model; the others are constants."""
         given = operands.intersection(self.conversion.model.inputs)
         return (name for name in self.sizes if self.conversion.operand_of.get(name) in given)
 
     def behind(self, operands: Iterable[int]) -> Iterator[int]:
-        """The operations behind some operands that make tables, as far back as they go."""
+        """Yield the table operations that `operands` depend on, transitively."""
         model, tables = self.conversion.model, self.conversion.tables
         pending, seen = list(operands), set[int]()
         while pending:
@@ -121,7 +120,7 @@ class DynamicConversion:
 
 
 class _FilledValues(Mapping[str, Value]):
-    """What is known of values for the sizes of a replay, worked out when it is asked for."""
+    """Values at the sizes of a replay, computed lazily."""
 
     def __init__(
         self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], known: Sequence[Any]
@@ -142,11 +141,11 @@ class _FilledValues(Mapping[str, Value]):
 
 
 def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) -> ShapeDerivedValues:
-    """Return values by name, for the sizes of a replay.
+    """Return shape-derived values, to be computed from the sizes of a replay.
 
     Args:
         opening: the model for all sizes.
-        names: of sizes (`opening.sizes`) and of tables (`opening.tables`).
+        names: names of `opening.sizes` and `opening.tables`.
     """
     wanted = tuple(names)
     tables = [name for name in wanted if name not in opening.sizes]
@@ -155,7 +154,7 @@ def shape_derived_values_of(opening: DynamicConversion, names: Iterable[str]) ->
 
 
 def _tables(opening: DynamicConversion, names: Sequence[str]) -> ShapeDerivedTables:
-    """The operations behind some tables, and the sizes that they read."""
+    """Return the operations that compute some tables, and the sizes that these read."""
     conversion = opening.conversion
     operand_of, model = conversion.operand_of, conversion.model
     wanted = [operand_of[name] for name in names]
@@ -167,20 +166,20 @@ def _tables(opening: DynamicConversion, names: Sequence[str]) -> ShapeDerivedTab
 
 
 Sizes = tuple[Any, ...]
-"""Dimensions, traced or not."""
+"""Dimensions, symbolic or not."""
 _Rule = Callable[[OnnxNode, Sequence["Sizes | None"], "Sizes"], "Sizes | None"]
-"""Node, dimensions of its inputs, those that inference says of a result -> its dimensions; None where it says none."""
+"""(node, dimensions of its inputs, inferred dimensions of a result) -> its symbolic dimensions; None if unknown."""
 
 
 def sizes_left(
     node: OnnxNode, dimensions_of: Callable[[str], Sizes | None], values: Mapping[str, Value]
 ) -> dict[str, Sizes]:
-    """Dimensions of the results of a node, by name, as far as a rule says them.
+    """Return the symbolic dimensions of a node's results, by name, as far as a rule determines them.
 
     Args:
-        node: one that no converter takes.
-        dimensions_of: of what it reads; None where they are not known.
-        values: what inference says at the shapes in hand; what contradicts it is left out.
+        node: a node without a conversion.
+        dimensions_of: dimensions of a value; None if unknown.
+        values: inferred values at the current shapes; results that contradict them are left out.
     """
     rule, first = _RULES.get((node.domain, node.op_type)), _FIRST_RULES.get((node.domain, node.op_type))
     if (rule is None and first is None) or node.contradiction:
@@ -196,12 +195,12 @@ def sizes_left(
 
 
 def runs_graphs(node: OnnxNode) -> bool:
-    """Whether the sizes of what a node makes are those of graphs that it runs: see `sizes_by_names`."""
+    """Return whether the sizes of a node's results come from its subgraphs, see `sizes_by_names`."""
     return not node.domain and node.op_type in _RUNNING_GRAPHS and not node.contradiction
 
 
 def resizes(node: OnnxNode) -> bool:
-    """Whether its converter knows the sizes of what a node makes, also where it refuses the node."""
+    """Return whether its converter can size a node's result even if it refuses the node."""
     return (
         not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
     )
@@ -214,16 +213,16 @@ def sizes_by_names(
     values: Mapping[str, Value],
     constants: Mapping[str, Array],
 ) -> dict[str, Sizes]:
-    """Dimensions of the results of a node of which nothing but inference knows them, by name.
+    """Return the symbolic dimensions of a node's results by ONNX shape inference, with names for symbolic sizes.
 
-    What differs between the branches of an `If` is left out, as inference gives it no name that it was told.
+    Dimensions that differ between the branches of an `If` are left out, since inference returns no known name for them.
 
     Args:
-        inference: of the model.
-        index: the node's position in it.
-        dimensions_of: of what it reads; None where they are not known.
-        values: what inference says at the shapes in hand; what contradicts it is left out.
-        constants: what is the same whatever the shapes.
+        inference: shape inference of the model.
+        index: position of the node in the model.
+        dimensions_of: dimensions of a value; None if unknown.
+        values: inferred values at the current shapes; results that contradict them are left out.
+        constants: values that are the same at all shapes.
     """
     names = dict[str, Any]()
     told = {
@@ -233,20 +232,20 @@ def sizes_by_names(
     }
     try:
         inferred = inference.types_of_one(index, told, constants, states_inside=False)
-    except InvalidModelError:  # of these names, it may be: the shapes in hand have no such contradiction
+    except InvalidModelError:  # the contradiction may come from the names: the current shapes have none
         return {}
     known = {name: _traced(value_of(info).shape, names) for name, info in inferred.items() if name in values}
     return {name: sizes for name, sizes in known.items() if sizes is not None and agree(sizes, values[name].shape)}
 
 
 def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
-    """Dimensions of which those that have names are the sizes that were called so; None where one is another."""
+    """Replace names in a shape by their symbolic sizes; return None if a dimension has no such name."""
     sizes = None if shape is None else tuple(names.get(size) if isinstance(size, str) else size for size in shape)
     return None if sizes is None or any(size is None for size in sizes) else sizes
 
 
 def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] | None:
-    """Dimensions with names, each of which is noted, in the place of sizes that are traced."""
+    """Replace symbolic sizes in a shape by names, recorded in `names`."""
     if sizes is None:
         return None
     named = list[int | str]()
@@ -261,7 +260,7 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
 
 
 def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
-    """Whether inference says nothing else at the shapes in hand; it names what it does not know."""
+    """Return whether inference agrees at the current shapes; names count as unknown."""
     return (
         inferred is not None
         and len(sizes) == len(inferred)
@@ -276,17 +275,17 @@ def _as_the_first(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes)
 
 
 def _rows_of_the_first(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
-    """A row for each row of the first input; all else is always the same."""
+    """Return one row per row of the first input, and inferred other dimensions, which must be static."""
     return _led_by(read[0][0], inferred) if read[0] and len(read[0]) > 1 else None
 
 
 def _targets_of_rows(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
-    targets = node.integer("targets", 1)  # of an SVMRegressor there is one
+    targets = node.integer("targets", 1)  # an SVMRegressor has one target
     return (read[0][0], targets) if read[0] and len(read[0]) > 1 else None
 
 
 def _picked(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
-    """Elements of the last axis, by a list of their places."""
+    """Return the size of elements picked from the last axis by a list of indices."""
     data, places = read
     return (*data[:-1], prod(places)) if data and len(data) > 1 and places is not None else None
 
@@ -305,7 +304,7 @@ def _sampled(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> S
 
 
 def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
-    """As queries, which may have keys and values behind them in one input."""
+    """Return the query dimensions; one packed input may also hold keys and values."""
     if not read[0] or node.input(1):
         return read[0]
     heads = node.integer("num_heads", 1)
@@ -315,11 +314,11 @@ def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> 
 _MACHINE_LEARNING = "ai.onnx.ml"
 _RUNNING_GRAPHS = frozenset(("If", "Scan"))
 _OLDER_RESIZE = 10
-"""The version that is converted by another rule."""
+"""Last version that another rule converts."""
 _NAME = "traced size "
-"""What no model calls a dimension."""
+"""Prefix that no model uses for a dimension."""
 _FIRST_RULES: Mapping[tuple[str, str], _Rule] = {(MICROSOFT, "GroupQueryAttention"): _attended}
-"""Of the first result alone."""
+"""Rules for the first result only."""
 _RULES: Mapping[tuple[str, str], _Rule] = {
     **dict.fromkeys(
         [
@@ -329,7 +328,7 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
         _as_the_first,
     ),
     **dict.fromkeys([(MICROSOFT, "MoE"), (MICROSOFT, "QMoE")], _as_the_first),
-    # Where data decide over what is scattered, as features of pictures among those of words.
+    # Scatter whose data arguments decide the result, as image features inserted among token embeddings.
     **dict.fromkeys([("", "Scatter"), ("", "ScatterElements"), ("", "ScatterND")], _as_the_first),
     **dict.fromkeys(
         [
@@ -347,7 +346,7 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
     **dict.fromkeys(
         [("", op_type) for op_type in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")], _as_the_first
     ),
-    # With training_mode, in which it drops.
+    # with training_mode, which drops elements
     ("", "Dropout"): _as_the_first,
     ("", "Multinomial"): _sampled,
     (_MACHINE_LEARNING, "ArrayFeatureExtractor"): _picked,
@@ -358,14 +357,14 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
 
 
 class ConversionTracing:
-    """Converts one specialized model once more, its open dimensions traced.
+    """Conversion of one specialized model with symbolic dimensions in place of its dynamic ones.
 
     Args:
         prepared: the model.
-        shapes: of its inputs.
-        specialized: the model at these shapes, every atom one node.
-        calls: what kernels compute; None where there are none.
-        is_open: tables that follow from shapes are computed by operations, and not decided on.
+        shapes: its input shapes.
+        specialized: the model at these shapes, one node per atom.
+        calls: nodes that custom kernels compute; None if there are none.
+        is_open: operations compute shape-derived tables, instead of guarding their contents.
     """
 
     def __init__(
@@ -400,11 +399,11 @@ class ConversionTracing:
 
     @property
     def has_open_dimensions(self) -> bool:
-        """Whether there is anything to trace."""
+        """Whether any dimension is symbolic."""
         return any(isinstance(size, SymbolicNumber) for shape in self._shapes.values() for size in shape)
 
     def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
-        """The template; None where a dimension is known only for these shapes. See `with_atoms` for `apart`."""
+        """Return the template; None if a dimension is known only for these shapes. See `with_atoms` for `apart`."""
         conversion = self._converted(apart)
         if conversion is None:
             return None
@@ -422,9 +421,9 @@ class ConversionTracing:
         )
 
     def opened(self, apart: frozenset[str]) -> DynamicConversion | None:
-        """The model for any sizes; None where a dimension is known only for these shapes.
+        """Return the model for all sizes; None if a dimension is known only for these shapes.
 
-        Nodes that cannot be converted are left out, as long as no other one goes by the sizes of what they make.
+        Nodes that cannot be converted are left out, unless another node needs the sizes of their results.
         """
         conversion = self._converted(apart)
         if conversion is None:
@@ -455,7 +454,7 @@ class ConversionTracing:
                     self._size_what_is_left(nodes[node], index)
                 if index in behind:
                     self._follow(self._prepared.nodes[index], growing)
-                elif index in run:  # nothing reads what it makes, and its sizes are known by then
+                elif index in run:  # nothing reads its result, and its sizes are known by now
                     growing.add_table(self._prepared.nodes[index])
         except Refusal:
             return None
@@ -476,7 +475,7 @@ class ConversionTracing:
         return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
     def _behind(self, kept: Set[int]) -> set[int]:
-        """Positions of nodes that were evaluated for these shapes and whose results are still read."""
+        """Return positions of nodes that were evaluated for these shapes and whose results are still read."""
         own, known = self._specialized.model_nodes, self._prepared.constants
         pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
         positions: set[int] = set()
@@ -486,18 +485,18 @@ class ConversionTracing:
             if index is None or index in kept or index in positions or name in known:
                 continue
             positions.add(index)
-            if not _measures(self._prepared.nodes[index]):  # of what it measures, only the dimensions are asked for
+            if not _measures(self._prepared.nodes[index]):  # only the dimensions of its input are needed
                 pending.extend(own.nodes[index].reads)
         return positions
 
     def _reads_what_runs(self, behind: Set[int], kept: Set[int]) -> bool:
-        """Whether a node that was evaluated reads what is left to run, as where another reader could not be."""
+        """Return whether an evaluated node reads the result of a remaining node."""
         own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         read = (name for index in behind if not _measures(nodes[index]) for name in own.nodes[index].reads)
         return any(name not in known and own.producer.get(name) in kept for name in read)
 
     def _measured(self, behind: Set[int], kept: Set[int]) -> Set[int]:
-        """Positions of further nodes, of whose results nothing but sizes is read, and those are not always the same."""
+        """Return positions of further nodes of whose results only sizes are read, and these vary."""
         own, known = self._specialized.model_nodes, self._prepared.constants
         pending = [name for index in behind for name in self._sized_by(index)]
         positions: set[int] = set()
@@ -511,12 +510,12 @@ class ConversionTracing:
         return positions
 
     def _sized_by(self, index: int) -> list[str]:
-        """What a node measures, where that does not have the same sizes always."""
+        """Return the inputs that a Shape or Size node measures, if their sizes vary."""
         node = self._prepared.nodes[index]
         return [name for name in node.inputs if _measures(node) and name not in self._fixed]
 
     def _hanging_on_runs(self, positions: Set[int], kept: Set[int]) -> Set[int]:
-        """Those of some positions whose nodes read what only a run knows."""
+        """Return those positions whose nodes depend on values known only during a run."""
         own, known, nodes = self._specialized.model_nodes, self._specialized.constants, self._prepared.nodes
         run = set(kept)
         for index in sorted(positions):
@@ -527,7 +526,7 @@ class ConversionTracing:
         return run - kept
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
-        """What preparation did not keep of the results of those nodes, because only they read it."""
+        """Return results of those nodes that preparation discarded because only they read them."""
         nodes, constants = self._prepared.nodes, self._specialized.constants
         missing = {
             index: names
@@ -538,7 +537,7 @@ class ConversionTracing:
         return evaluate_nodes(self._prepared, list(missing), constants, wanted) if missing else {}
 
     def _types_known_by_now(self, behind: Iterable[int]) -> Iterator[Value]:
-        """What was evaluated, of which the model itself says no sizes, or names of sizes of its own."""
+        """Yield evaluated values whose sizes the model does not state as numbers."""
         names = (name for index in behind for name in self._prepared.nodes[index].outputs if name in self._known)
         for name in names:
             value, array = self._values.get(name) or Value(name), self._known[name]
@@ -546,21 +545,21 @@ class ConversionTracing:
                 yield replace(value, dtype=array.dtype.name, shape=array.shape)
 
     def _types_of_what_is_gone(self, run: Iterable[int]) -> Iterator[Value]:
-        """What nodes make that nobody runs at these shapes, since nobody reads it: as inference says node by node."""
+        """Yield inferred types of results that no node of the specialized model reads or computes."""
         inference, nodes, known = self._prepared.inference, self._prepared.nodes, self._known
         values = dict(self._specialized.graph.values)
         for index in sorted(run):
             told = {name: info_of(values[name]) for name in nodes[index].inputs if name in values}
             try:
                 made = inference.types_of_one(index, told, known) | inference.stated_of_one(index, values, known)
-            except InvalidModelError:  # nobody runs it
+            except InvalidModelError:  # no device runs it
                 continue
             fresh = values_of(info for name, info in made.items() if name not in values)
             values.update(fresh)
             yield from fresh.values()
 
     def _size_what_is_left(self, node: OnnxNode, index: int) -> None:
-        """Trace the sizes of what a node makes that was not converted, where a rule says them, or its graphs."""
+        """Record symbolic sizes of the results of an unconverted node, by a rule, its subgraphs or its converter."""
         if not self._is_open or all(name in self._context.operand_of for name in node.outputs if name):
             return
         if runs_graphs(node) and node.outputs == self._prepared.nodes[index].outputs:
@@ -571,11 +570,11 @@ class ConversionTracing:
             sized = sizes_left(node, self._sizes_of, self._values)
         for name, sizes in sized.items():
             self._values[name] = replace(self._values[name], shape=sizes)
-            self._context.forget_type(name)  # a converter that refused the node has asked
+            self._context.forget_type(name)  # the refusing converter has cached it
             self._typed.add(name)
 
     def _sized_by_converter(self, node: OnnxNode) -> dict[str, Sizes]:
-        """The sizes of what a Resize makes that has no form in adapter IR, as one by cubic interpolation."""
+        """Return the result's sizes of a Resize without an adapter IR form, such as cubic interpolation."""
         (made,) = node.outputs
         try:
             sizes = resized(self._context, node)
@@ -584,9 +583,9 @@ class ConversionTracing:
         return {made: sizes} if agree(sizes, self._values[made].shape) else {}
 
     def _sized_by_graphs(self, index: int) -> dict[str, Sizes]:
-        """The sizes of what a node makes that runs graphs; what the model calls by one name is the same where it is.
+        """Return the sizes of results of a node with subgraphs; guard equal dimension names if needed.
 
-        That is asked where sizes do not follow without it, as of a state and what is added to it.
+        The guard is needed if sizes do not follow otherwise, such as for a loop state and a value added to it.
         """
         prepared = self._prepared
         made = dict[str, Sizes]()
@@ -599,7 +598,7 @@ class ConversionTracing:
         return made
 
     def _ask_of_names(self) -> None:
-        """Decide on whether the sizes of inputs that have one name are the same."""
+        """Guard that input dimensions of the same name have equal sizes."""
         first = dict[str, Any]()
         for name, sizes in self._shapes.items():
             for size, called in zip(sizes, self._prepared.graph.value(name).shape or (), strict=False):
@@ -607,14 +606,14 @@ class ConversionTracing:
                     bool(first.setdefault(called, size) == size)
 
     def _sizes_of(self, name: str) -> tuple[Any, ...] | None:
-        """Dimensions that hold at all shapes; None where those at hand are all that is known."""
+        """Return dimensions that hold at all shapes; None if only the current ones are known."""
         if name in self._context.operand_of:
             return self._context.dimensions(name)
         is_known = name in self._values and (name in self._typed or self._context.is_constant(name))
         return self._values[name].shape if is_known else None
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
-        """Take over what a node made of sizes, traced where there is a rule for it."""
+        """Record a node's shape-derived result, symbolically if a rule exists."""
         known = self._known
         if _measures(node):
             self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))
@@ -633,20 +632,20 @@ class ConversionTracing:
         return not self._tables.isdisjoint(node.inputs) or any(size.is_traced for size in sizes)
 
     def _add_table(self, node: OnnxNode, growing: GrowingConversion) -> bool:
-        """Convert a node that makes a table of sizes; whether that was done."""
+        """Convert a node to a table operation; return whether that succeeded."""
         added = growing.add_table(node)
         if added:
             self._tables.update(filter(None, node.outputs))
         return added
 
     def _settle(self, node: OnnxNode) -> None:
-        """Let results stay what they are: what the node reads is decided on from here on."""
+        """Fix a node's results to their current contents, which guards its inputs."""
         for name in filter(None, node.inputs):
             self._context.constant(name)
         self._settled.update((name, self._known[name]) for name in node.outputs if name in self._known)
 
     def _contents(self, name: str) -> SymbolicArray | None:
-        """Sizes, or a small constant; None for a table, of which no rule makes anything."""
+        """Return symbolic contents or a small constant; None for tables, which no rule reads."""
         sizes = self._sizes.get(name)
         if sizes is not None or name in self._tables:
             return sizes
@@ -664,14 +663,14 @@ class ConversionTracing:
 
 
 def _fixed_values(prepared: Prepared) -> Set[str]:
-    """Values that have the same shape whatever those of inputs are."""
+    """Return the values whose shape is the same at all input shapes."""
     return {name for name, value in prepared.values.items() if value.static_shape is not None}
 
 
 def _of_copies(
     specialized: Specialized, traced: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Traced dimensions of what repeated nodes make: those of what the model's own node makes."""
+    """Yield symbolic dimensions of repeated nodes' results: those of the model's own node."""
     for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True):
         for name, own in zip(node.outputs, specialized.model_nodes.nodes[position].outputs, strict=True):
             if name != own and own in traced:

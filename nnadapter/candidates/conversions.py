@@ -1,4 +1,4 @@
-"""Prepared models with their cached conversions at each set of input shapes, and seeded random inputs for them."""
+"""Prepared models with conversions cached for many input shapes, and seeded random inputs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 
 OPERATORS = Operators(has_converter, contradiction, output_types)
-"""What converters know; kernels are those of a session's devices."""
+"""Rules of the converters; kernels depend on a session's devices."""
 
 
 def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
-    """Return domain and op type of the nodes of some domains whose ops nobody converts."""
+    """Return domain and op type of the nodes in `domains` that have no converter."""
     from nnadapter.onnx.schemas import external_versions, further_schema
 
     ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
@@ -51,23 +51,23 @@ def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[st
 
 
 def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:
-    """Return `model` with what does not depend on input shapes done; see `nnadapter.onnx.preparation.prepare`.
+    """Return `model` with its shape-independent preparation done; see `nnadapter.onnx.preparation.prepare`.
 
     Args:
         model: the model.
-        rules: types of the results of ops that onnx knows nothing of.
+        rules: result types of ops that onnx does not know.
 
     Raises:
-        InvalidModelError: the graph contradicts itself, or an equation of Einsum is none.
+        InvalidModelError: the graph contradicts itself, or an Einsum equation is invalid.
     """
     return preparation.prepare(model, replace(OPERATORS, rules=rules))
 
 
 SEED = 0
 _FEW_BITS = {"int2": (-2, 2), "uint2": (0, 4), "int4": (-8, 8), "uint4": (0, 16)}
-"""Integers that are no indices: the smallest, and one beyond the largest."""
+"""Value ranges [low, high) of sub-byte integers."""
 Maker = Callable[[Value, tuple[int, ...] | None, "np.random.Generator"], Array]
-"""Makes an array for an input of a shape, which is None if it has none."""
+"""Generates the array of an input; its shape is None if the value has none."""
 
 
 def random_feed(
@@ -75,9 +75,10 @@ def random_feed(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = SEED,
 ) -> dict[str, Array]:
-    """Return an array for every input that must be fed.
+    """Return an array for every input that has no default.
 
-    Floats are uniform in [0, 1), booleans fair; integers are 0 or 1 (they may be indices), of up to 4 bits any number.
+    Floats are uniform in [0, 1), booleans fair. Integers are 0 or 1, as they may be indices; sub-byte ones have any
+    value.
 
     Raises:
         InvalidInputError: sizes do not fit, or an input is no tensor of numbers.
@@ -94,14 +95,14 @@ def feed_for(
     make: Maker | None = None,
     besides: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Return an array for every input that must be fed, and for those in `besides`; see `random_feed`.
+    """Return an array for every input that has no default, and for those in `besides`; see `random_feed`.
 
     Args:
         prepared: the model.
-        requested_shapes: of inputs whose sizes the model leaves open.
-        seed: of the random numbers.
-        make: makes one; random numbers if none is given.
-        besides: inputs that need not be fed.
+        requested_shapes: shapes of inputs with dynamic dimensions.
+        seed: seed of the random numbers.
+        make: generates one array; random by default.
+        besides: further inputs to feed.
     """
     make = make or random_array
     shapes = default_shapes(prepared, requested_shapes)
@@ -114,7 +115,7 @@ def feed_for(
 
 
 def random_array(value: Value, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
-    """Return an array for one input."""
+    """Return a random array for one input."""
     if value.dtype != "string":
         check_known_rank(value, shape)
     if shape is None or value.dtype is None or value.dtype == "string" or "(" in value.dtype:
@@ -137,17 +138,17 @@ def random_array(value: Value, shape: tuple[int, ...] | None, generator: np.rand
 
 
 _TEMPLATES = 8
-"""Templates per model; beyond them the one used longest ago goes."""
+"""Maximum of cached templates per model (LRU)."""
 _MOST_IN_VAIN = 8
-"""Tracing is given up for a model after so many attempts in a row that no other shape had any use of."""
+"""Consecutive templates that no other shape reused, after which tracing is disabled for the model."""
 
 
 class Conversions:
-    """Specializes and converts one prepared model; safe to use from many threads.
+    """Conversions of one prepared model, specialized per set of input shapes. Thread-safe.
 
     Args:
         prepared: the model.
-        calls: what kernels of the session's devices compute; None where there are none.
+        calls: nodes that custom kernels of the session's devices compute; None if there are none.
     """
 
     def __init__(self, prepared: Prepared, calls: KernelCalls | None = None) -> None:
@@ -161,33 +162,33 @@ class Conversions:
 
     @property
     def apart(self) -> frozenset[str]:
-        """Values that no atom holds inside."""
+        """Values that must not be internal to an atom."""
         return self._apart
 
     def keep_apart(self, values: frozenset[str]) -> None:
-        """Let no atom hold any of `values` inside from now on, and others as they come."""
+        """Replace `apart`; later conversions keep these values visible."""
         if values != self._apart:
             self._apart = values
             self.clear()
 
     def call_kernels(self, nodes: frozenset[str]) -> None:
-        """Let exactly these nodes be calls of kernels, by name, beside those that have no converter."""
+        """Let exactly these nodes, by name, call custom kernels, in addition to those without a converter."""
         if self._calls is not None and nodes != self._calls.forced:
             self._calls = replace(self._calls, forced=nodes)
             self.clear()
 
     @property
     def called(self) -> frozenset[str]:
-        """Names of nodes that are calls of kernels although they have a converter."""
+        """Names of the nodes that call custom kernels although they have a converter."""
         return frozenset() if self._calls is None else self._calls.forced
 
     @property
     def templates(self) -> tuple[ConversionTemplate, ...]:
-        """What was made so far, the newest first."""
+        """Cached templates, the most recent first."""
         return self._templates
 
     def of(self, shapes: Shapes) -> Converted:
-        """Return the model for these input shapes, converted.
+        """Return the model specialized for these input shapes, and its conversion.
 
         Raises:
             InvalidModelError: the model contradicts itself at these shapes.
@@ -218,7 +219,7 @@ class Conversions:
             return None
         try:
             template = tracing.template(self._apart)
-        except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
+        except Exception:  # noqa: BLE001  tracing only saves work; without it the result is the same
             template = None
             self._counts.failures += 1
         self._in_vain += 1
@@ -227,20 +228,20 @@ class Conversions:
         return template
 
     def _keep(self, template: ConversionTemplate) -> None:
-        """Let a template be the first that is tried; the one used longest ago goes."""
+        """Move a template to the front and evict the least recently used."""
         with self._lock:
             if self._templates[:1] != (template,):
                 others = (other for other in self._templates if other is not template)
                 self._templates = (template, *others)[:_TEMPLATES]
 
     def clear(self) -> None:
-        """Forget every template."""
+        """Drop every template."""
         with self._lock:
             self._templates = ()
 
 
 def converted(specialized: Specialized, apart: Collection[str] = (), calls: KernelCalls | None = None) -> Conversion:
-    """The model converted for its shapes, nothing traced; no group holds a value of `apart` inside."""
+    """Return the conversion for concrete shapes, without tracing; no group hides a value of `apart`."""
     graph = specialized.graph
     return convert_graph(
         specialized.nodes,
@@ -254,7 +255,7 @@ def converted(specialized: Specialized, apart: Collection[str] = (), calls: Kern
 
 
 def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
-    """Return the model for all sizes, of the same atoms; None where some are known only for these shapes."""
+    """Return the model converted for all sizes; None if some sizes or atoms hold only at these shapes."""
     if CUSTOM in model.conversion.model.operation_types:
         return None  # kernels are bound to types
     specialized = model.specialized
@@ -265,12 +266,12 @@ def convert_dynamic(model: ShapedModel) -> DynamicConversion | None:
 
 
 def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
-    """The operations of `step`, and what these read that follows from shapes alone.
+    """Return the operations of `step` with the shape-derived values that they read.
 
     Args:
         opening: the model for all sizes.
-        step: of a plan of it.
-        with_tables: operations make tables, of sizes that are inputs; else the tables are inputs, too.
+        step: a step of its plan.
+        with_tables: compute shape-derived tables from sizes that are inputs; otherwise the tables are inputs.
     """
     conversion = opening.conversion
     own = [operation for node in step.nodes for operation in conversion.operations[node]]

@@ -1,4 +1,4 @@
-"""What things cost, in seconds, and where the numbers come from; see docs/partitioning.md."""
+"""Costs in seconds and their sources; see docs/partitioning.md."""
 
 from __future__ import annotations
 

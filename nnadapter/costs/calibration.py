@@ -1,4 +1,4 @@
-"""Calibration files of a device with its measured costs, and the cache of placements chosen by measuring."""
+"""Calibration files with measured costs of a device, and the cache of placements chosen by measuring."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
     """Return the contents of a file.
 
     Raises:
-        FileNotFoundError: there is none, and can be none: what should be its folder is a file, or its name too long.
-        StoredFileError: it cannot be read, or is not what it should be.
+        FileNotFoundError: it does not exist, or its path cannot exist.
+        StoredFileError: it cannot be read, or has the wrong contents.
     """
     try:
         return kind.read(file)
@@ -51,7 +51,7 @@ def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
 
 
 def write_stored(file: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file, which takes the place of `file` when it is complete; folders are made.
+    """Write a JSON file atomically, creating folders.
 
     Raises:
         StoredFileError: it cannot be written.
@@ -69,16 +69,16 @@ def write_stored(file: Path, value: Mapping[str, Any]) -> None:
 
 
 class MeasuredNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A small network of mixed operations, all of it on the device."""
+    """Small network of mixed operations that ran entirely on the device."""
 
     seconds: Seconds
-    """As measured."""
+    """Measured."""
     predicted: Seconds
-    """As the lines say."""
+    """Predicted by the lines."""
 
     @property
     def quotient(self) -> float:
-        """What was predicted over what was measured."""
+        """Predicted over measured seconds."""
         return self.predicted / self.seconds if self.seconds else 1.0
 
 
@@ -89,44 +89,43 @@ class Calibration(
     forbid_unknown_fields=True,
     rename={"sole_launch_seconds": "alone_seconds", "fused_lines": "riding", "unmeasured_classes": "left_out"},
 ):
-    """What was measured of one device, driver version and set of options; its file has the same entries."""
+    """Measurements of one device, driver version and set of options; the schema of its file."""
 
     device: str
     driver_version: str
     interface_version: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
     options: Mapping[str, OptionValue]
-    """Those that change how long something takes, `isolate` among them where the device has a process of its own."""
+    """Options that affect speed, with `isolate` if the device runs in a process of its own."""
     machine: str
-    """As `machine_description` tells it."""
+    """From `machine_description`."""
     crowded: bool
-    """Other programs used the processors meanwhile."""
+    """Other programs used the processors during the calibration."""
     processors: Annotated[float, Meta(ge=0)] | None = None
-    """Of the host, in use while it computes, be it in a process of its own; None where nobody counted."""
+    """Host processors in use while the device computes, in any process; None if not counted."""
     launch_seconds: Seconds
-    """Of a segment with next to nothing in it, between segments of other devices."""
+    """Launch of a nearly empty segment between segments of other devices."""
     sole_launch_seconds: Seconds
-    """Of the same where it is all that runs, again and again."""
+    """Launch of the same segment as the sole one, repeatedly."""
     transfer_seconds: Seconds
-    """Of one tensor, in either direction: the host cannot tell them apart."""
+    """Transfer of one tensor; the host cannot tell the directions apart."""
     transfer_seconds_per_byte: Seconds
     networks: Mapping[str, MeasuredNetwork]
-    """What tells how far lines are off, by name; the same for all devices."""
+    """Networks that show the error of the lines, by name; the same for all devices."""
     lines: Mapping[OperationClass, Line]
-    """By class, float32: of operations by themselves."""
+    """Lines of float32 operations by themselves, by class."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]]
-    """Of operations that come behind others, by the class of these, then by their own; see `OperationClass`."""
+    """Lines of fused operations, by their producer's class, then by their own; see `OperationClass`."""
     unmeasured_classes: Mapping[OperationClass, str]
-    """Classes that were not measured, and why."""
+    """Unmeasured classes with the reason."""
 
     @property
     def off_by(self) -> float:
-        """How far predictions are off, as a share: the root mean square of the logarithms of quotients of networks."""
+        """Relative error of predictions: root mean square of log(predicted / measured) over the networks."""
         if not self.networks:
             return max((line.error for line in self.lines.values()), default=0.0)
         return spread(log(network.quotient) for network in self.networks.values() if network.predicted)
 
     def __str__(self) -> str:
-        """A table."""
         head = [
             f"device     {self.device} {self.driver_version}".rstrip(),
             *(f"option     {name} = {value}" for name, value in self.options.items()),
@@ -165,7 +164,7 @@ class Calibration(
 
 
 def spread(logarithms: Iterable[float]) -> float:
-    """Return the root mean square of logarithms of quotients, as a share; 0 of none."""
+    """Return the root mean square of logarithms of quotients, as a share; 0 if there are none."""
     squares = [logarithm * logarithm for logarithm in logarithms]
     return exp(sqrt(sum(squares) / len(squares))) - 1 if squares else 0.0
 
@@ -176,7 +175,7 @@ def _line_text(name: str, line: Line) -> str:
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6
-"""FLOPs and bytes of an operation of middling size, and seconds in which no device has done it."""
+"""FLOPs and bytes of a medium operation, and a time below which a device cannot have computed it."""
 
 
 def _rate(prefix: str, seconds: float, unit: str) -> str:
@@ -184,30 +183,30 @@ def _rate(prefix: str, seconds: float, unit: str) -> str:
 
 
 FORMAT_VERSION = 6
-"""Raised whenever a calibration's file changes its meaning; other versions are refused."""
+"""Increased when the meaning of the file changes; other versions are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """What there is for a device."""
+    """Usable calibration of a device, if any."""
 
     calibration: Calibration | None
     note: str = ""
-    """Why there is none although one was kept, or what is to be known of the one that there is."""
+    """Reason why none is usable although one exists, or a warning about the usable one."""
 
 
 def find_calibration(
     device: str, table: Sequence[Option], options: OptionValues, *, isolated: bool = False
 ) -> StoredCalibration:
-    """Return the calibration of a device under its options, if it was made here, with this version of its driver.
+    """Return the calibration of a device under its options, made on this machine with this driver version.
 
-    One that is damaged or of another format is none, and said to be: what needs no costs goes on without it.
+    A damaged file or another format gives a note instead of an error, because a session may not need costs.
 
     Args:
         device: its name.
         table: the options that it has.
-        options: every one of them.
-        isolated: it has a process of its own.
+        options: values of all of them.
+        isolated: it runs in a process of its own.
     """
     requested_options, notes = speed_options(table, options, isolated=isolated), list[str]()
     for name in _names(device):
@@ -226,7 +225,7 @@ def find_calibration(
 
 
 def _crowd(calibration: Calibration) -> str:
-    """What is to be said of a calibration that is used; empty where nothing is."""
+    """Return the warning about a calibration in use; empty if there is none."""
     if not calibration.crowded:
         return ""
     return (
@@ -236,7 +235,7 @@ def _crowd(calibration: Calibration) -> str:
 
 
 def _outdated(calibration: Calibration, device: str) -> str:
-    """Why a calibration does not hold for the driver that is here; empty if it does."""
+    """Return why a calibration does not fit the installed driver or this machine; empty if it does."""
     recorded_versions, current_versions = (
         (calibration.driver_version, calibration.interface_version),
         (driver_version(device), INTERFACE_VERSION),
@@ -259,9 +258,9 @@ def _outdated(calibration: Calibration, device: str) -> str:
 
 
 def _names(device: str) -> Iterator[str]:
-    """The names of a device: the first of a driver has that of the driver and the one that it is listed by.
+    """Yield the names of a device: a driver's first device has the driver's name and its listed name.
 
-    The driver is asked only where one of its devices was calibrated.
+    The driver is queried only if one of its devices was calibrated.
     """
     yield device
     if inside(device) != device:
@@ -275,14 +274,14 @@ def _names(device: str) -> Iterator[str]:
 
 
 def is_calibrated(device: str) -> bool:
-    """Whether there is a calibration of a device as it is without options; one that cannot be used is none."""
+    """Return whether a usable calibration of a device with default options exists."""
     capability = device_info(device).capability
     table = capability.options if capability is not None else ()
     return find_calibration(device, table, select_one(device, {}).options).calibration is not None
 
 
 def keep_calibration(calibration: Calibration) -> Path:
-    """Write a calibration where `find_calibration` looks for it, in one piece, and return its file.
+    """Write a calibration atomically to the path that `find_calibration` reads; return the path.
 
     Raises:
         StoredFileError: it cannot be written.
@@ -293,27 +292,27 @@ def keep_calibration(calibration: Calibration) -> Path:
 
 
 def contents_of(calibration: Calibration) -> dict[str, object]:
-    """What stands in a calibration's file."""
+    """Return the contents of a calibration's file."""
     return {**_FILE.header, **to_builtins(calibration)}
 
 
 def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
-    """The options that change how long something takes; in a process of its own a launch is a message, and back."""
+    """Return the options that affect speed; isolation does, because a launch is a round trip of messages."""
     relevant_options = {option.name: options[option.name] for option in table if option.affects_speed}
     return {**relevant_options, ISOLATE: True} if isolated else relevant_options
 
 
 def driver_version(device: str) -> str:
-    """The version of a device's driver: what it says, else the distribution that it came with."""
+    """Return the version that a device's driver reports, otherwise its distribution's."""
     info = device_info(device)
     return info.version or info.distribution
 
 
 def _other_options_text(device: str, requested_options: Mapping[str, OptionValue]) -> str:
-    """For which other options there are calibrations, in a sentence; empty where there are none."""
+    """Return a sentence about calibrations for other options; empty if there are none."""
     settings, files = [], [(name, file) for name in _names(device) for file in calibrations_of(name)]
     for whose, file in files:
-        with suppress(FileNotFoundError, StoredFileError):  # a damaged one of others is not what was asked for
+        with suppress(FileNotFoundError, StoredFileError):  # only files of the requested options may raise
             options = {ISOLATE: False, **read_calibration(file, whose).options}
             differing = {name: value for name, value in options.items() if value != requested_options.get(name, False)}
             settings.append(", ".join(f"{name}={_shown(value)}" for name, value in differing.items()))
@@ -336,13 +335,13 @@ def read_calibration(
     """Return the calibration in a file.
 
     Args:
-        file: which.
-        device: whose it has to be; None for any.
-        options: which it has to be for; None for any.
+        file: its path.
+        device: required device name; None for any.
+        options: required options; None for any.
 
     Raises:
-        FileNotFoundError: there is none.
-        StoredFileError: it is truncated, of another format, or has an entry of the wrong kind, negative or not finite.
+        FileNotFoundError: it does not exist.
+        StoredFileError: it is truncated or of another format; or a value has a wrong type, is negative or not finite.
     """
     calibration = read_stored(_FILE, file)
     if device is not None and device != calibration.device:
@@ -364,13 +363,13 @@ _FILE = FileKind(
     header={"format_version": FORMAT_VERSION},
 )
 _CLASSES = frozenset(OperationClass) - {OperationClass.OTHER, OperationClass.VIEW}
-"""Those that a calibration measures, or says why not."""
+"""Classes that a calibration must measure, or explain why not."""
 
 
 def _check_options(
     file: Path, stored_options: Mapping[str, OptionValue], requested_options: Mapping[str, OptionValue]
 ) -> None:
-    """Refuse a file whose options are others than those that its name stands for."""
+    """Refuse a file whose options differ from those that its name encodes."""
     for name in sorted({*stored_options, *requested_options}):
         if (type(stored_options.get(name)), stored_options.get(name)) != (
             type(requested_options.get(name)),
@@ -397,30 +396,30 @@ CHOICES_FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDevice:
-    """A device as a measurement saw it."""
+    """Device at the time of a measurement."""
 
     name: str
     version: str
-    """Of its driver."""
+    """Driver version."""
     options: Mapping[str, OptionValue]
 
 
 class MeasuredCandidate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A placement that was timed."""
+    """Timed placement."""
 
     origin: Origin
-    """What found it."""
+    """Method that found it."""
     seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredChoice:
-    """The plan that was taken."""
+    """Chosen placement and its competitors."""
 
     placement: Mapping[str, str]
-    """Name of every node -> device."""
+    """Node name -> device."""
     timed: tuple[MeasuredCandidate, ...]
-    """Every candidate that was timed, the one taken first."""
+    """Timed candidates, the chosen one first."""
 
 
 def choice_key(
@@ -431,15 +430,15 @@ def choice_key(
     constraints: str = "",
     machine: str = "",
 ) -> str:
-    """Return what a choice is remembered by: model contents, devices in order, input shapes, machine, our own version.
+    """Return the cache key of a choice.
 
     Args:
         model_digest: of the model's bytes, weights included.
-        devices: in the person's order of preference.
+        devices: in the user's order of preference.
         shapes: input name -> dimensions.
         version: of nnadapter.
-        constraints: what else a person says of placement, in words.
-        machine: and its threads, in words.
+        constraints: further placement constraints, as text.
+        machine: machine and threads, as text.
     """
     key_fields = {
         "model": model_digest,
@@ -453,7 +452,7 @@ def choice_key(
 
 
 def remember(key: str, choice: MeasuredChoice) -> Path:
-    """Keep a choice and return its file. Of sessions that do so at once, one whole file stays.
+    """Write a choice to the cache and return its file; concurrent writers leave one complete file.
 
     Raises:
         StoredFileError: it cannot be written.
@@ -472,9 +471,9 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
 
 
 def recall(key: str) -> tuple[MeasuredChoice | None, str]:
-    """Return the choice that was kept, and a note: empty, or why a file that is there is not used.
+    """Return the cached choice, and a note why an existing file is not used.
 
-    A file that cannot be used costs a new measurement and nothing else, so it is a note and no error.
+    An unusable file only costs a new measurement, so it is no error.
     """
     try:
         return _read(_file(key), key), ""
@@ -485,13 +484,13 @@ def recall(key: str) -> tuple[MeasuredChoice | None, str]:
 
 
 def forget(key: str) -> None:
-    """Delete what was kept, if there is something and it can be deleted."""
+    """Delete a cached choice if possible."""
     with suppress(OSError):
         _file(key).unlink(missing_ok=True)
 
 
 class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands in the file beside its format."""
+    """Schema of a choice's file after its header."""
 
     key: str
     timed: Annotated[tuple[MeasuredCandidate, ...], Meta(min_length=1)]

@@ -1,4 +1,4 @@
-"""Cost model: costs of a device and their sources, and seconds of fused groups and transfers."""
+"""Cost model: costs of a device with their source, and seconds of fused groups and transfers."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from partition.plan import Segment
 
 
 class Source(StrEnum):
-    """Where costs come from, best first. Every report says it."""
+    """Source of costs, best first; every report names it."""
 
     MEASURED = "measured"
     """This plan was run and timed here."""
     CALIBRATED = "calibrated"
-    """From a calibration of this device and driver version."""
+    """A calibration of this device and driver version."""
     SIMULATED = "simulated"
-    """The device says that its clock is simulated."""
+    """The device reports that its clock is simulated."""
     MODELED = "modeled"
-    """From the limits that the device declares."""
+    """Limits that the device declares."""
     ASSUMED = "assumed"
-    """The device declares none."""
+    """The device declares no limits."""
 
 
 ASSUMED = Profile(
@@ -56,39 +56,39 @@ ASSUMED = Profile(
     transfer_bandwidth=1e9,
     operation_seconds=5e-6,
 )
-"""Of a device that says nothing: slower than the CPU's assumption, so that nothing goes there on a guess."""
+"""Profile of a device that declares none: slower than the CPU's assumption, so that no node moves there on a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCosts:
-    """What one device costs."""
+    """Costs of one device."""
 
     source: Source
     profile: Profile
-    """Limits; of a calibrated device, launch, transfers, and what stands for classes that were not measured."""
+    """Limits. If calibrated: launch, transfers, and substitutes for unmeasured classes."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
-    """Measured, by class; the roofline of the profile for all others."""
+    """Measured lines by class; all other classes use the roofline of the profile."""
     fused_lines: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
-    """Measured of operations that come behind others, by the class of these; see `nnadapter.costs.work`."""
+    """Measured lines of operations fused with a producer, by the producer's class and their own."""
     measured_sole_launch_seconds: float | None = None
-    """Of a launch of a segment that is all that runs; None where that is the profile's."""
+    """Launch of a sole segment; None means the profile's launch."""
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
-    """What tells how far numbers are off, see `Calibration`."""
+    """Measured networks, which show the error of the costs; see `Calibration`."""
     processors: float = 0.0
-    """Of the host, in use while it computes, as far as that was counted."""
+    """Host processors in use while the device computes, if counted."""
     has_resident_values: bool = False
-    """What it makes, and what it was brought, stays in memory of its own for its other segments."""
+    """Values stay in its own memory for its other segments."""
     notes: tuple[str, ...] = ()
-    """What a person should know of these numbers, a sentence each."""
+    """Remarks for the user, one sentence each."""
 
     off_by: float = 0.0
-    """How far they are off, as a share, as far as that was measured."""
+    """Relative error, if measured."""
     missing_cost_notes: tuple[str, ...] = ()
-    """Of the notes, those that say why nothing better is known."""
+    """Those of `notes` that explain why no better costs are available."""
 
     @property
     def sole_launch_seconds(self) -> float:
-        """Seconds of a launch of a segment that is all that runs."""
+        """Seconds to launch a sole segment."""
         return (
             self.profile.launch_seconds
             if self.measured_sole_launch_seconds is None
@@ -97,16 +97,16 @@ class DeviceCosts:
 
     @property
     def needs_processors(self) -> bool:
-        """Whether it takes a good part of the host's processors: it gains nothing beside another one that does."""
+        """Whether it uses so much of the host's processors that overlap with another such device gains nothing."""
         return self.profile.host_memory or self.processors >= _GOOD_PART * usable()
 
     @property
     def is_measured(self) -> bool:
-        """Whether operations were measured, so that what they come behind, and channels, say more of them."""
+        """Whether operations were measured, so that producers and channels refine their costs."""
         return bool(self.lines or self.fused_lines)
 
     def seconds(self, work: UnitWork, dtypes: tuple[str, ...]) -> Numbers:
-        """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
+        """Return the seconds of each unit of `work`; `work.dtypes` are positions in `dtypes`."""
         peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
         unit_seconds = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])
         for position, operation_class in enumerate(CLASSES):
@@ -129,14 +129,14 @@ class DeviceCosts:
 def device_costs(
     name: str, capability: Capability, context: Context, options: OptionValues, *, isolated: bool = False
 ) -> DeviceCosts:
-    """Return what a device costs: by its simulated clock, a calibration, its declared limits, or assumption.
+    """Return a device's costs from its simulated clock, a calibration, its declared limits, or assumptions.
 
     Args:
-        name: the device's.
-        capability: the device's.
+        name: the device's name.
+        capability: the device's capability.
         context: opened with `options`.
-        options: every option, defaults filled in.
-        isolated: it has a process of its own.
+        options: every option, defaults included.
+        isolated: it runs in a process of its own.
     """
     answer: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
     profile, notes = (None, (f"device {name!r}: {answer.detail}",)) if isinstance(answer, Unsupported) else (answer, ())
@@ -155,7 +155,7 @@ def device_costs(
 
 
 def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
-    """Return the costs that a calibration measured; what crosses the border how stays as the device declares it."""
+    """Return the costs that a calibration measured; data types and layouts at boundaries stay as declared."""
     lines, is_host = calibration.lines, calibration.device in HOSTS
     if calibration.unmeasured_classes:
         names = ", ".join(operation_class.value for operation_class in calibration.unmeasured_classes)
@@ -183,7 +183,7 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         profile=profile,
         lines=lines,
         fused_lines=calibration.fused_lines,
-        # A session that runs all of a model on the CPU calls ONNX Runtime, and does nothing else.
+        # A plan of a single CPU segment is a bare call of ONNX Runtime.
         measured_sole_launch_seconds=calibration.sole_launch_seconds + (0.0 if is_host else AROUND_A_DEVICE),
         processors=calibration.processors or 0.0,
         networks=calibration.networks,
@@ -193,38 +193,37 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
 
 
 AROUND_A_DEVICE = 5e-6
-"""Seconds that a session takes around a segment on a device: a calibration, which times programs, sees nothing of it,
-and on a small model it decides."""
+"""Seconds of session overhead per device segment, which a calibration of programs does not include."""
 AROUND_THE_HOST = 2e-6
-"""The same of a segment on the CPU between others."""
+"""Seconds of session overhead per CPU segment between others."""
 _GOOD_PART = 0.4
-"""Of the processors that may be used."""
+"""Share of the usable processors."""
 _UNMEASURABLE_BANDWIDTH = 1e15
-"""Bytes per second where more bytes took no longer."""
+"""Bytes per second if more bytes took no longer."""
 
 
 CONVERSION_BANDWIDTH = 4e9
-"""Bytes per second, read and written together, of a conversion between data types on the host: an assumption."""
+"""Assumed bytes per second, read plus written, of a cast on the host."""
 _IMAGE_RANK = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """What decides the cost of values at a border. Arrays of [values]."""
+    """Facts about values that determine their boundary costs. Arrays of [values]."""
 
     nbytes: Numbers
     dtypes: tuple[str, ...]
-    """Every data type once; empty for one that is not known."""
+    """Distinct data types; empty for unknown."""
     dtype_of: NDArray[np.int64]
     """Positions in `dtypes`."""
     dense: NDArray[np.bool_]
-    """Not known to be something else than a tensor of numbers."""
+    """Tensors of numbers, as far as known."""
     images: NDArray[np.bool_]
-    """Of rank 4."""
+    """Values of rank 4."""
 
     @classmethod
     def of(cls, graph: Graph, names: Sequence[str], nbytes: Numbers) -> Crossing:
-        """Describe the values called `names`, which take `nbytes`."""
+        """Return the facts about the values `names`, which take `nbytes`."""
         values = [graph.values.get(name) for name in names]
         each = ["" if value is None else value.dtype or "" for value in values]
         dtypes = tuple(dict.fromkeys(("", *each)))
@@ -235,13 +234,13 @@ class Crossing:
         return cls(nbytes, dtypes, dtype_of, crosses[dtype_of], np.array(ranks) == _IMAGE_RANK)
 
     def seconds(self, profile: Profile) -> Numbers:
-        """Seconds for each value to cross, in either direction; infinite where it may not.
+        """Return the seconds for each value to cross in either direction; infinite if it cannot.
 
-        1. In the host's own memory everything crosses for nothing.
-        2. What is no dense tensor (a sequence, strings) does not cross.
-        3. A tensor takes a time of its own, and its bytes over the bandwidth of transfers.
-        4. A data type that the device does not take over is converted by the host: bytes are read and written.
-        5. A tensor of rank 4 is reordered where the device wants channels last: bytes are read and written there.
+        1. In host memory, every value crosses at no cost.
+        2. A value that is no dense tensor (a sequence, strings) does not cross.
+        3. A tensor takes a fixed time plus its bytes over the transfer bandwidth.
+        4. The host casts data types that the device does not accept: bytes are read and written.
+        5. A channels-last device reorders tensors of rank 4: bytes are read and written there.
         """
         if profile.host_memory:
             return np.zeros_like(self.nbytes)
@@ -250,75 +249,75 @@ class Crossing:
         return seconds + np.where(foreign[self.dtype_of], cast_seconds(self.nbytes), 0.0)
 
     def resident_seconds(self, profile: Profile) -> Numbers:
-        """Seconds at either end for each value that stays on the device between two segments; infinite if it may not.
+        """Return the seconds at either end for each device-resident value; infinite if it cannot stay.
 
-        It is still reordered, see 5: every segment takes and gives tensors as the host has them.
+        Channels-last devices still reorder it, because segments exchange tensors in the host's layout.
         """
         reordered = reorder_seconds(profile, self.nbytes) if profile.channels_last else np.zeros_like(self.nbytes)
         return np.where(self.dense, np.where(self.images, reordered, 0.0), np.inf)
 
 
 def is_foreign(profile: Profile, dtype: str | None) -> bool:
-    """Whether the host converts a data type for the device."""
+    """Return whether the host casts a data type for the device."""
     return bool(dtype) and profile.boundary_dtypes is not None and dtype not in profile.boundary_dtypes
 
 
 def transfer_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
-    """Seconds of tensors from the host to the device or back."""
+    """Return the seconds to copy tensors between host and device."""
     return profile.transfer_seconds + nbytes / profile.transfer_bandwidth
 
 
 def cast_seconds(nbytes: Numbers) -> Numbers:
-    """Seconds of conversions between data types on the host."""
+    """Return the seconds of casts on the host."""
     return 2 * nbytes / CONVERSION_BANDWIDTH
 
 
 def reorder_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
-    """Seconds of reordering images on the device."""
+    """Return the seconds to reorder images on the device."""
     return profile.operation_seconds + 2 * nbytes / profile.bandwidth
 
 
 Groups = tuple[tuple[int, ...], ...]
 
 MOST_OPERATIONS = 20_000
-"""To say what it fuses a device does most of what it does to compile: some seconds for so many operations."""
+"""Limit of operations to ask about, because a device nearly compiles them to report its fusions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """What one device makes of a graph."""
+    """Fusion of a graph's nodes by one device."""
 
     groups: Groups = ()
-    """Nodes that run as one, more than one each, in no two groups."""
+    """Disjoint groups of two or more nodes that run as one."""
     free: frozenset[int] = frozenset()
-    """Nodes that become nothing."""
+    """Nodes that cost nothing."""
     note: str = ""
-    """Why nothing is known, where the device was not asked."""
+    """Reason why the device was not asked, if so."""
 
 
 @dataclass(frozen=True, eq=False)
 class FusedGraph:
-    """A graph whose atoms are joined where a device runs several as one."""
+    """Graph whose atoms are merged if a device fuses them."""
 
     original: Graph
     graph: Graph
-    """The same nodes, fewer atoms."""
+    """The same nodes in fewer atoms."""
     parts: Groups
-    """Per atom of `graph`, the atoms of `original` that it holds."""
+    """Per atom of `graph`, the atoms of `original` in it."""
 
     def verdicts(self, verdicts_by_device: Mapping[str, Sequence[Verdict]]) -> dict[str, tuple[Verdict, ...]]:
-        """Verdicts on the atoms of `original` as verdicts on those of `graph`: the first refusal counts."""
+        """Return verdicts on the atoms of `graph`: the first refusal among those of `original`."""
         return {
             device: tuple(all_of(verdicts[atom] for atom in part) for part in self.parts)
             for device, verdicts in verdicts_by_device.items()
         }
 
     def spread_segment(self, segment: Segment) -> Segment:
-        """A segment of the atoms of `graph` as one of the atoms of `original`."""
+        """Return a segment of `graph` in terms of the atoms of `original`."""
         return Segment(segment.device, tuple(sorted(atom for part in segment.atoms for atom in self.parts[part])))
 
     def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
-        """A placement of the atoms of `graph` as one of the atoms of `original`."""
+        """Return a placement of `graph` in terms of the atoms of `original`."""
         devices = [""] * len(self.original.atoms)
         for device, part in zip(placement, self.parts, strict=True):
             for atom in part:
@@ -329,16 +328,16 @@ class FusedGraph:
 def fused_groups(
     graph: Graph, conversion: Conversion, context: Context, verdicts: Sequence[Verdict], *, most: int = MOST_OPERATIONS
 ) -> Fusion:
-    """Ask a device that takes the adapter IR what it fuses, if it gets everything that it takes.
+    """Ask an adapter IR device what it would fuse if it got all that it supports.
 
-    Beyond so many operations it is not asked; then each atom is one thing.
+    Beyond `most` operations it is not asked, and each atom counts as a unit.
 
     Args:
         graph: with its atoms.
-        conversion: of the graph.
-        context: the device's.
-        verdicts: what it said of each atom.
-        most: operations to ask about.
+        conversion: conversion of the graph.
+        context: the device's context.
+        verdicts: the device's verdict on each atom.
+        most: limit of operations to ask about.
     """
     supported_nodes = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
     operations = sorted(operation for node in supported_nodes for operation in conversion.operations[node])
@@ -354,10 +353,10 @@ def fused_groups(
 
 
 def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], runs_as: Sequence[str]) -> Fusion:
-    """Return what operations that run as `runs_as` say of nodes; nothing if they do not say one text for each.
+    """Return the fusion described by the texts `runs_as`, one per operation; an empty one if their number differs.
 
-    1. Operations of the same text, and the nodes of their atoms, are one group.
-    2. An atom whose operations all cost nothing is free.
+    1. Operations with the same text, and the nodes of their atoms, are one group.
+    2. An atom whose operations are all NO_OPERATION is free.
     """
     if len(runs_as) != len(operations):
         return Fusion()
@@ -378,9 +377,9 @@ def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], r
 
 
 def fuse_atoms(graph: Graph, fusions: Iterable[Fusion]) -> FusedGraph:
-    """Return the graph with the groups of all devices as atoms; groups that could not run one after the other are left.
+    """Return the graph with the groups of all devices as atoms, except groups that would make it cyclic.
 
-    Linear in the graph for each round; a round is repeated only where groups were left out.
+    Linear in the graph per round; another round follows only if groups were dropped.
     """
     multi_node_atoms = [atom for atom in graph.atoms if len(atom) > 1]
     groups = [group for fusion in fusions for group in fusion.groups]
@@ -391,7 +390,7 @@ def fuse_atoms(graph: Graph, fusions: Iterable[Fusion]) -> FusedGraph:
             break
         nodes = {node for atom in stuck for node in atoms[atom]}
         acyclic_groups = [group for group in groups if nodes.isdisjoint(group)]
-        if len(acyclic_groups) == len(groups):  # the graph's own atoms would be at fault, and they are in order
+        if len(acyclic_groups) == len(groups):  # only the graph's own atoms remain, and they are acyclic
             atoms, order = graph.atoms, range(len(graph.atoms))
             break
         groups = acyclic_groups
@@ -401,7 +400,7 @@ def fuse_atoms(graph: Graph, fusions: Iterable[Fusion]) -> FusedGraph:
 
 
 def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
-    """Atoms in an order in which they can run, and those that are on, or behind, a circle."""
+    """Return atoms in topological order (Kahn's algorithm), and those on or after a cycle."""
     atom_of = {node: atom for atom, nodes in enumerate(atoms) for node in nodes}
     readers: list[set[int]] = [set() for _ in atoms]
     waiting = [0] * len(atoms)
@@ -412,7 +411,7 @@ def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
                 readers[atom_of[maker]].add(atom_of[node])
                 waiting[atom_of[node]] += 1
     order = [atom for atom, count in enumerate(waiting) if not count]
-    for atom in order:  # grows while it is walked
+    for atom in order:  # grows during iteration
         for reader in readers[atom]:
             waiting[reader] -= 1
             if not waiting[reader]:
@@ -421,7 +420,7 @@ def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def _boundary_operands(conversion: Conversion, operations: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Operands that the operations read and do not make, and those that they make and others read or nobody does."""
+    """Return operands that the operations only read, and produced ones that others read or nothing reads."""
     model, inside = conversion.model, set(operations)
     read = dict.fromkeys(
         operand for operation in operations for operand in model.operations[operation].inputs if operand != ABSENT
@@ -438,19 +437,19 @@ def _boundary_operands(conversion: Conversion, operations: Sequence[int]) -> tup
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CostTable:
-    """Seconds, as `partition` prices plans with them; see docs/partitioning.md."""
+    """Prices of a fused graph, their sources and notes; see docs/partitioning.md."""
 
     prices: Prices
-    """Seconds of atoms, borders and launches; see docs/partitioning.md."""
+    """Seconds of atoms, transfers and launches."""
     sources: Mapping[str, Source]
-    """Where each device's numbers come from."""
+    """Source of each device's costs."""
     notes: tuple[str, ...]
-    """What a person should know of the numbers, a sentence each."""
+    """Remarks for the user, one sentence each."""
     on_host: Numbers
-    """Seconds of every node by itself on the host, that of `prices`; zeros where that is not among the devices."""
+    """Seconds of each node by itself on the host; zeros if it is not among the devices."""
 
     sole_launch_seconds: Mapping[str, float]
-    """Seconds of a launch of a segment that is all that runs, by device."""
+    """Seconds to launch a sole segment, by device."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -458,7 +457,7 @@ class CostTable:
         return self.prices.devices
 
     def sole_launch_savings(self, device: str) -> float:
-        """Seconds by which a launch on a device is shorter where it is the only one."""
+        """Return the seconds by which a sole launch is shorter than one between other segments."""
         return float(self.prices.launch[self.devices.index(device)]) - self.sole_launch_seconds[device]
 
 
@@ -469,19 +468,18 @@ def cost_table(
     costs: Mapping[str, DeviceCosts],
     fusions: Mapping[str, Fusion] | None = None,
 ) -> CostTable:
-    """Return what `graph` costs on the devices. Linear in the graph; 100,000 nodes take less than a second.
+    """Return the prices of `graph` on the devices. Linear in the graph.
 
-    What a device fuses is priced as one: FLOPs are added up, and bytes counted where they cross the border of what is
-    fused; of a calibrated device operations are added up. What it makes nothing of costs nothing. Where it does not
-    say, an atom is one thing. On the host every node is priced by itself: what atoms there are hangs on what other
-    devices refuse, and the host's price must not.
+    A fused group is priced as a unit: FLOPs are summed, and bytes counted at its boundary. On a calibrated device the
+    seconds of its operations are summed. Nodes that a device eliminates are free; without fusion facts, an atom is a
+    unit. The host prices every node by itself, because its prices must not depend on what other devices refuse.
 
     Args:
         graph: from `fuse_atoms`.
         conversion: of the graph, for FLOPs and classes.
-        verdicts: per device, in the person's order, on every atom of `graph.graph`.
+        verdicts: per device, in the user's order, on every atom of `graph.graph`.
         costs: per device.
-        fusions: per device that says what it fuses.
+        fusions: per device that reports them.
     """
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.original, conversion)
@@ -535,12 +533,12 @@ def _resident_read_seconds(crossing: Crossing, costs: Sequence[DeviceCosts]) -> 
 def _run(
     work: GraphWork, graph: FusedGraph, verdicts: Sequence[Verdict], costs: DeviceCosts, fusion: Fusion | None
 ) -> NDArray[np.float64]:
-    """Seconds of every atom on one device."""
+    """Return the seconds of every atom on one device."""
     nodes = len(graph.original.nodes)
     atom_of = np.asarray(graph.graph.atom_of, dtype=np.int64)
     multi_node_atoms = [atom for atom in graph.original.atoms if len(atom) > 1]
-    # Groups that could not be atoms are cut by placement, so that they do not run as one. Lines were measured of the
-    # further links of chains, which a device fuses as it does these: what is fused costs the sum of its operations.
+    # Placement cuts groups that could not become atoms, so they do not run as one. A calibrated device's lines
+    # come from further links of chains, which it fuses the same way, so a group costs the sum of its operations.
     groups = fusion.groups if fusion is not None and not costs.lines else ()
     fused = [group for group in groups if np.all(atom_of[list(group)] == atom_of[group[0]])]
     units = joined(nodes, [*multi_node_atoms, *fused])
@@ -557,14 +555,14 @@ def _run(
 
 
 def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
-    """Seconds of every node on the host; none for a node that repeats another one."""
+    """Return the seconds of every node on the host; a copy of another node is free."""
     seconds = costs.seconds(work.per_node(company=costs.is_measured), work.dtypes)
     seconds[list(work.conversion.per_node.copies)] = 0.0
     return seconds
 
 
 def _host_run(seconds: Numbers, graph: FusedGraph, verdicts: Sequence[Verdict]) -> NDArray[np.float64]:
-    """Seconds of every atom on the host: those of its nodes."""
+    """Return the seconds of every atom on the host: the sum over its nodes."""
     atom_seconds = np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), seconds, len(graph.graph.atoms))
     return np.where([bool(verdict) for verdict in verdicts], atom_seconds, np.inf)
 

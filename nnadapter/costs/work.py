@@ -1,4 +1,4 @@
-"""Work of a graph in FLOPs and bytes, operation classes that cost alike, and seconds by roofline or measured lines."""
+"""Work of a graph in FLOPs and bytes, operation classes, and seconds by roofline or by measured lines."""
 
 from __future__ import annotations
 
@@ -21,61 +21,60 @@ from partition import Graph, Plan, Value
 
 
 class OperationClass(StrEnum):
-    """What kind of work an operation is; the names are stable, since calibrations are kept by them.
+    """Class of an operation by its kind of work. The names are stable: calibration files use them.
 
-    Where several run as one, the first of this list is what they count as.
+    Operations that run as one count as the first of their classes in this order.
     """
 
     CONVOLUTION = "convolution"
     NARROW = "narrow"
-    """Convolutions that read few channels for each one that they make, as those that read pictures."""
+    """Convolutions with few input channels per output channel, such as the first one of an image network."""
     MATRIX = "matrix"
-    """Matrix products, and what consists of them: attention."""
+    """Matrix products and attention."""
     PAIRED = "paired"
-    """Products of two tensors that are both computed: nothing can be packed before, as it is of weights."""
+    """Products of two computed tensors, so that no operand can be packed in advance as weights are."""
     RECURRENT = "recurrent"
-    """Networks that take one step after the other: products that wait for each other."""
+    """Recurrent networks: a sequence of dependent products."""
     DEPTHWISE = "depthwise"
     """Convolutions with one input channel per group: few products per byte."""
     SUM_NORMALIZATION = "sum normalization"
-    """Normalizations of sums of two computed tensors, [batch, rows, width]: engines have a kernel for both as one."""
+    """Normalizations of the sum of two computed [batch, rows, width] tensors, which engines compute in one kernel."""
     NORMALIZATION = "normalization"
     """Several passes over a tensor: softmax, layer normalization."""
     REDUCTION = "reduction"
-    """Sums, extremes and pools over axes or windows."""
+    """Sums, extremes and pooling over axes or windows."""
     FUNCTION = "function"
-    """Elementwise functions that take many steps: exp, erf, GELU."""
+    """Elementwise functions of many steps: exp, erf, GELU."""
     PIECEWISE = "piecewise"
-    """Elementwise functions of straight pieces, which some engines fuse, and others compute in several steps."""
+    """Piecewise linear or polynomial elementwise functions, which some engines fuse and others compute in steps."""
     ELEMENTWISE = "elementwise"
     """Arithmetic, comparisons, casts."""
     MOVEMENT = "movement"
     """Copies in another order or place."""
     OTHER = "other"
-    """No operation of the adapter IR, or one that a custom kernel computes."""
+    """Not in the adapter IR, or computed by a custom kernel."""
     VIEW = "view"
     """The same bytes under other dimensions; no traffic."""
     LAYOUT = "layout"
-    """No operation: a tensor that goes from convolutions to what is none, or back; see `nnadapter.costs.work`."""
+    """No operation: a layout change of a tensor between convolutions and other operations; see `layout_changes`."""
 
 
 NARROW_CHANNELS = 16
-"""Fewer channels than so many fill no vector, and engines have other kernels for them."""
+"""Engines use other kernels below this number of channels, which fill no vector."""
 
 
 CLASSES = tuple(OperationClass)
-"""In their order."""
 
 CLASS_OF_TYPE: Mapping[str, OperationClass] = MappingProxyType(
     {type_: OperationClass(row.cost) for type_, row in SCHEMAS.items()}
 )
-"""Operation type -> class: every row of the schema table."""
+"""Operation type -> class, for the entire schema table."""
 
 
 def channels_of(model: Model, operation: Operation) -> tuple[int, int]:
-    """Return the channels that a convolution reads for each one that it makes, and those that it makes, per group.
+    """Return a convolution's input channels per output channel, and its output channels per group.
 
-    0 where they are few, and for other operations.
+    Input channels below NARROW_CHANNELS count as 0; other operations return (0, 0).
     """
     if operation.type != "CONV_2D":
         return 0, 0
@@ -88,8 +87,8 @@ def channels_of(model: Model, operation: Operation) -> tuple[int, int]:
 
 
 def class_of(model: Model, operation: Operation) -> OperationClass:
-    """Return the class of one operation; what it reads counts: channels, weights, sums."""
-    operation_class = CLASS_OF_TYPE.get(operation.type, OperationClass.OTHER)  # one from outside
+    """Return the class of an operation, which also depends on channels, weights and sums among its inputs."""
+    operation_class = CLASS_OF_TYPE.get(operation.type, OperationClass.OTHER)  # an external type
     if operation.type == "MAT_MUL" and all(model.operands[operand].value is None for operand in operation.inputs):
         return OperationClass.PAIRED
     if operation.type == "LAYER_NORMALIZATION" and _is_sum(model, operation.inputs[0]):
@@ -103,7 +102,7 @@ def class_of(model: Model, operation: Operation) -> OperationClass:
 
 
 def _is_sum(model: Model, operand: int) -> bool:
-    """Whether it is [batch, rows, width], and the sum of two such tensors that are computed."""
+    """Return whether an operand is [batch, rows, width] and the sum of two computed tensors of that shape."""
     maker = model.producer.get(operand)
     if maker is None or model.operations[maker].type != "ADD":
         return False
@@ -113,7 +112,7 @@ def _is_sum(model: Model, operand: int) -> bool:
 
 
 FUSIBLE_CLASSES = frozenset({OperationClass.FUNCTION, OperationClass.PIECEWISE, OperationClass.ELEMENTWISE})
-"""What may ride along."""
+"""Classes that producer fusion may absorb."""
 PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
     {
         OperationClass.CONVOLUTION: OperationClass.CONVOLUTION,
@@ -123,49 +122,48 @@ PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
         OperationClass.PAIRED: OperationClass.MATRIX,
     }
 )
-"""Class -> as what those behind it see it. Behind one of `FUSIBLE_CLASSES` that is by itself they see `ELEMENTWISE`."""
+"""Class -> producer class for fusion. A standalone operation of `FUSIBLE_CLASSES` counts as producer `ELEMENTWISE`."""
 _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClass.ELEMENTWISE: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a cost is known of: operations of one class, behind another one or by themselves."""
+    """Key of a cost line: an operation class, standalone or fused with a producer class."""
 
     operation_class: OperationClass
     producer_class: OperationClass | None = None
     """`CONVOLUTION`, `MATRIX` or `ELEMENTWISE`, see `PRODUCER_CLASSES`."""
 
     def __str__(self) -> str:
-        """In words."""
         return f"{self.operation_class.value}{f' behind {self.producer_class.value}' if self.producer_class else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One operation reads what another one made."""
+    """Edge between two operations: the consumer reads a value of the producer."""
 
     consumer: int
     producer: int
     fits: bool
-    """It is as large as what the reader makes."""
+    """The value has the size of the consumer's result."""
     value: int
-    """Which one."""
+    """Index of the value."""
 
 
 def producers_of(
     classes: Sequence[OperationClass], readings: Sequence[Reading], external_values: frozenset[int] = frozenset()
 ) -> list[OperationClass | None]:
-    """Return, for every operation, what it comes behind; None for those by themselves.
+    """Return, for every operation, the producer class that it is fused with; None for standalone ones.
 
-    1. It is one of `FUSIBLE_CLASSES`, and reads a value as large as its own.
-    2. Nobody but riders reads that value, and it is none of `external_values`.
-    3. What was made by a rider that rides comes behind the same as that.
-    4. Behind a convolution it reads nothing smaller that was computed: to spread that, engines give up their layout.
+    1. The operation is one of `FUSIBLE_CLASSES`, and reads a value of its own size.
+    2. Only fusible operations read that value, and it is none of `external_values`.
+    3. An operation after a fused one has the same producer class.
+    4. After a convolution it reads no smaller computed value: to broadcast that, engines give up their layout.
 
     Args:
         classes: of the operations.
-        readings: those of values that operations made, in an order in which operations can run.
-        external_values: values that somebody outside reads.
+        readings: edges between operations, in topological order.
+        external_values: values that are read outside.
     """
     spread = {reading.consumer for reading in readings if not reading.fits}
     needed = {
@@ -194,13 +192,15 @@ def producers_of(
 def layout_changes(
     classes: Sequence[OperationClass], carriers: Sequence[OperationClass | None], readings: Sequence[Reading]
 ) -> list[Reading]:
-    """Return the readings at which a tensor goes from convolutions to what is none, or back, each value once a way.
+    """Return the edges at which a tensor changes layout between convolutions and other operations.
 
-    What rides behind a convolution counts as one. Windows and sums over a picture take it as it is.
+    Each value counts once per direction. Operations fused with a convolution count as convolutions; reductions and
+    views
+    accept any layout.
 
     Args:
         classes: of the operations.
-        carriers: what each comes behind, from `producers_of`.
+        carriers: producer classes, from `producers_of`.
         readings: as there.
     """
 
@@ -218,64 +218,62 @@ def layout_changes(
 
 
 _AS_IT_IS = frozenset({OperationClass.REDUCTION, OperationClass.VIEW, OperationClass.OTHER})
-"""What does not ask for a layout."""
+"""Classes that accept any layout."""
 
 
 Numbers = NDArray[np.float64]
 
 
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]
-"""Not so many that sums of them lose their meaning."""
+"""Bounded so that sums keep their precision."""
 
 
 class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Operations that were timed, and what they took over what the line says."""
+    """Timed operations, and their seconds over those of the line."""
 
     flops: Annotated[float, Meta(ge=0)]
-    """Of one, channels counted in whole blocks."""
+    """FLOPs of one operation, channels padded to entire blocks."""
     nbytes: Annotated[float, Meta(ge=0)]
-    """Of one."""
+    """Bytes of one operation."""
     padding: Annotated[float, Meta(ge=1)]
-    """FLOPs over what they would be without whole blocks."""
+    """FLOPs with padding over FLOPs without it."""
     quotient: Annotated[float, Meta(gt=0)]
-    """What one took over what the line says."""
+    """Measured over predicted seconds."""
     trust: Annotated[float, Meta(ge=0, le=1)]
-    """How much it counts: less where it is little beside the noise of what it was measured in."""
+    """Weight: smaller if the time is small next to the noise of the measurement."""
 
 
 class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"measured_work": "seen"}):
-    """Seconds of the operations of one kind, as measured: a, and flops x b and bytes x c at right angles.
+    """Measured seconds of operations of one kind: a + hypot(b x flops, c x bytes).
 
-    Arithmetic and traffic overlap, though not wholly: where one is far longer it alone counts, as in a roofline, and
-    where both are alike they take 1.4 times one of them. An engine that computes channels in blocks computes whole
-    ones. What caches and kernels make of some sizes is no line: near sizes that were timed, what these took beside the
-    line counts (a weighted mean of logarithms, Nadaraya and Watson 1964).
+    Arithmetic and traffic overlap, but not completely: if one dominates, it alone counts, as in a roofline. An engine
+    that computes channels in blocks computes entire blocks. Effects of caches and kernels at certain sizes fit no line,
+    so near timed sizes the measured quotients correct it (kernel regression: Nadaraya and Watson, 1964).
     """
 
     seconds: Seconds
-    """a: of an operation with next to no work."""
+    """a: seconds of an operation with nearly no work."""
     seconds_per_flop: Seconds
     """b."""
     seconds_per_byte: Seconds
-    """c: of bytes read and written, weights included."""
+    """c: per byte read or written, weights included."""
     error: Seconds
-    """The median of |line - measured| / measured."""
+    """Median of |line - measured| / measured."""
     block: Annotated[int, Meta(ge=1)] = 1
-    """How many channels are computed at once."""
+    """Number of channels computed at once."""
     measured_work: tuple[MeasuredWork, ...] = ()
-    """What was timed."""
 
     def per_operation(self, work: float) -> float:
-        """Seconds of an operation of so many FLOPs and as many bytes."""
+        """Return the seconds of an operation of `work` FLOPs and `work` bytes."""
         return float(self.of(np.array([work]), np.array([work]))[0])
 
     def of(self, flops: Numbers, nbytes: Numbers, channels: Numbers | None = None) -> Numbers:
-        """Seconds of operations, one by one.
+        """Return the seconds of each operation.
 
         Args:
             flops: [operations].
             nbytes: [operations].
-            channels: [operations, 2], read and made; 0 where there are none.
+            channels: [operations, 2] input and output; 0 if there are none.
         """
         padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
         padded_flops = flops * padding
@@ -283,7 +281,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         return seconds * self._nearby_residual(padded_flops, nbytes, padding) if self.measured_work else seconds
 
     def _nearby_residual(self, flops: Numbers, nbytes: Numbers, padding: Numbers) -> Numbers:
-        """What was timed of sizes like these, over the line."""
+        """Return the correction by measurements of similar sizes."""
         places = np.log1p(
             [[measurement.flops, measurement.nbytes, measurement.padding] for measurement in self.measured_work]
         )
@@ -298,17 +296,17 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
 
 _REACH = np.log(2.0)
-"""The logarithm of how many times the size something may be that is told of it by what was timed."""
+"""Kernel bandwidth of the regression, as the logarithm of a size ratio."""
 _DOUBT = 0.25
-"""What the line itself counts, where what was timed in the very place counts 1."""
+"""Weight of the line itself, relative to 1 for a measurement of the exact size."""
 
 
 def padding_of(channels: Numbers, block: int) -> Numbers:
-    """Return FLOPs of whole blocks over FLOPs [operations].
+    """Return FLOPs of entire blocks over FLOPs [operations].
 
     Args:
-        channels: [operations, 2]; 0 where there are none.
-        block: how many channels are computed at once.
+        channels: [operations, 2]; 0 if there are none.
+        block: number of channels computed at once.
     """
     some = np.maximum(channels, 1.0)
     padded_channels = np.where(channels > 0, np.ceil(some / block) * block, 1.0)
@@ -317,13 +315,13 @@ def padding_of(channels: Numbers, block: int) -> Numbers:
 
 
 def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers | float | None = None) -> Numbers:
-    """Return the seconds of operations by the limits of a device, one by one.
+    """Return the seconds of each operation by a device's limits.
 
     Args:
-        profile: the device's.
+        profile: the device's profile.
         flops: floating-point operations of each.
         nbytes: bytes that each reads and writes, weights included.
-        peaks: FLOPs per second of each, where the data type counts; the profile's peak if None.
+        peaks: FLOPs per second of each if the data type matters; by default the profile's peak.
 
     Source: Williams, Waterman, Patterson: Roofline (CACM 2009).
     """
@@ -334,45 +332,46 @@ def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers |
 Indices = NDArray[np.int64]
 
 UNKNOWN_DIMENSION = 1024
-"""What a dimension counts as that is not known before the run."""
+"""Size assumed for an unknown dimension."""
 _UNKNOWN_ITEM_BYTES = 4
 _RANK = {each: rank for rank, each in enumerate(CLASSES)}
 _PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
-"""ONNX ops that read no more of their first input than they make."""
+"""ONNX ops that read only as much of their first input as they produce."""
 
 
 @dataclass(frozen=True, eq=False)
 class UnitWork:
-    """Work of units: nodes that run as one. Arrays of [units]."""
+    """Work of units, which are nodes that run as one. Arrays of [units]."""
 
     flops: Numbers
     nbytes: Numbers
-    """Read from other units and from constants, and made for others; 0 where nothing moves."""
+    """Bytes read from outside the unit and produced for outside; 0 for views."""
     classes: Indices
     """Positions in `CLASSES`."""
     dtypes: Indices
-    """Positions in `GraphWork.dtypes`, of the first input of the unit's main operation."""
+    """Positions in `GraphWork.dtypes`: first input of the unit's main operation."""
     producer_classes: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Positions in `CLASSES` of what each comes behind, see `nnadapter.costs.work`; -1 if it is by itself.
-    Empty where nobody asked for it."""
+    """Positions in `CLASSES` of the fused producer, see `producers_of`; -1 for standalone units. Empty if not
+    requested.
+    """
     channels: Numbers | None = None
-    """[units, 2] of the unit's main node, see `channels_of`; None where nobody asked for them."""
+    """[units, 2] of the main node, see `channels_of`; None if not requested."""
     changed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    """[changes of layout] the unit that reads the value, see `layout_changes`."""
+    """[layout changes] Unit that reads the value, see `layout_changes`."""
     changed_bytes: Numbers = field(default_factory=lambda: np.zeros(0))
-    """[changes of layout] bytes read and made."""
+    """[layout changes] Bytes read and written."""
 
 
 @dataclass(frozen=True, eq=False)
 class GraphWork:
-    """What is known of the nodes and values of a graph, derived once."""
+    """Work of the nodes and values of a graph, with cached arrays."""
 
     graph: Graph
     conversion: Conversion
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Every value that a node reads or makes, in order of first use; constants too."""
+        """Values that nodes read or produce, constants included, in order of first use."""
         nodes = self.graph.nodes
         return tuple(
             dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.captured, *node.outputs) if name)
@@ -380,7 +379,7 @@ class GraphWork:
 
     @cached_property
     def column(self) -> dict[str, int]:
-        """The position of each value in `names`."""
+        """Position of each value in `names`."""
         return {name: position for position, name in enumerate(self.names)}
 
     @cached_property
@@ -391,23 +390,23 @@ class GraphWork:
 
     @cached_property
     def unknown(self) -> int:
-        """How many values have a size that is assumed."""
+        """Number of values whose size is assumed."""
         values = self.graph.values
         return sum(1 for name in self.names if _is_unknown(values.get(name)))
 
     @cached_property
     def flops(self) -> Numbers:
-        """FLOPs of each node, 0 where they are not known."""
+        """FLOPs of each node; 0 if unknown."""
         return np.array([flops or 0 for flops in self.conversion.flops], dtype=np.float64)
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Data types of first inputs; what is not known is empty."""
+        """Distinct data types of first inputs; empty for unknown."""
         return tuple(dict.fromkeys(("", *self._first_dtypes)))
 
     @cached_property
     def computing(self) -> frozenset[str]:
-        """Data types of the first inputs of nodes that compute something."""
+        """Data types of first inputs of nodes with FLOPs."""
         return frozenset(dtype for dtype, flops in zip(self._first_dtypes, self.conversion.flops, strict=True) if flops)
 
     @cached_property
@@ -425,11 +424,11 @@ class GraphWork:
 
     @cached_property
     def _channels(self) -> Numbers:
-        """[nodes, 2], see `channels_of`."""
+        """[nodes, 2] See `channels_of`."""
         return _channels(self.conversion)
 
     def per_node(self, *, company: bool) -> UnitWork:
-        """Return the work of every node by itself, whatever else is made of atoms; see `of` for `company`."""
+        """Return the work of every node by itself, regardless of atoms; `company` is `with_fusion_context` of `of`."""
         standalone = self.conversion.per_node
         members = np.array(standalone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds
@@ -453,7 +452,7 @@ class GraphWork:
 
     @cached_property
     def _reads(self) -> tuple[Indices, Indices, Numbers]:
-        """Node, value and bytes of every reading."""
+        """Node, value and bytes of every read."""
         column, nbytes = self.column, self.nbytes
         rows = [(index, column[name]) for index, node in enumerate(self.graph.nodes) for name in node.reads]
         picked = {
@@ -470,7 +469,7 @@ class GraphWork:
 
     @cached_property
     def _makers(self) -> Indices:
-        """Per value, the node that makes it, or -1."""
+        """Position of each value's producer, or -1."""
         producer = self.graph.producer
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
@@ -478,9 +477,9 @@ class GraphWork:
         """Return the work of units.
 
         Args:
-            unit_of: the unit of every node.
-            units: how many there are.
-            with_fusion_context: what each comes behind, its channels and changes of layouts are asked for.
+            unit_of: unit of every node.
+            units: number of units.
+            with_fusion_context: also compute producer classes, channels and layout changes.
         """
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
@@ -494,7 +493,7 @@ class GraphWork:
     def _fusion_context(
         self, unit: Indices, classes: Indices, channels: Numbers
     ) -> tuple[Indices, Numbers, Indices, Numbers]:
-        """What each unit comes behind, its channels, and where layouts change; views in between hide that."""
+        """Return producer class and channels of each unit, and layout changes; views in between hide both."""
         reader, value, _ = self._reads
         is_produced = self._makers[value] >= 0
         readers, makers, values = unit[reader[is_produced]], unit[self._makers[value[is_produced]]], value[is_produced]
@@ -525,7 +524,7 @@ class GraphWork:
         )
 
     def _boundary_bytes(self, unit: Indices, units: int) -> Numbers:
-        """Bytes that each unit reads from elsewhere and makes for elsewhere, every value once."""
+        """Return the bytes that each unit reads from and produces for outside, each value once."""
         reader, value, read = self._reads
         maker = np.where(self._makers >= 0, unit[self._makers], -1)
         outside = unit[reader] != maker[value]
@@ -542,7 +541,7 @@ class GraphWork:
 
 
 def _classes(conversion: Conversion) -> Indices:
-    """The class of each node, as a position in `CLASSES`."""
+    """Return the class of each node, as a position in `CLASSES`."""
     model, other = conversion.model, _RANK[OperationClass.OTHER]
     node_classes = [
         min((_RANK[class_of(model, model.operations[operation])] for operation in operations), default=other)
@@ -552,7 +551,7 @@ def _classes(conversion: Conversion) -> Indices:
 
 
 def _channels(conversion: Conversion) -> Numbers:
-    """[nodes, 2] of each node, see `channels_of`; the most of its operations."""
+    """Return [nodes, 2] channels, see `channels_of`: the maximum over a node's operations."""
     model = conversion.model
     rows = [
         max((channels_of(model, model.operations[operation]) for operation in operations), default=(0, 0))
@@ -562,7 +561,7 @@ def _channels(conversion: Conversion) -> Numbers:
 
 
 def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:
-    """The node of each unit that says what it is: most FLOPs, then the first class."""
+    """Return the main node of each unit: most FLOPs, then the first class."""
     order = np.lexsort((classes, -flops, unit))
     main = np.zeros(units, dtype=np.int64)
     main[unit[order[::-1]]] = order[::-1]
@@ -589,15 +588,15 @@ class WeightBytes:
     """Bytes of the constants that a plan's segments read."""
 
     per_device: Mapping[str, int]
-    """A constant that two segments of a device read counts once."""
+    """Each constant counts once per device."""
     total: int
-    """Of all constants that are read, each once."""
+    """Each constant counts once."""
 
 
 def weight_bytes(plan: Plan) -> WeightBytes:
-    """Return how many bytes of weights each device reads, and how many there are where nothing counts twice.
+    """Return the bytes of constants per device and in total.
 
-    Weights are loaded when a segment is compiled, so that they cost a run nothing but reading them on the device.
+    Weights are loaded at compilation, so a run pays only for reading them on the device.
     """
     nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
     weights_by_device: dict[str, set[str]] = {}

@@ -1,6 +1,6 @@
-"""Devices that failed when a session was to open them: what is said of that, by the policy of stage `load`.
+"""Named devices that failed to open, handled by the fallback policy of stage `load`.
 
-A device that is not there, or an option that does not fit, is an error whatever the policy is: nobody failed.
+A missing device or a wrong option is an error of the caller under any policy.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from nnadapter.errors import (
 )
 
 INSTEAD = "the session goes on without it"
-"""What is done."""
+"""Consequence in warnings."""
 _FAILURES = (DeviceOpeningError, DriverError, OutOfMemoryError)
 _Opened = TypeVar("_Opened")
 
 
 class Absent(NamedTuple):
-    """A device that the person named and the session does not have."""
+    """Named device that the session lacks."""
 
     device: str
     kind: str
     """Name of the error's class."""
     message: str
-    """What happened, in one sentence."""
+    """One sentence."""
 
 
 class Absents(list[Absent]):
-    """Those of one session.
+    """Absent devices of one session.
 
     Args:
-        policy: of stage `load`: `warn`, `allow` or `forbid`.
+        policy: fallback policy of stage `load`: `warn`, `allow` or `forbid`.
     """
 
     def __init__(self, policy: str) -> None:
@@ -51,10 +51,10 @@ class Absents(list[Absent]):
         requests: DeviceRequest | Sequence[DeviceRequest],
         selects: Callable[[Sequence[DeviceRequest]], tuple[Selected, ...]],
     ) -> tuple[Selected, ...]:
-        """Return what `selects` makes of the requests; devices that fail to open are left out.
+        """Return `selects(requests)` without devices that fail to open.
 
         Raises:
-            NNAdapterError: a device failed and may not, or the caller is at fault.
+            NNAdapterError: a device failed and the policy forbids it, or the caller is at fault.
         """
         left: dict[str, DeviceRequest] = {name: (name, options) for name, options in named_requests(requests).items()}
         while True:
@@ -67,7 +67,7 @@ class Absents(list[Absent]):
                 del left[error.device]
 
     def opened(self, name: str, opens: Callable[[], _Opened]) -> _Opened | None:
-        """Return what `opens` gives; None where the device fails.
+        """Return `opens()`; None if the device fails.
 
         Raises:
             NNAdapterError: see `select`.

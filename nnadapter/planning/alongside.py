@@ -1,13 +1,11 @@
-"""Which steps of a plan run beside others, in a thread of their device, and whether that pays.
+"""Steps that run concurrently in threads of their devices, if that pays.
 
-Two branches of a model on two devices can run at the same time. One of the devices is the run's own thread's; steps of
-the others are handed to a thread each, unless the very next step needs what they make. What that takes is added up as
-the run does it: in the plan's order, waiting where something is read. It has to take less than one step after the other
-by `_LEAST_SECONDS` and by `_LEAST_SHARE`, or nothing runs beside anything.
+Branches of a model on different devices can run at the same time. The run's own thread serves one device; the others
+get a thread each, unless the next step needs the result. The elapsed time is simulated in the plan's order, with a wait
+for every needed result. It must be shorter than serial execution by `_LEAST_SECONDS` and by `_LEAST_SHARE`.
 
-Only what is known to run elsewhere counts: steps of devices of which nothing is known, and of devices that need the
-host's processors, take no time of a thread's away, since they may need the same ones. One of those may run beside steps
-of other devices.
+A device with unknown costs, or one that needs the host's processors, may compete with any other one of that kind, so a
+plan with two of them runs serially.
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ from nnadapter.planning.settling import Partitioning
 from partition.plan import Plan
 
 _HANDING_SECONDS = 100e-6
-"""To hand a step to a thread, and to hear that it is done."""
+"""Seconds to hand a step to a thread and to learn of its end."""
 _LEAST_SECONDS = 200e-6
 _LEAST_SHARE = 0.1
 
 
 def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
-    """Return how the steps of a plan overlap.
+    """Return the overlap of a plan's steps.
 
     Args:
         partitioning: the plan.
-        reads: per segment, names of what its program reads beside the step's inputs.
+        reads: per segment, inputs of its program in addition to the step's.
     """
     plan = partitioning.plan
     enqueued, sharing = enqueued_of(plan, partitioning.setting.streaming), _sharing(partitioning)
@@ -41,10 +39,10 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
 
 
 def _sharing(partitioning: Partitioning) -> list[str] | None:
-    """Devices that may need the same processors, one at most; None where running beside others cannot pay."""
+    """Return the devices that may compete for processors, at most one; None if concurrency cannot pay."""
     plan, setting = partitioning.plan, partitioning.setting
     devices = dict.fromkeys(step.device for step in plan.steps)
-    if len(devices) < 2 or setting.constraints.policy.times:  # calibrations are files, which are not read for one
+    if len(devices) < 2 or setting.constraints.policy.times:  # one device needs no calibration files
         return None
     known = _known(partitioning)
     sharing = [name for name in devices if name not in known or setting.costs[name].needs_processors]
@@ -52,7 +50,7 @@ def _sharing(partitioning: Partitioning) -> list[str] | None:
 
 
 def _known(partitioning: Partitioning) -> set[str]:
-    from nnadapter.costs.cost_model import Source  # plans on one device ask for no costs
+    from nnadapter.costs.cost_model import Source  # a plan on one device needs no costs
 
     return {name for name, cost in partitioning.setting.costs.items() if cost.source is not Source.ASSUMED}
 
@@ -60,11 +58,11 @@ def _known(partitioning: Partitioning) -> set[str]:
 def _threaded_segments(
     partitioning: Partitioning, needs: Sequence[frozenset[int]], sharing: Sequence[str]
 ) -> frozenset[int]:
-    """The segments that run beside others; none where that does not pay.
+    """Return the segments to run in threads; none if that does not pay.
 
     Args:
-        partitioning: the plan, its sizes known.
-        needs: per segment, those that make what it reads.
+        partitioning: the plan, with known sizes.
+        needs: per segment, the segments that produce its inputs.
         sharing: see `_sharing`.
     """
     plan, known = partitioning.plan, _known(partitioning)
@@ -75,7 +73,7 @@ def _threaded_segments(
         for step, price in zip(plan.steps, partitioning.price.segments, strict=True)
     ]
     best: tuple[float, frozenset[int]] = sum(seconds), frozenset()
-    # The run's own thread has the device that may need the same processors.
+    # A device that may compete for processors gets the run's own thread.
     for own in sharing or dict.fromkeys(step.device for step in plan.steps):
         handed = _handed(plan, needs, own)
         taken_seconds = _elapsed(plan, needs, seconds, handed)
@@ -86,7 +84,7 @@ def _threaded_segments(
 
 
 def _are_apart(plan: Plan, needs: Sequence[frozenset[int]]) -> bool:
-    """Whether a segment comes not behind one before it on another device. Sets are numbers with a bit per segment."""
+    """Return whether two segments on different devices are independent, by bit masks of ancestors."""
     behind: list[int] = []
     on: dict[str, int] = {}
     for number, (step, needed) in enumerate(zip(plan.steps, needs, strict=True)):
@@ -106,7 +104,7 @@ def _is_sized(plan: Plan) -> bool:
 
 
 def _handed(plan: Plan, needs: Sequence[frozenset[int]], own: str) -> frozenset[int]:
-    """Segments that go to threads of their devices: not where the very next one needs them, or there is none."""
+    """Return the segments for threads: not on the run's own device, and not needed by the very next segment."""
     return frozenset(
         step.segment
         for step, later in zip(plan.steps, needs[1:], strict=False)
@@ -115,7 +113,7 @@ def _handed(plan: Plan, needs: Sequence[frozenset[int]], own: str) -> frozenset[
 
 
 def _elapsed(plan: Plan, needs: Sequence[frozenset[int]], seconds: Sequence[float], handed: frozenset[int]) -> float:
-    """Seconds of a run."""
+    """Return the simulated seconds of a run."""
     now, done = 0.0, [0.0] * len(seconds)
     free: dict[str, float] = {}
     for step, needed in zip(plan.steps, needs, strict=True):

@@ -1,15 +1,13 @@
-"""What happens to values at the borders of segments: transfers, casts and changes of layout, as steps of the plan.
+"""Boundary operations of a plan: transfers, casts and layout changes, as the cost model prices them.
 
-Every value at a border lies in a place: a device, a layout and a data type. A segment wants what it reads in its
-device's own, and what it makes is there. The steps between are what the cost model prices (`costs.boundary`), merged
-and cancelled as the executor does it (`running.residence`):
+Redundant operations are dropped as the executor drops them:
 
-1. A device in the host's memory, or of which nothing is known, shares values with the host: there is no step.
-2. To a device: a cast on the host where it does not take the data type, the transfer, and a reordering on the device
-   where it wants channels last. From it: the same the other way round.
-3. Where values stay, on a device with memory of its own, what it has is not transferred again, nor what only its own
-   segments read. Each segment still reorders what it reads and makes.
-4. A copy that the host has already is not made again.
+1. A device in host memory, or with unknown costs, shares values with the host.
+2. On the way to another device: a cast on the host if it does not accept the data type, the transfer, and a reordering
+   on the device if it wants channels last. On the way back, the same in reverse order.
+3. On a device with memory of its own, resident values are not transferred again, nor are values that only its own
+   segments read. Each segment still reorders its inputs and outputs.
+4. A value that is also on the host is not copied again.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ _IMAGE_RANK = 4
 Price = Callable[[Numbers], Numbers]
 """Bytes -> seconds."""
 Move = tuple[str, ValuePlace, ValuePlace, float | None]
-"""Kind, source, target and seconds of a step, whatever the value and the segment."""
+"""Kind, source, target and seconds of an operation, for any value and segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """What is done to values of one kind at the border of a device, in the order in which it is done."""
+    """Boundary operations for values of one type on a device, in order."""
 
     nbytes: int | None
     into: tuple[Move, ...]
@@ -43,12 +41,12 @@ class _Moves:
 
 
 def boundaries_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Boundaries:
-    """Return the steps at the borders of a plan, in the order in which they are done.
+    """Return the boundary operations of a plan in execution order.
 
     Args:
         plan: the plan.
-        costs: per device of it.
-        host: the device in whose memory inputs and outputs lie.
+        costs: per device of the plan.
+        host: the device whose memory holds inputs and outputs.
     """
     walk = _Walk(plan, costs, host)
     walk.go()
@@ -56,18 +54,18 @@ def boundaries_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Bo
 
 
 class _Walk:
-    """One walk over a plan, in its order."""
+    """Walk over a plan in execution order."""
 
     def __init__(self, plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> None:
         self.steps: list[BoundaryOperation] = []
         self._plan, self._costs, self._host = plan, costs, host
         self._saving = saving_steps(plan, {name for name, cost in costs.items() if cost.has_resident_values})
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
-        """Value -> the devices that have it."""
+        """Value -> devices that hold it."""
         self._moves: dict[tuple[object, ...], _Moves] = {}
-        """By device, and what decides of a value: few kinds of values cross many borders."""
+        """Cache by device and value type, as few types cross many boundaries."""
         self._used: dict[tuple[str, str], list[int]] = {}
-        """Value and device -> segments that make or read it there."""
+        """(value, device) -> segments that produce or read it there."""
 
     def go(self) -> None:
         shares = {device: self._shares(device) for device in self._costs}
@@ -93,7 +91,7 @@ class _Walk:
         return device == self._host or not (known.has_resident_values or declared)
 
     def _around(self, step: Step) -> None:
-        """To a device and back, where each has memory of its own."""
+        """Add the operations of a step on a device with memory of its own."""
         stays = step.segment in self._saving
         for name in step.inputs:
             lies, moves = self._lies.setdefault(name, {self._host}), self._moves_of(name, step.device)

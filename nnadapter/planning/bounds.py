@@ -1,15 +1,8 @@
-"""Bounds of dynamic sizes: those of devices, and the shapes between which a plan holds.
+"""Bounds of dynamic sizes: those that a device declares, and shapes between which a dynamic plan holds.
 
-Whether tensors of a model that leaves sizes open lie within the bounds that a device gives.
-
-Each question is decided on traced numbers, so that the answers hold for every run: sizes beyond them are of another
-class, for which the device is asked again.
-
-At which shapes a plan whose sizes are open holds: those between shapes at which it was looked through.
-
-A plan with open sizes is for tensors that have elements, and for sizes that fold the same nodes. What lies within the
-model may come to have none at some sizes (`x[1:]` of one row). So a model is worked out at the least and the largest
-sizes that come, and nothing between is: sizes of models grow with those of inputs, or shrink with them.
+A dynamic plan needs non-empty tensors and the same folded nodes at all sizes, but a tensor inside may become empty at
+some input sizes (`x[1:]` of one row). The model is therefore specialized only at the smallest and largest sizes seen.
+Sizes in between are assumed to be fine, because inner sizes grow or shrink monotonically with the inputs.
 """
 
 from __future__ import annotations
@@ -29,7 +22,10 @@ from nnadapter.onnx.signature import Shapes
 
 
 def beyond_bounds(model: Model, capability: Capability) -> str:
-    """Return what of a model's open sizes is beyond a device's bounds, in words; nothing if all is within them."""
+    """Return how a model's dynamic sizes exceed a device's bounds, as text; empty if they do not.
+
+    Comparisons of symbolic sizes are guarded, so the answer holds for all runs; other sizes ask the device again.
+    """
     bounds = capability.dimension_bounds
     if capability.dynamic_shapes is not DynamicShapes.BOUNDED or bounds is None:
         return ""
@@ -54,20 +50,20 @@ def _beyond(dimensions: tuple[Any, ...], bounds: DimensionBounds) -> Iterator[st
 
 
 _FURTHER = 4
-"""How many times the largest size that was looked at may be passed before it is looked again; small ones are alike."""
+"""Factor by which sizes may exceed the largest checked size before the next check; small sizes behave the same."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the largest size of every dimension at which a plan was looked through.
+    """Smallest and largest checked size of every input dimension of a dynamic plan.
 
-    Shapes are those of all inputs. Every run of other shapes asks, so sizes lie in rows.
+    Sizes are flattened into rows, since runs with new shapes compare them.
     """
 
     least: Mapping[str, tuple[int, ...]]
     most: Mapping[str, tuple[int, ...]]
     unread: frozenset[str] = frozenset()
-    """Inputs that nobody reads, which may have any sizes."""
+    """Inputs that nothing reads, whose sizes do not matter."""
 
     @cached_property
     def _rows(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -76,23 +72,23 @@ class Bounds:
         return tuple(low), tuple(high)
 
     def hold(self, shapes: Shapes) -> bool:
-        """Whether the plan is known to hold at these shapes."""
+        """Return whether the plan is known to hold at these shapes of all inputs."""
         low, high = self._rows
         sizes = tuple(chain.from_iterable(map(shapes.__getitem__, self.least)))
         return all(map(le, low, sizes)) and all(map(le, sizes, high))
 
     @property
     def largest(self) -> Shapes:
-        """The largest sizes at which the plan is known to hold."""
+        """Largest sizes at which the plan is known to hold."""
         return {name: tuple(size * _FURTHER for size in shape) for name, shape in self.most.items()}
 
     @property
     def ends(self) -> tuple[Shapes, Shapes]:
-        """The shapes of the least and of the largest sizes."""
+        """Shapes of the smallest and of the largest sizes."""
         return self.least, self.most
 
     def widened(self, shapes: Shapes) -> Bounds:
-        """The bounds that hold these shapes as well."""
+        """Return the bounds extended to these shapes."""
         return Bounds(
             {name: tuple(map(min, self.least[name], shape)) for name, shape in shapes.items()},
             {name: tuple(map(max, self.most[name], shape)) for name, shape in shapes.items()},
@@ -101,6 +97,6 @@ class Bounds:
 
 
 def nearby(shapes: Shapes) -> Bounds:
-    """Return where costs are taken to be in the proportions that they are in at these shapes: every size is alike."""
+    """Return the bounds within which costs are assumed to keep their proportions to those at these shapes."""
     least = {name: tuple(size // _FURTHER for size in shape) for name, shape in shapes.items()}
     return Bounds(least, {name: tuple(max(size, _FURTHER) for size in shape) for name, shape in shapes.items()})

@@ -1,28 +1,13 @@
-"""Partitioning with dynamic shapes: support by devices, sizes in order, and one plan for all input shapes.
+"""Dynamic partitioning: one plan for all input shapes, if the devices support its segments with dynamic dimensions.
 
-Whether a plan whose sizes are open holds at some shapes: the model is worked out at these (`planning.bounds`).
+The plan made at some shapes is reused if no other shapes could have led to another one. Verdicts must be yes, or no for
+reasons assumed to hold at all shapes, and no limits may have decided. If costs decided, it serves shapes near those
+(`bounds.nearby`). Every device is then asked again with dynamic dimensions. The host takes any segment; another device
+needs `Capability.dynamic_shapes` and must accept. An adapter IR device that does not accept gets the segment
+specialized for each set of sizes. Otherwise the result is a refusal with the reason.
 
-Programs with open sizes of devices that take ONNX compute tensors that have elements, and windows that fit in what they
-move over: at others OpenVINO's fail, and are not to be trusted from then on.
-
-Atoms that wait for values of which they need the sizes.
-
-Where sizes are known, a node runs as soon as what it reads is there, perhaps before a value of which it needs nothing
-but the size. Where sizes are open, it has to run behind that: in a later segment of its device, with all that reads it.
-Where the device has none, as it makes the value in the very segment that reads what waits, it gets one at the end.
-
-What devices that take ONNX say of nodes whose sizes are left open, where there is no plan for all sizes otherwise.
-
-At some sizes a device may take a node that it takes at these alone (a window that divides), and refuse another that it
-takes with open sizes. So it is asked about the whole graph with open sizes, and the model is placed by that.
-
-A partitioning whose sizes are left open: one plan for all shapes of inputs, where its devices can.
-
-It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
-that hold at all shapes (as sizes that nobody knows are taken to), and no limits decided; where costs did, for shapes
-that are like those (`bounds.nearby`). Every device is asked once more, for its segments with their sizes open; the host
-takes any, others those that they say yes to, if they have `Capability.dynamic_shapes`. A device that takes adapter IR
-and does not take a segment so gets it filled, for each set of sizes. Why not is a refusal.
+ONNX engines need tensors with elements, and windows that fit their inputs: OpenVINO's dynamic programs fail otherwise
+and cannot be trusted afterwards. `is_full` and `planning.bounds` therefore check each new range of shapes.
 """
 
 from __future__ import annotations
@@ -60,14 +45,14 @@ from partition.plan import Plan, Segment, Step, make_plan
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Whether a model at these shapes is run by these of its nodes; each makes elements of such, and its windows fit.
+    """Return whether `nodes` alone run the model at these shapes, with non-empty tensors and windows that fit.
 
-    Nodes that are folded at these shapes, and could not be at those of the plan, make the same where they are run.
+    Nodes that are folded at these shapes but not at the plan's compute the same results when they run.
 
     Args:
         prepared: the model.
-        nodes: positions of those that a plan runs.
-        shapes: of its inputs, which may have no elements themselves.
+        nodes: positions of the nodes that a plan runs.
+        shapes: input shapes; inputs themselves may be empty.
     """
     try:
         specialized = specialize(prepared, shapes)
@@ -84,19 +69,22 @@ def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
 
 
 def _has_elements(specialized: Specialized, index: int) -> bool:
-    """Whether all that a folded node makes is of known sizes, and has elements."""
+    """Return whether all results of a folded node have known sizes and are not empty."""
     made = (specialized.graph.value(name).static_shape for name in specialized.model_nodes.nodes[index].outputs if name)
     return all(shape is not None and 0 not in shape for shape in made)
 
 
 def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
-    """Return the plan with every atom behind the values that it needs the sizes of.
+    """Return the plan with every atom after the producers of values whose sizes it needs.
 
-    It is the same where all are. Segments in adapter IR are given sizes, or compute them.
+    With static shapes a node may run before a value of which it needs only the size. With dynamic shapes it moves, with
+    its
+    readers, to a later segment of its device, or to a new one at the end. Adapter IR segments receive sizes or compute
+    them, so they do not move.
 
     Args:
         plan: a plan at some shapes.
-        parts: takes parts of open sizes out of the model.
+        parts: extractor of segments with dynamic shapes.
         takes_ir: names of devices that take adapter IR.
     """
     homes = _homes(plan)
@@ -110,7 +98,7 @@ def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> 
 
 
 def _homes(plan: Plan) -> dict[str, int]:
-    """The position of the step that makes each value."""
+    """Return the index of the step that produces each value."""
     nodes = plan.graph.nodes
     return {
         name: number for number, step in enumerate(plan.steps) for node in step.nodes for name in nodes[node].outputs
@@ -118,12 +106,12 @@ def _homes(plan: Plan) -> dict[str, int]:
 
 
 def _early(step: Step, parts: DynamicParts, homes: dict[str, int]) -> bool:
-    """Whether a step reads what a later one makes."""
+    """Return whether a step reads a value of a later one."""
     return any(homes.get(name, -1) > step.segment for name in parts.reads(step))
 
 
 def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
-    """The step of every atom; behind those of the plan, where a device has none of these that is late enough."""
+    """Return the step of every atom; indices beyond the plan's steps are new ones."""
     graph, devices = plan.graph, [step.device for step in plan.steps]
     places = [0] * len(graph.atoms)
     for number, step in enumerate(plan.steps):
@@ -146,7 +134,7 @@ def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str
 
 
 def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[str]) -> tuple[str, ...]:
-    """What an atom reads, of which it may need the size alone."""
+    """Return the values that an atom reads, including those of which it may need only the size."""
     nodes, step = plan.graph.atoms[atom], plan.steps[place]
     own = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)
     if step.device in takes_ir:
@@ -165,16 +153,18 @@ def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[
 
 
 _MOST_LOST = 4
-"""Of so many nodes that a device takes at some sizes, one may go elsewhere for all sizes."""
+"""A device may lose at most one in this many of its nodes to gain dynamic shapes."""
 _MOST_CUTS = 4
-"""So many more segments at most: each costs switches in every run, and compiling is paid once for a set of shapes."""
+"""Maximum of additional cuts: each costs switches in every run, but compilation is paid once per set of shapes."""
 
 
 def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
-    """Return the judgment with what devices that take ONNX say of open sizes.
+    """Return the judgment with ONNX devices' verdicts on the graph with dynamic dimensions.
 
-    None where that is what they said at these sizes, or they would lose too much, or a node would be left to nobody;
-    and where a person or costs say where nodes go.
+    At certain sizes a device may take a node that it takes only there (a window that divides evenly), and refuse one
+    that
+    it takes with dynamic dimensions. None if the verdicts are unchanged or a node becomes unplaceable; also if rules,
+    demands, limits or costs decide placement. A device that would lose too many nodes keeps its old verdicts.
     """
     judgment, setting = partitioning.judgment, partitioning.setting
     asked = [device for device in setting.devices if device.accelerates and not device.takes_ir]
@@ -191,7 +181,7 @@ def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
 
 
 def _is_decided(partitioning: Partitioning) -> bool:
-    """Whether something else than what devices take says where nodes go."""
+    """Return whether more than the devices' verdicts decides the placement."""
     demands, constraints = partitioning.judgment.demands, partitioning.setting.constraints
     told = demands.applied is not None or demands.bound is not None or demands.whole is not None
     return (
@@ -203,17 +193,17 @@ def _is_decided(partitioning: Partitioning) -> bool:
 
 
 def _can_be_asked(device: SessionDevice) -> bool:
-    """Whether a device leaves sizes open; custom kernels are bound to types."""
+    """Return whether a device supports any dynamic shapes; custom kernels are bound to types."""
     return device.capability.dynamic_shapes is DynamicShapes.ANY and not device.kernels.kernels
 
 
 def is_worth_it(partitioning: Partitioning, here: Partitioning) -> bool:
-    """Whether a partitioning for all sizes is not cut into many more segments than the one at some sizes."""
+    """Return whether a partitioning for all sizes has few more segments than the one at the current sizes."""
     return len(partitioning.plan.steps) <= len(here.plan.steps) + 2 * _MOST_CUTS
 
 
 def _verdicts(device: SessionDevice, plan: Plan, parts: DynamicParts, before: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """The verdicts of a device on every atom with open sizes; those from before where it would lose too much."""
+    """Return a device's verdicts with dynamic dimensions; those of `before` if it would lose too many nodes."""
     graph = plan.graph
     outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))
     every = tuple(range(len(graph.nodes)))
@@ -234,7 +224,7 @@ def _verdicts(device: SessionDevice, plan: Plan, parts: DynamicParts, before: Se
 
 
 def _at_open_sizes(here: Verdict, opened: Verdict) -> Verdict:
-    """The verdict on an atom with open sizes; what was refused for another reason than its form stays so."""
+    """Return the verdict with dynamic dimensions; refusals other than UNSUPPORTED_ATTRIBUTE persist."""
     if isinstance(here, Unsupported) and here.reason is not Reason.UNSUPPORTED_ATTRIBUTE:
         return here
     return (
@@ -245,32 +235,32 @@ def _at_open_sizes(here: Verdict, opened: Verdict) -> Verdict:
 
 
 class ShapeDependentRefusal(Unsupported):
-    """What was met at these sizes, and may not be met at others."""
+    """Refusal that may not hold at other shapes."""
 
 
 @dataclass(frozen=True, eq=False)
 class DynamicPartitioning:
-    """A partitioning with its sizes left open."""
+    """Partitioning with dynamic shapes."""
 
     partitioning: Partitioning
     sizes: GuardedShapes | None
-    """The sizes for which it holds; None where that is looked through (`planning.bounds`)."""
+    """Shapes for which its guards hold; None if `planning.bounds` checks shapes instead."""
     fillable: Mapping[int, SpecializablePart] = field(default_factory=dict)
-    """Segments that are compiled for each set of sizes; nobody was asked about them yet."""
+    """Segments to specialize per set of sizes; devices are not asked about them yet."""
     why_fixed: str = ""
-    """Why the first of them is."""
+    """Reason for the first of them."""
     unchecked: str = ""
-    """Which indices follow from shapes in a range that is not proven, so that they are checked; empty if none."""
+    """Shape-derived indices without a proven range, which are checked per shape; empty if there are none."""
 
     @cached_property
     def is_looked_through(self) -> bool:
-        """Whether a segment is on a device that takes ONNX, whose engine asks for tensors that have elements."""
+        """Whether a segment is on an ONNX device, whose engine requires non-empty tensors."""
         by_name = self.partitioning.setting.by_name
         used = (by_name[step.device] for step in self.partitioning.plan.steps)
         return any(device.accelerates and not device.takes_ir for device in used)
 
     def indices_hold(self, shapes: Shapes) -> bool:
-        """Return whether the indices that follow from shapes are in their ranges at some shapes."""
+        """Return whether shape-derived indices are in range at these shapes."""
         partitioning = self.partitioning
         model, devices = partitioning.model, partitioning.setting.devices
         names = frozenset(device.name for device in devices if not device.capability.checks_indices)
@@ -278,7 +268,7 @@ class DynamicPartitioning:
 
 
 def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsupported:
-    """Return the partitioning for many sizes of inputs; or why there is none."""
+    """Return a partitioning for many input shapes, or the refusal."""
     model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
     hanging = next(_shape_dependent_refusals(partitioning), None)
     if hanging is not None:
@@ -328,9 +318,9 @@ def partition_dynamic(partitioning: Partitioning) -> DynamicPartitioning | Unsup
 
 
 def growing_inputs(prepared: Prepared) -> dict[str, int]:
-    """Return the inputs that may have no elements where sizes are open, as a cache at its start, and along which axis.
+    """Return inputs that may start empty, such as a KV cache, with the axis along which they grow.
 
-    Nothing reads what they hold but nodes that join something else to them along that axis.
+    Only nodes that concatenate the input to something else along that axis may read its contents.
     """
     graph, axes = prepared.graph, dict[str, int]()
     for name in graph.inputs:
@@ -349,7 +339,7 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
 
 
 def unread_inputs(prepared: Prepared) -> frozenset[str]:
-    """Return the inputs of which outputs need neither contents nor shapes, as of a branch that was not taken."""
+    """Return inputs that no output depends on, such as those of an untaken branch."""
     graph = prepared.graph
     read, waiting = set[str](), list(graph.outputs)
     while waiting:
@@ -366,7 +356,7 @@ def _is_concat(node: OnnxNode) -> bool:
 
 
 def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupported]:
-    """What might have been decided otherwise at other shapes."""
+    """Yield refusals for decisions that other shapes could change."""
     setting, graph = partitioning.setting, partitioning.plan.graph
     constraints = setting.constraints
     if constraints.rules.limits != Limits():
@@ -396,7 +386,7 @@ def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupporte
 
 
 def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion | None) -> Iterator[Unsupported]:
-    """What a device refused at these sizes, and may take at others."""
+    """Yield refusals for nodes that a device refused at these sizes and may take at others."""
     graph = partitioning.plan.graph
     for device in partitioning.setting.devices:
         verdicts = partitioning.judgment.support.verdicts.get(device.name, ()) if device.accelerates else ()
@@ -411,9 +401,9 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion |
 
 
 def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
-    """Whether a device that takes adapter IR refuses nodes with open sizes; what decides on these holds for the plan.
+    """Return whether an adapter IR device also refuses the nodes with dynamic dimensions; keep its guards.
 
-    Of one that takes ONNX, `with_dynamic_verdicts` knows more.
+    `with_dynamic_verdicts` covers ONNX devices.
     """
     if conversion is None or not device.takes_ir or device.capability.dynamic_shapes is DynamicShapes.NONE:
         return False
@@ -436,19 +426,19 @@ def _is_known(conversion: Conversion, operand: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _OpenSegment:
-    """A segment as it is offered with its sizes open."""
+    """Segment with dynamic dimensions, as offered to its device."""
 
     part: Part
     piece: AdmittedSegment | None
-    """None for the host, and for one that is filled."""
+    """None for the host, and for a segment to specialize."""
     why_fixed: str = ""
-    """Why it is filled, for each set of sizes; empty where it is not."""
+    """Reason why it is specialized per set of sizes; empty if it is not."""
 
 
 def _open_segments(
     partitioning: Partitioning, plan: Plan, parts: DynamicParts, conversion: DynamicConversion | None
 ) -> list[_OpenSegment] | Unsupported:
-    """The segments of the plan as their devices take them with sizes open; or why one is not taken."""
+    """Return the plan's segments in the dynamic form that their devices take, or the first refusal."""
     model, segments = partitioning.model, list[_OpenSegment]()
     for step in plan.steps:
         device = partitioning.setting.by_name[step.device]
@@ -470,7 +460,7 @@ def _open_segments(
 def _by_sizes(
     plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion
 ) -> tuple[GuardedShapes, dict[int, SpecializablePart]]:
-    """The sizes for which the segments hold, and those of them that are filled for each set of sizes."""
+    """Return the guarded shapes of the segments, and the segments to specialize per set of sizes."""
     known = _known_values(conversion)
     given = _shape_derived_values(plan, [segment for segment in segments if not segment.why_fixed], known)
     sizes = GuardedShapes(conversion.shapes, conversion.trace, shape_derived_values_of(conversion, given))
@@ -485,9 +475,9 @@ def _by_sizes(
 
 
 def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion) -> _OpenSegment:
-    """A segment in adapter IR: with operations that make its tables, with tables from the host, or to be filled.
+    """Return an adapter IR segment: with table operations, with tables as inputs, or to be specialized.
 
-    What a device decides on sizes while it refuses the first, as the words of a refusal do, does not bind the second.
+    Guards set while the device refuses one form (for instance by an error message) are rolled back for the next.
     """
     bare = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.dynamic_shapes is DynamicShapes.NONE:
@@ -501,12 +491,12 @@ def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion
             return _OpenSegment(part, piece)
         why = why or piece.detail
         decided |= trace.rollback_guards(known)
-    trace.restore_guards(decided)  # perhaps it takes the segment at other sizes
+    trace.restore_guards(decided)  # the device may take the segment at other sizes
     return _OpenSegment(bare, None, why)
 
 
 def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment | Unsupported | None:
-    """A segment that its device takes with open sizes; None for the host, which takes any."""
+    """Return the segment if its device admits it with dynamic dimensions; None for the host, which takes any."""
     if device.is_host:
         return None
     if isinstance(part.model, Model):
@@ -527,21 +517,21 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
 
 
 def _known_values(conversion: DynamicConversion) -> Set[str]:
-    """What is known of shapes before a run."""
+    """Return the names of shape-derived values."""
     return conversion.sizes.keys() | conversion.tables.keys()
 
 
 def _shape_derived_values(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tuple[str, ...]:
-    """What segments read of that."""
+    """Return the shape-derived values that segments read and no step produces."""
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     read = dict.fromkeys(name for segment in segments for name in segment.part.inputs if name not in there)
     return tuple(name for name in read if name in known)
 
 
 def _giving_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
-    """The plan with a step of the host that makes what follows from the shapes of inputs alone, and is an output.
+    """Return the plan with a host step for outputs that depend on input shapes alone.
 
-    At some shapes that is known, and no step makes it.
+    With static shapes they are folded, and no step produces them.
     """
     if not parts.sized_outputs:
         return plan
@@ -551,9 +541,9 @@ def _giving_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
 
 
 def _export_shape_sources(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
-    """The plan with further outputs of segments: values that they kept to themselves, and later ones need the sizes of.
+    """Return the plan with values as further outputs if later ONNX segments need their sizes.
 
-    At some shapes those were known. Segments in adapter IR are given sizes, or compute them.
+    With static shapes those were known. Adapter IR segments receive sizes or compute them.
     """
     made_in = {name: number for number, step in enumerate(plan.steps) for name in _made(plan, step)}
     outputs = [dict.fromkeys(step.outputs) for step in plan.steps]
@@ -571,7 +561,7 @@ def _made(plan: Plan, step: Step) -> Iterator[str]:
 
 
 def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion | None) -> Unsupported | None:
-    """Why a part cannot have what it reads: sizes of a value that a segment behind it makes."""
+    """Return a refusal if a segment needs the size of a value that a later segment produces."""
     known = set() if conversion is None else _known_values(conversion)
     there = {*plan.graph.inputs, *_shape_derived_values(plan, segments, known)}
     for step, segment in zip(plan.steps, segments, strict=True):
@@ -583,9 +573,9 @@ def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConve
 
 
 def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
-    """The steps with what their parts read, which may be more than before, and kept as long as somebody reads it.
+    """Return the steps with the inputs of their dynamic parts, and releases adjusted to them.
 
-    What fails runs on the host as ONNX, whose part may read more than one in adapter IR.
+    A step that fails falls back to the host as an ONNX part, which may read more than the adapter IR part.
     """
     read = [dict.fromkeys((*own, *onnx_parts.reads(step))) for step, own in zip(plan.steps, inputs, strict=True)]
     last = {name: number for number, names in enumerate(read) for name in names}

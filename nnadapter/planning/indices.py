@@ -1,4 +1,4 @@
-"""Checks of the indices and lengths that enter the segments of a plan."""
+"""Checks of indices and lengths that enter the segments of a plan."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from partition import Graph, Plan, Reason, Step, Unsupported
 
 @dataclass(frozen=True, eq=False)
 class GraphView:
-    """A graph as the analysis of indices reads it, see `nnadapter.ir.index_ranges.View`."""
+    """Graph as seen by the index analysis, see `nnadapter.ir.index_ranges.View`."""
 
     graph: Graph
     nodes: Sequence[OnnxNode]
-    """The same nodes with their attributes."""
+    """The same nodes with attributes."""
     constants: Mapping[str, Array]
     more: Mapping[str, OnnxNode]
-    """The nodes that compute values which `graph` treats as known, by value name."""
+    """Nodes that compute values which `graph` treats as known, by value name."""
 
     def node(self, name: str) -> Reader | None:
-        """Return the operation that makes a value."""
+        """Return the operation that produces a value."""
         position = self.graph.producer.get(name)
         if position is not None:
             return self.reader(position)
@@ -64,7 +64,7 @@ class GraphView:
         return self.constants.get(name)
 
     def size(self, name: str, axis: int) -> Bound:
-        """Return the size of a value along an axis: a number, or the size of an input that is the same by its name."""
+        """Return the size of a value along an axis: a number, or the input dimension with the same name."""
         shape = self.shape(name)
         if shape is None or axis >= len(shape):
             return Size(name, axis)
@@ -110,7 +110,7 @@ def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], ki
 
 
 def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Iterator[Reader]]:
-    """Return the model as the analysis reads it, and the operations of a step."""
+    """Return the graph view for the analysis, and the operations of a step."""
     specialized, parts = model.specialized, model.parts
     if not isinstance(parts, DynamicParts):
         view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
@@ -173,7 +173,7 @@ def _plus(size: Bound, number: int) -> Bound:
 
 
 def _source(view: GraphView, found: AnalysisEnd, graph: Graph) -> str:
-    """Return the input of the model that a value comes from with the same range; empty if it comes from elsewhere."""
+    """Return the model input that a value equals, with the same allowed range; empty if it is none."""
     if found.value in graph.inputs:
         return found.value
     ends = list(trace_back(view, found.value, found.allowed, graph.inputs.__contains__))
@@ -183,9 +183,9 @@ def _source(view: GraphView, found: AnalysisEnd, graph: Graph) -> str:
 
 
 def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[int, Unsupported]:
-    """Return why nodes of a step cannot stay on its device, by position: they compute indices that no check covers.
+    """Return reasons why nodes of a step must leave its device, by position: no check covers indices that they compute.
 
-    On another device, what such a node computes enters the segment and is checked there.
+    On another device such indices enter the segment from outside and are checked.
     """
     graph, refused = plan.graph, dict[int, Unsupported]()
     for found, words in _unproven(model, plan, step, step.inputs):
@@ -197,16 +197,16 @@ def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[i
 
 
 def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[str, bool]:
-    """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none.
+    """Return an index of a dynamic step whose range can be neither proven nor checked, as text; empty if there is none.
 
     Args:
-        model: that was planned; its parts are `DynamicParts`.
+        model: the planned model; its parts are `DynamicParts`.
         plan: the plan.
-        step: one on a device that does not check indices.
-        reads: what its segment reads.
+        step: a step on a device that does not check indices.
+        reads: inputs of its segment.
 
     Returns:
-        The words, and whether the index follows from shapes alone, so that `indices_hold` can check it.
+        The text, and whether the index depends on shapes alone, so that `indices_hold` can check it.
     """
     outputs = {*plan.graph.inputs, *(name for plan_step in plan.steps for name in plan_step.outputs)}
     view, readers = _view_of(model, plan, step)
@@ -227,12 +227,12 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequenc
 
 
 def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specialized: Specialized) -> bool:
-    """Return whether indices that follow from shapes are in their ranges at some shapes.
+    """Return whether shape-derived indices are in range at some shapes.
 
     Args:
-        model: that was planned with open sizes.
+        model: the model, planned with dynamic shapes.
         plan: the plan.
-        devices: those that do not check indices.
+        devices: devices that do not check indices.
         specialized: the model at these shapes.
     """
     view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
@@ -246,7 +246,7 @@ def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specia
 
 
 def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[tuple[AnalysisEnd, str]]:
-    """Return the indices that a step computes without a proof of their range, and the operations that read them."""
+    """Yield indices that a step computes without a proven range, and the operations that read them."""
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}
     for reader in readers:
@@ -262,13 +262,13 @@ def _words(reader: Reader) -> str:
 def checks_by_segment(
     model: ShapedModel, plan: Plan, devices: frozenset[str], reads: Mapping[int, Sequence[str]]
 ) -> Mapping[int, tuple[IndexCheck, ...]]:
-    """Return the checks before each step of a plan, by segment; steps without any left out.
+    """Return the index checks before each step, by segment; segments without checks are omitted.
 
     Args:
-        model: that was planned; its parts are `DynamicParts` where sizes are open.
+        model: the planned model; its parts are `DynamicParts` if shapes are dynamic.
         plan: the plan.
-        devices: those that check nothing themselves. On the host, only what ONNX Runtime does not check is.
-        reads: what the program of each segment reads.
+        devices: devices without checks of their own. On the host, only indices that ONNX Runtime ignores are checked.
+        reads: inputs of each segment's program.
     """
     found = dict[int, tuple[IndexCheck, ...]]()
     outputs = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}

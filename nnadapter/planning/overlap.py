@@ -1,4 +1,4 @@
-"""Overlap of steps, and boundary steps as values: what the host waits for, and which steps save a copy."""
+"""Overlap of steps, host waits, and the boundary operations of a plan as values."""
 
 from __future__ import annotations
 
@@ -13,76 +13,76 @@ from partition.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuePlace:
-    """Where and how a value lies. Source: Paddle Lite's Place: target, precision, layout, device."""
+    """Location and format of a value. Source: Place in Paddle Lite (target, precision, layout, device)."""
 
     target: str
-    """The driver: `cpu` for the host."""
+    """The driver; `cpu` is the host."""
     device_id: str
     layout: str
-    """`NCHW` or `NHWC`; empty for what is no image."""
+    """`NCHW` or `NHWC`; empty if the value is no image."""
     dtype: str
-    """Empty where it is not known."""
+    """Empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryOperation:
-    """What is done to a value between two segments."""
+    """Transfer, cast or layout change of a value between segments."""
 
     kind: str
     """`transfer`, `cast` or `layout`."""
     value: str
     segment: int | None
-    """The segment that waits for it, or made it; None for what the caller waits for."""
+    """Segment that produces or needs the value; None for a model output."""
     source: ValuePlace
     target: ValuePlace
     nbytes: int | None
-    """Of the value; None where its size is not known."""
+    """Bytes of the value; None if its size is unknown."""
     seconds: float | None
-    """Predicted; None where nothing is known of the device, or of the size."""
+    """Prediction; None if the device's costs or the size are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResidentValue:
-    """A value that several segments of a device use, and that is not transferred between them."""
+    """Value that several segments of a device share without transfers."""
 
     value: str
     device: str
     segments: tuple[int, ...]
-    """That make or read it there."""
+    """Segments that produce or read it there."""
     nbytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWait:
-    """The host waits for a device."""
+    """Point at which the host waits for a device."""
 
     device: str
     segment: int
-    """The last one that is done then."""
+    """Last segment to finish before the wait ends."""
     waiting_segment: int | None
-    """The segment that waits; None for the end of the run."""
+    """Segment that waits; None for the end of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundaries:
-    """All borders of a plan."""
+    """Boundary operations and overlap of a plan."""
 
     operations: tuple[BoundaryOperation, ...] = ()
     device_resident: tuple[DeviceResidentValue, ...] = ()
     host_waits: tuple[HostWait, ...] = ()
-    """For segments that are under way while the host goes on; all others are done before the next one is begun."""
+    """Waits for asynchronous segments; all other segments finish before the next one starts."""
     enqueued_segments: tuple[int, ...] = ()
-    """Segments that are work of a stream of their device."""
+    """Segments enqueued on a stream of their device."""
     threaded_segments: tuple[int, ...] = ()
-    """Segments that a thread of their device runs."""
+    """Segments run by a thread of their device."""
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
-    """Return the segments that compute in memory of their device, as that saves a copy.
+    """Return the segments that compute in their device's memory because that saves a copy.
 
     Args:
         plan: the plan.
-        owning: devices that have memory of their own.
+        owning: devices that keep values in their own memory.
     """
     if not owning:
         return frozenset()
@@ -103,38 +103,38 @@ Reads = Mapping[int, Collection[str]]
 
 
 class Overlap(NamedTuple):
-    """How the steps of a plan are under way at once."""
+    """Asynchronous segments of a plan, and the waits for them."""
 
     enqueued_segments: frozenset[int] = frozenset()
-    """Segments that the host does not wait for where they are begun."""
+    """Segments enqueued on a stream of their device."""
     threaded_segments: frozenset[int] = frozenset()
-    """Segments that a thread of their device runs."""
+    """Segments run by a thread of their device."""
     host_waits: tuple[HostWait, ...] = ()
-    """For these segments, in their order; every other segment is done when the host goes on."""
+    """Waits for these segments, in order; every other segment blocks the host."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
-    """Segment -> those of them that are waited for before it."""
+    """Segment -> segments to wait for before it."""
 
     @property
     def is_serial(self) -> bool:
-        """The host waits for every step."""
+        """Whether every step blocks the host."""
         return not self.host_waits
 
 
 def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
-    """Return, per segment, those that make what it reads; `reads` says what programs read beside the steps' inputs."""
+    """Return the segments that produce each segment's inputs, which include those of its program (`reads`)."""
     made_by = {name: step.segment for step in plan.steps for name in step.outputs}
     names = [(*step.inputs, *reads.get(step.segment, ())) for step in plan.steps]
     return [frozenset(made_by[name] for name in step_names if name in made_by) for step_names in names]
 
 
 def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], handed: frozenset[int]) -> Overlap:
-    """Return where a run waits.
+    """Return the overlap of asynchronous segments, with the waits that it requires.
 
     Args:
         plan: the plan.
-        needs: per segment, those that make what it reads.
-        enqueued: segments that are enqueued.
-        handed: segments that threads of their devices run.
+        needs: per segment, the segments that produce its inputs.
+        enqueued: segments enqueued on streams.
+        handed: segments run by threads of their devices.
     """
     begun = enqueued | handed
     if not begun:
@@ -160,7 +160,7 @@ def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], han
 
 
 def enqueued_of(plan: Plan, streaming: Set[str]) -> frozenset[int]:
-    """Return the segments that are enqueued, of devices with streams and memory of their own."""
+    """Return the segments to enqueue: consecutive ones of a streaming device that share its memory."""
     able = saving_steps(plan, streaming)
     pairs = [
         (first.segment, second.segment)

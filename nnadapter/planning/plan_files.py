@@ -1,4 +1,4 @@
-"""Plan files: a placement as JSON, read strictly, written one node per line, and matched to an edited model."""
+"""Plan files: a placement as JSON, one node per line, read strictly and matched to an edited model."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from nnadapter.onnx.preparation.prepare import NodeHashes, Specialized
 
 FORMAT = "nnadapter plan"
-"""What the file says of itself."""
+"""Value of the file's `format` key."""
 FORMAT_VERSION = 1
-"""It grows with every change of what a key means, and with every key that comes or goes."""
+"""Increased when keys are added, removed or change their meaning."""
 
 
 Named = Annotated[str, Meta(min_length=1)]
-"""A text that is not empty."""
+"""Non-empty string."""
 
 
 class PlanEntry(
@@ -39,14 +39,14 @@ class PlanEntry(
     forbid_unknown_fields=True,
     rename={"content_hash": "alone", "ancestry_hash": "wired"},
 ):
-    """The device of one node."""
+    """Device of one node."""
 
     name: Named
-    """The node's name in the report."""
+    """The node's name in reports."""
     op_type: Named
-    """With the domain before it, and `::`, where it is not ONNX's own."""
+    """Prefixed by `domain::` unless the op is ONNX's own."""
     output: str
-    """The first of its outputs that somebody asked for; empty if there is none."""
+    """First output in use; empty if there is none."""
     content_hash: Named
     """See `NodeHashes.content_hashes`."""
     ancestry_hash: Named
@@ -56,35 +56,35 @@ class PlanEntry(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """A placement, and what it was made for."""
+    """Saved placement and its context."""
 
     model: str
-    """The model's name, for people: it need not be the same when the plan is bound."""
+    """The model's name, for readers only; it need not match."""
     devices: Mapping[str, str]
-    """Name -> version of every device that was asked, in order of preference."""
+    """Name -> version of every device asked, in order of preference."""
     policy: str
-    """The policy by which it was made."""
+    """Policy that made the placement."""
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Those that it was made for."""
+    """Shapes it was made for."""
     entries: tuple[PlanEntry, ...] = ()
     """One per node that runs, in the model's order."""
     source: str = field(default="the plan", compare=False)
-    """The file it was read from, or what else messages shall call it."""
+    """File name, or another name for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmatchedEntry:
-    """An entry that no longer binds."""
+    """Entry without a usable node."""
 
     name: str
     """The node's name in the plan."""
     device: str
-    """The device that the plan has it on."""
+    """The node's device in the plan."""
     reason: str
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands in the file beside its format."""
+    """Schema of the file after its header."""
 
     model: str
     devices: Mapping[str, str]
@@ -103,11 +103,12 @@ _FILE = FileKind(
 
 
 def read_plan(path: str | os.PathLike[str]) -> PlanFile:
-    """Return the plan that a file holds.
+    """Return the plan in a file.
 
     Raises:
-        PlanFileError: the file cannot be read, is cut off, is no plan or one of another version, has a value of the
-            wrong type or a key that is not known, or contradicts itself. It names file, entry and key.
+        PlanFileError: the file cannot be read, is truncated, no plan, or of another version; or a value has a wrong
+        type,
+            a key is unknown, or entries conflict. The message has file, entry and key.
     """
     document, file = _FILE.read(path), os.fsdecode(path)
     first: dict[str, int] = {}
@@ -136,10 +137,10 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
 
 
 def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
-    """Write `plan` to a file that is complete or not there; to a device or a pipe directly.
+    """Write `plan` to a file atomically, or directly to a device or pipe.
 
     Raises:
-        PlanFileError: the file cannot be written; what stood there stays.
+        PlanFileError: the file cannot be written; an existing one is unchanged.
     """
     target = Path(path)
     contents = plan_text(plan).encode()
@@ -153,7 +154,7 @@ def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
 
 
 def plan_text(plan: PlanFile) -> str:
-    """Return the contents of the file."""
+    """Return the contents of a plan file."""
     head = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -169,12 +170,12 @@ def plan_text(plan: PlanFile) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedPlan:
-    """A plan, as far as it binds."""
+    """Plan matched to a model."""
 
     placement: Mapping[int, str]
-    """Atom -> device; atoms that the plan says nothing of, or nothing that still holds, are left out."""
+    """Atom -> device, for atoms with usable entries."""
     unmatched_entries: tuple[UnmatchedEntry, ...]
-    """In the order of the plan."""
+    """In the plan's order."""
 
 
 def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
@@ -182,8 +183,8 @@ def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Seq
 
     Args:
         specialized: the model for one set of shapes.
-        structure: of the model's own nodes (`Prepared.graph`, `Prepared.nodes`).
-        placement: the device of every atom.
+        structure: hashes of the model's own nodes (`Prepared.graph`, `Prepared.nodes`).
+        placement: device of every atom.
     """
     graph = specialized.graph
     model_nodes = _model_nodes(specialized, structure)
@@ -207,24 +208,22 @@ def bind_plan(
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
 ) -> MatchedPlan:
-    """Return what the plan says of this model, and which entries no longer bind.
+    """Match a plan's entries to the nodes of a model; each node matches at most one entry.
 
-    An entry means the node that is the first to be found, each node being meant by one entry at most:
+    An entry takes the first match:
 
-    1. of the same name, hash and wiring; of the same output, hash and wiring;
-    2. of the same name and hash, then of the same output and hash, where something before it was edited;
-    3. of the same hash with wiring, where it was renamed: of as many entries as nodes with one hash, each means the
-       node that comes in its turn;
-    4. of the same number as output; in its turn among as many of the same hash, where neither has a name of its own.
+    1. the same name, then output, with equal content and ancestry hashes;
+    2. the same name, then output, with equal content hash: a producer was edited;
+    3. the same ancestry hash: the node was renamed. If as many entries as nodes share it, they match in order;
+    4. the same numeric output; or, in order, an equal content hash, if neither side has a name of its own.
 
-    A name that is no more than op type and position does not count as one, nor does an output that is a number: they go
-    to other nodes with every edit.
-    Nodes of an atom that entries put on different devices are all lost, as one device runs them all.
+    A name of op type plus position, or an output that is a number, counts as none, because edits shift them. If entries
+    place nodes of one atom on different devices, all of that atom's entries are unmatched.
 
     Args:
-        plan: what was read.
+        plan: the plan.
         specialized: the model for one set of shapes.
-        structure: of the model's own nodes.
+        structure: hashes of the model's own nodes.
         devices: the session's devices.
         verdicts: per device, its verdict on every atom.
     """
@@ -268,7 +267,7 @@ def bind_plan(
 
 @dataclass(frozen=True, slots=True)
 class _ModelNode:
-    """A node of the model as entries are compared with it."""
+    """Node of the model in the terms of plan entries."""
 
     node: Node
     output: str
@@ -305,19 +304,19 @@ _POSITION = re.compile(r"_\d+(_\d+)?")
 
 
 def _own_name(side: _Side) -> str:
-    """The name, if it is more than op type and position."""
+    """Return the name unless it is only op type and position."""
     op_type = side.op_type.rpartition("::")[2]
     numbered = side.name.startswith(op_type) and _POSITION.fullmatch(side.name, len(op_type))
     return "" if numbered else side.name
 
 
 def _own_output(side: _Side) -> str:
-    """The output, if it is more than a number."""
+    """Return the output unless it is a number."""
     return "" if side.output.isdigit() else side.output
 
 
 def _nameless(side: _Side) -> str:
-    """The hash of what has neither a name nor an output of its own."""
+    """Return the content hash of a node without a name or output of its own."""
     return "" if _own_name(side) or _own_output(side) else side.content_hash
 
 
@@ -331,14 +330,14 @@ _STEPS: tuple[tuple[Callable[[_Side], Sequence[str]], bool], ...] = (
     (lambda side: (_nameless(side),), True),
     (lambda side: (side.output, side.content_hash), False),
 )
-"""What an entry and the node that it means have in common, the surest first. An empty part matches nothing.
+"""Match keys of entries and nodes, the most certain first; a key with an empty part matches nothing.
 
-Where several entries and as many nodes have it in common, they match in their order if the second is true.
+If the flag is true, equally many entries and nodes with the same key match in order.
 """
 
 
 def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[_ModelNode]) -> list[int | None]:
-    """For every entry, the position of the node that it means."""
+    """Return the position of the matching node for every entry."""
     meant: list[int | None] = [None] * len(entries)
     unmatched_nodes = dict.fromkeys(range(len(model_nodes)))
     for step, in_order in _STEPS:
@@ -354,7 +353,7 @@ def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[_ModelNode]) ->
 
 
 def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[int]]:
-    """What has each key, in order; keys with an empty part are left out."""
+    """Return the indices by key, in order; skip keys with an empty part."""
     indices_by_key: dict[Hashable, list[int]] = {}
     for key, index in pairs:
         if all(key):
@@ -363,7 +362,7 @@ def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[in
 
 
 class _MismatchExplainer:
-    """Says why entries are lost."""
+    """Explains why entries are unmatched."""
 
     def __init__(
         self,
@@ -386,7 +385,7 @@ class _MismatchExplainer:
     def mismatch_reason(
         self, entry: PlanEntry, node: int | None, entries_by_atom: Mapping[int, Mapping[str, str]]
     ) -> str:
-        """Why an entry does not bind; empty if it does."""
+        """Return why an entry is unmatched; empty if it is matched."""
         if node is None:
             return self._why_not_found(entry)
         atom = self._atom_of[node]

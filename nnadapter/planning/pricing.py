@@ -1,15 +1,12 @@
-"""Costs of a plan, segment by segment, and savings that are smaller than the error of the costs.
+"""Costs of a plan by segment, and whether predicted savings exceed the error of the costs.
 
-What a placement promises against how far its costs are off: a promise that is too small is none.
+A placement on a single device resembles the small networks of a calibration. The spread of the quotient of two devices'
+times over these networks gives the probability that the device with the lower prediction is faster; it is chosen if
+that is at least 4/7. Requiring more would cost more than it saves, because a wrong CPU choice is as bad as a wrong
+device choice. Errors that both devices share cancel.
 
-A model that is all on one device runs there as small networks did when that was calibrated. How far the quotient of
-what two devices take was off on these networks says how likely it is that the device with the smaller figure is the
-faster one: it is taken where that is so in four of seven cases. More certainty costs more than it saves, since to stay
-on the CPU where another device is faster is as wrong as to leave it where that is slower. Errors that both devices
-share do not count.
-
-A model in pieces is another matter: what stays on the CPU runs without what ONNX Runtime fuses across cuts, and its
-threads sleep meanwhile. So all that costs are off by, on both sides, has to be saved.
+A mixed placement is less certain: its CPU segments lose ONNX Runtime's fusion across cuts, and threads go to sleep
+meanwhile. It must save the sum of the errors of both sides.
 """
 
 from __future__ import annotations
@@ -35,35 +32,37 @@ if TYPE_CHECKING:
 
 
 Costs = Mapping[str, DeviceCosts]
-"""Per device of a session."""
+"""Costs per device of a session."""
 RunsAs = Sequence[str]
-"""What a device says each operation of a segment runs as; empty if it does not say."""
+"""The device's text for each operation of a segment, equal for fused ones; empty if unknown."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlanPrice:
-    """A plan's predicted costs, in seconds."""
+    """Predicted costs of a plan, in seconds."""
 
     table: CostTable
     graph: FusedGraph
-    """What is fused on the plan's devices, joined."""
+    """The graph with fused groups of the plan's devices as atoms."""
     segments: tuple[SegmentPrice, ...]
     """Per step of the plan."""
     benefits: tuple[float | None, ...]
-    """Per step, what is saved against its atoms on the CPU, borders aside; None on the CPU, where nothing is known of
-    the device, and where the CPU refuses one."""
+    """Per step, the saving over its atoms on the CPU, without CPU transfers. None for CPU steps, for devices with
+    assumed
+    costs, and if the CPU refuses an atom.
+    """
     on_cpu: float | None
-    """Everything on the CPU, whatever rules say; None where it refuses something."""
+    """Cost of everything on the CPU regardless of rules; None if it refuses a node."""
 
     @property
     def seconds(self) -> float:
-        """The whole plan."""
+        """Total of the plan."""
         return sum(segment.total for segment in self.segments)
 
     def of_nodes(self, plan: Plan, flops: Sequence[int | None]) -> dict[int, float]:
-        """Seconds of every node on its device; what is fused is shared out by FLOPs, evenly where there are none.
+        """Return the seconds of every node on its device; a fused group is split by FLOPs, or evenly without any.
 
-        On the CPU nothing counts as fused, and every node has its own.
+        On the CPU every node has its own price, because nothing counts as fused.
         """
         row = {device: number for number, device in enumerate(self.table.devices)}
         seconds_by_node: dict[int, float] = {}
@@ -82,12 +81,12 @@ class PlanPrice:
 def costs_of(
     plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs], costs: Costs
 ) -> tuple[CostTable, FusedGraph]:
-    """Return what the atoms of a plan cost on each device, and its graph with what its devices fuse as atoms.
+    """Return the costs of a plan's atoms on each device, and the graph with the fused groups of its devices as atoms.
 
     Args:
         plan: the plan.
-        conversion: of its graph.
-        runs_as: per step, from the device's admission; empty for devices that take ONNX.
+        conversion: conversion of its graph.
+        runs_as: per step, from the device's admission; empty for ONNX devices.
         costs: per device of the plan.
     """
     fusions = _fusions(plan, conversion, runs_as)
@@ -98,12 +97,12 @@ def costs_of(
 def cpu_table(
     table: CostTable, graph: FusedGraph, conversion: Conversion, takes: Sequence[Verdict], costs: Costs
 ) -> CostTable:
-    """Return what the CPU alone costs, whatever rules and plans say of it.
+    """Return the costs of the CPU for all atoms, regardless of rules and plans.
 
     Args:
-        table: costs of the atoms of `graph`, on the CPU infinite where that may not have them.
-        graph: the plan's, with what devices fuse as atoms.
-        conversion: of its graph.
+        table: costs of the atoms of `graph`, infinite on the CPU for atoms that rules deny it.
+        graph: the plan's graph with fused groups as atoms.
+        conversion: conversion of its graph.
         takes: the CPU's verdicts on the atoms of the plan's graph.
         costs: per device.
     """
@@ -113,13 +112,13 @@ def cpu_table(
 
 
 def price_plan(plan: Plan, table: CostTable, graph: FusedGraph, cpu: CostTable) -> PlanPrice:
-    """Return what a plan costs, every merged atom of which lies in one segment.
+    """Return the price of a plan whose segments split no fused atom.
 
     Args:
         plan: the plan.
         table: costs of the atoms of `graph`.
-        graph: the plan's, with what devices fuse as atoms.
-        cpu: costs of the same on the CPU, see `cpu_table`.
+        graph: the plan's graph with fused groups as atoms.
+        cpu: costs of the same atoms on the CPU, see `cpu_table`.
     """
     prices = table.prices
     home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
@@ -142,18 +141,18 @@ def price_plan(plan: Plan, table: CostTable, graph: FusedGraph, cpu: CostTable) 
 
 
 def holds_together(plan: Plan, graph: FusedGraph) -> bool:
-    """Whether every atom of `graph` lies in one segment of the plan."""
+    """Return whether every atom of `graph` lies in a single segment of the plan."""
     home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
     return all(len({home[atom] for atom in part}) == 1 for part in graph.parts)
 
 
 def _fusions(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs]) -> dict[str, Fusion]:
-    """What each device fuses, of all its segments at once: one look at the graph per device."""
+    """Return the fusions of each device, over all of its segments at once."""
     asked: dict[str, list[tuple[int, str]]] = {}
     for step, texts in zip(plan.steps, runs_as, strict=True):
         operations = sorted(part for node in step.nodes for part in conversion.operations[node])
         if len(texts) == len(operations):
-            # The same text in another segment is another thing.
+            # Equal texts in different segments are different groups.
             told = (text if text == NO_OPERATION else f"{step.segment} {text}" for text in texts)
             asked.setdefault(step.device, []).extend(zip(operations, told, strict=True))
     return {
@@ -179,31 +178,31 @@ def _on_cpu(graph: Graph, cpu: CostTable) -> float | None:
 
 
 FOUR_OF_SEVEN = 0.18
-"""Standard deviations by which something is to be above 0 to be so in four of seven cases, of a normal distribution."""
+"""z-score of probability 4/7 under a normal distribution."""
 
 
 def beyond_doubt(
     placed: CheapestPlacement, prices: Prices, costs: Mapping[str, DeviceCosts]
 ) -> tuple[CheapestPlacement, str]:
-    """Return the cheapest placement that is cheaper than simpler ones as far as is known, and why, if it is another.
+    """Return the cheapest placement that saves more than its doubt over simpler ones, and a note if it differs.
 
-    1. The CPU alone is the simplest; then come other devices alone; then what is in pieces.
-    2. A placement counts if it saves, against the simpler one that counts, more than is in doubt.
+    1. CPU only is simplest, then other single devices, then mixed placements.
+    2. A placement counts if it saves more than its doubt over the last simpler one that counts.
 
     Args:
         placed: the cheapest placement found.
-        prices: of its atoms.
+        prices: prices of its atoms.
         costs: per device.
 
     Returns:
-        The placement to take, and a sentence without its full stop; an empty one if it is the one given.
+        The placement, and a sentence without full stop; empty if the placement is unchanged.
     """
     host = prices.host
     cpu = next((candidate for candidate in placed.candidates if candidate.origin == all_on(host)), None)
     if cpu is None or cpu.placement == placed.placement or cpu.cost <= 0:
         return placed, ""
     best, doubt = cpu, 0.0
-    for candidate in sorted(placed.candidates, key=_pieces):  # stable: of each sort the cheapest first
+    for candidate in sorted(placed.candidates, key=_pieces):  # stable: cheapest first within each kind
         in_doubt = _doubt(candidate, cpu, prices, costs)
         if best.cost - candidate.cost >= in_doubt and candidate.cost < best.cost:
             best = candidate
@@ -225,7 +224,7 @@ def _pieces(candidate: Candidate) -> bool:
 
 
 def _doubt(candidate: Candidate, cpu: Candidate, prices: Prices, costs: Mapping[str, DeviceCosts]) -> float:
-    """Seconds that a placement has to save."""
+    """Return the seconds that a placement has to save."""
     host = prices.host
     others = set(candidate.placement) - {host}
     if not _pieces(candidate):
@@ -236,7 +235,7 @@ def _doubt(candidate: Candidate, cpu: Candidate, prices: Prices, costs: Mapping[
 
 
 def _between(one: DeviceCosts, other: DeviceCosts) -> float:
-    """By how much the quotient of what two devices take is off."""
+    """Return the relative error of the quotient of two devices' times."""
     both = [(seen, other.networks[name]) for name, seen in one.networks.items() if name in other.networks]
     if not both:
         return hypot(one.off_by, other.off_by)
