@@ -1,4 +1,4 @@
-"""Reports: what a plan does, as facts and as text, and what missing features of a device would be worth."""
+"""Reports on plans as facts and text, and estimates of the worth of missing device features."""
 
 from __future__ import annotations
 

@@ -59,14 +59,14 @@ if TYPE_CHECKING:
 
 
 def versions_of(devices: Iterable[str]) -> dict[str, str]:
-    """Return the versions of nnadapter, ONNX, ONNX Runtime and the drivers of devices; those that are known."""
+    """Return the known versions of nnadapter, ONNX, ONNX Runtime and the drivers of devices."""
     versions = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
     return {name: package_version for name, package_version in versions.items() if package_version}
 
 
 @memoize(1)
 def machine() -> str:
-    """Return system, processor and number of cores, as far as they are known."""
+    """Return the operating system, processor and number of cores, as far as known."""
     name = model_name()
     return f"{platform.system()} {platform.machine()}, {name}{', ' if name else ''}{os.cpu_count()} cores"
 
@@ -77,7 +77,7 @@ def _packages() -> dict[str, str]:
 
 
 def boundary_facts(partitioning: Partitioning) -> Boundaries:
-    """Return what happens at the borders of a plan, and what is under way at once."""
+    """Return the transfers, casts and layout changes of a plan, and its asynchronous segments."""
     setting, overlap = partitioning.setting, overlap_of(partitioning, {})
     return replace(
         boundaries_of(partitioning.plan, setting.costs, setting.host.name),
@@ -95,11 +95,11 @@ _BOUNDS = {
 }
 _ALL_CPU = all_on(CPU)
 _RUNS = 3
-"""Runs of repeats that a note counts."""
+"""Repeated subgraphs that a note lists."""
 
 
 def unknown_costs(partitioning: Partitioning) -> str:
-    """Return why nobody knows what a plan costs, in one sentence; empty where it is known."""
+    """Return a sentence on why a plan's cost is unknown; empty if it is known."""
     costs, used = partitioning.setting.costs, dict.fromkeys(step.device for step in partitioning.plan.steps)
     unknown = [device for device in used if costs[device].source is Source.ASSUMED]
     if not unknown:
@@ -109,11 +109,7 @@ def unknown_costs(partitioning: Partitioning) -> str:
 
 
 def cost_facts(partitioning: Partitioning) -> CostFacts:
-    """Return the predicted costs of a plan.
-
-    Args:
-        partitioning: the plan.
-    """
+    """Return the predicted costs of a plan."""
     price, placement = partitioning.price, partitioning.weighed or partitioning.placement
     placed = placement.placed
     bound = None if placed is None else min(placed.bound, price.seconds)
@@ -148,8 +144,8 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
 
     Args:
         partitioning: the plan.
-        timed: candidates that were compiled and timed, the fastest being the plan.
-        how: where and with what.
+        timed: candidates that were compiled and timed, fastest first; the first is the plan.
+        how: description of the measurement.
     """
     price, known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
@@ -171,7 +167,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
 
 
 def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
-    """What was predicted of each; of choices that were remembered, what is predicted now."""
+    """Return the prediction for each candidate; earlier measurements store none, so predict again."""
     if (
         all(timed_placement.predicted is not None for timed_placement in timed)
         or partitioning.judgment.demands.whole is None
@@ -188,7 +184,7 @@ def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) ->
 def _candidates(
     weighed: Sequence[tuple[Origin, float | None, float | None]], on_cpu: float | None
 ) -> tuple[CandidateFacts, ...]:
-    """What was weighed, as predicted and measured; the CPU alone is shown last where a person does not allow it."""
+    """Return the candidates. The CPU alone is added last for comparison if constraints exclude it."""
     candidates = tuple(
         CandidateFacts(name=str(origin), seconds=predicted, measured_seconds=measured)
         for origin, predicted, measured in weighed
@@ -214,7 +210,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _uneven(sources: Mapping[str, Source]) -> str:
-    """A hint, where a device that was measured is weighed against a processor that was not."""
+    """Suggest calibrating the CPU if only other devices are calibrated."""
     if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELED:
         return ""
     return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
@@ -238,20 +234,20 @@ def _sentences(notes: Iterable[str]) -> str:
 
 
 _MOST = 20
-"""Groups that are tried, the most frequent ones; a trial is a cut, linear in the graph."""
+"""Maximum number of groups to try, the most frequent first; each costs one cut, linear in the graph."""
 _Group = tuple[str, str, str]
-"""Device, op type, reason."""
+"""Device, op type and reason of refusals."""
 
 
 def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
-    """Return what refusals of nodes that run behind the refusing device cause, the most frequent ones.
+    """Return the cost of the most frequent refusals by devices that have priority over the node's device.
 
-    1. The nodes of a group go to the device that refuses them; all others stay where they are.
-    2. The graph is cut again: so many switches less, and so much less for transfers and launches.
+    For each group of refused nodes, move the group to the refusing device, cut the graph again, and compare switches,
+    transfers and launches.
 
     Args:
         plan: the plan.
-        price: what it costs; None where that is not known.
+        price: its price; None if unknown.
     """
     groups = _groups(plan)
     if not groups:
@@ -260,7 +256,7 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
     graph, prices = (price.graph.graph, price.table.prices) if price is not None else (plan.graph, None)
     labels = [plan.placement[part[0]] for part in parts]
     home = {atom: place for place, part in enumerate(parts) for atom in part}
-    was_so_cut = prices is None and plan.exact  # and not by a beam, or in halves for memory
+    was_so_cut = prices is None and plan.exact  # the plan was cut by the same method, not by beam search or halving
     switches, seconds = (plan.switches, 0.0) if was_so_cut else _between(graph, labels, prices)
     costs = []
     for (device, op_type, reason), atoms in islice(groups.items(), _MOST):
@@ -282,7 +278,7 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
-    """Atoms of each group, those of most atoms first; of a device that comes before the one that runs them."""
+    """Return the atoms of each group, largest group first. Only devices with priority over the current one count."""
     before = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
     for atom, home in enumerate(plan.placement):
@@ -296,7 +292,7 @@ def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
 
 
 def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tuple[int, float]:
-    """Switches between devices, and seconds of transfers and launches; 0 where they are not known."""
+    """Return the number of device switches, and seconds of transfers and launches (0 if unknown)."""
     segments = cut(graph, labels, host=CPU).segments
     switches = sum(first.device != second.device for first, second in pairwise(segments))
     if prices is None:
@@ -306,25 +302,25 @@ def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tupl
 
 
 _SEARCHED = 3
-"""Devices from which on the fewest segments have to be searched for."""
+"""Number of devices from which the fewest segments require a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodesTold:
-    """What is told of nodes beside what stands at them, found for all at once."""
+    """Facts about nodes that are computed for all nodes at once."""
 
     runs_as: Mapping[int, str]
-    """By node, as `seconds`."""
+    """Keyed by node index, like `seconds`."""
     refusals: Mapping[int, tuple[RefusalFacts, ...]]
-    """By atom."""
+    """Keyed by atom index."""
     sizes: Mapping[str, int]
-    """Bytes by value."""
+    """Bytes by value name."""
     seconds: Mapping[int, float]
 
 
 @paused_collection
 def report_of(observed: Observed) -> PartitionReport:
-    """Return the report of a model that was placed and cut, with what was seen of it."""
+    """Return the report of a placed and cut model, with the observations of its runs."""
     partitioning = observed.partitioning
     constraints, devices = partitioning.setting.constraints, partitioning.setting.by_name
     unknown = unknown_costs(partitioning)
@@ -401,7 +397,7 @@ def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[No
 
 
 def _sizes(graph: Graph) -> Mapping[str, int]:
-    """Bytes of every value, 0 where they are not known; few sizes are the sizes of many values."""
+    """Return bytes by value name, 0 if unknown; memoized because few sizes differ."""
     known: dict[tuple[float, object], int] = {}
     sizes_by_name: dict[str, int] = defaultdict(int)
     for name, value in graph.values.items():
@@ -409,7 +405,7 @@ def _sizes(graph: Graph) -> Mapping[str, int]:
         if like not in known:
             known[like] = value.nbytes or 0
         sizes_by_name[name] = known[like]
-    sizes_by_name[""] = 0  # stands for outputs that nobody asked for
+    sizes_by_name[""] = 0  # name of unused optional outputs
     return sizes_by_name
 
 
@@ -433,7 +429,7 @@ def _running(partitioning: Partitioning, index: int, step: Step, told: _NodesTol
 
 
 def _refusals(plan: Plan) -> Mapping[int, tuple[RefusalFacts, ...]]:
-    """Why devices refused atoms, in the order of the devices; most atoms nobody refused."""
+    """Return refusals by atom, in device order."""
     refusals: dict[int, tuple[RefusalFacts, ...]] = {}
     for name in plan.devices:
         for atom, verdict in enumerate(plan.verdicts[name]):
@@ -444,7 +440,7 @@ def _refusals(plan: Plan) -> Mapping[int, tuple[RefusalFacts, ...]]:
 
 
 def _runs_as(partitioning: Partitioning) -> Mapping[int, str]:
-    """What the devices say each node runs as, in the words of the operations it became."""
+    """Return the device's description by node. It describes operations, so map those back to nodes."""
     texts_of: dict[int, dict[str, None]] = defaultdict(dict)
     graph, operations_of = partitioning.plan.graph, partitioning.model.conversion.operations
     for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
@@ -461,7 +457,7 @@ def _runs_as(partitioning: Partitioning) -> Mapping[int, str]:
 
 
 def _telling(texts: Collection[str]) -> Collection[str]:
-    """What says something, if anything does."""
+    """Drop descriptions of no operation unless there are no others."""
     return texts if len(texts) == 1 else [text for text in texts if text != NO_OPERATION] or texts
 
 
@@ -537,7 +533,7 @@ def _search(plan: Plan, halvings: Sequence[str] = ()) -> str:
     few = len(set(devices)) < _SEARCHED
     if plan.exact:
         return "exact for two devices" if few else "an exact search"
-    if any(map(eq, devices, devices[1:])):  # two turns of one device are never found one behind the other
+    if any(map(eq, devices, devices[1:])):  # an optimal cut never has two consecutive segments of one device
         return (
             f"a segment was cut in two: {halvings[0]}"
             if halvings
@@ -564,19 +560,19 @@ def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
 
 
 def _why_taken(plan: Plan, atom: int, device: str) -> str:
-    """Why a node is not where the plan file had put it: a limit, or a device that did not admit the segment."""
+    """Return why a node is not on the plan file's device: a limit, or a refused segment."""
     verdict = plan.verdicts[device][atom]
     return f"it is on {plan.placement[atom]!r}" + ("" if verdict else f", as {device!r} does not get it: {verdict}")
 
 
 def _told(piece: AdmittedSegment | None) -> dict[str, int | float | str]:
-    """What the device said of a segment; what is neither number nor text is turned into text."""
+    """Return the device's facts on a segment, with values of other types converted to text."""
     told = piece.admission.facts if piece is not None else {}
     return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in told.items()}
 
 
 def _tensors(plan: Plan) -> Mapping[str, TensorFacts]:
-    """What crosses borders, by name: most of it is made in one segment and read in another."""
+    """Return boundary values by name, built once because segments share them."""
     names = dict.fromkeys(name for step in plan.steps for name in (*step.inputs, *step.outputs))
     values = map(plan.graph.value, names)
     return {

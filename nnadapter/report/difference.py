@@ -1,4 +1,4 @@
-"""Facts on the difference of two reports, as values, text and Markdown."""
+"""Difference of two reports, as values, text and Markdown."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from nnadapter.report.facts import ReportFacts
 from nnadapter.report.sections import code, count, duration, folded, quantity, table, wrapped
 
 _COMMON = 0.5
-"""Share of nodes that both reports of one model have by name, at least."""
+"""Minimum share of common node names for two reports of one model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Something that was not the same when the two reports were made."""
+    """Circumstance that differs between the two reports."""
 
     name: str
     """`model`, `devices`, `options of DEVICE`, `policy`, `fallback`, `inputs`, `choice`, `rules`, `plan file`, `costs`,
-    `machine` or `version of NAME`."""
+    `machine` or `version of NAME`.
+    """
     old_value: str
-    """In words."""
+    """Value in words."""
     new_value: str
 
 
 def conditions(old: ReportFacts, new: ReportFacts) -> tuple[Condition, ...]:
-    """Return what differs in how the reports were made; what one of them does not know is left out."""
+    """Return the circumstances that differ, as far as both reports know them."""
     rows = [
         *_nodes(old, new),
         *((name, told(old), told(new)) for name, told in _TOLD),
@@ -42,7 +43,7 @@ def conditions(old: ReportFacts, new: ReportFacts) -> tuple[Condition, ...]:
 
 
 def is_other_model(old: ReportFacts, new: ReportFacts) -> bool:
-    """The reports have too few nodes in common to be of one model."""
+    """Return True if the reports have too few nodes in common to be of one model."""
     return _common(old, new) < _COMMON * min(len(old.nodes), len(new.nodes))
 
 
@@ -58,7 +59,7 @@ def _nodes(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]
 
 
 def _options(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
-    """Of devices that both reports have."""
+    """Yield changed options of common devices."""
     for device in new.device_options:
         if device in old.device_options:
             before, after = old.device_options[device], new.device_options[device]
@@ -67,7 +68,7 @@ def _options(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str
 
 
 def _versions(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
-    """Of what both reports name."""
+    """Yield versions that both reports have."""
     for name in new.versions:
         yield f"version of {name}", old.versions.get(name, ""), new.versions[name]
 
@@ -98,16 +99,16 @@ _TOLD: tuple[tuple[str, Callable[[ReportFacts], str]], ...] = (
     ("costs", _costs),
     ("machine", lambda report: report.machine),
 )
-"""What reports were made with, in words; empty where a report does not know it."""
+"""Circumstances of a report, as functions to text; empty text is unknown."""
 
 
 Place = str
-"""A device, or `folded` or `unused`."""
+"""Device, `folded` or `unused`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedNode:
-    """A node that both reports have, in another place."""
+    """Node of both reports that moved."""
 
     name: str
     op_type: str
@@ -117,53 +118,50 @@ class MovedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalChange:
-    """A device's refusals of an op type for one reason, whose number changed."""
+    """Changed number of a device's refusals of an op type for one reason."""
 
     device: str
     op_type: str
     reason: str
     old_count: int
-    """Nodes; 0 where the refusal is new."""
+    """Number of nodes; 0 for a new refusal."""
     new_count: int
-    """Nodes; 0 where the refusal vanished."""
+    """Number of nodes; 0 for a refusal that disappeared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number of both reports."""
+    """Number that both reports may have."""
 
     name: str
     old_value: float | None
-    """None where the report does not know it."""
+    """None if unknown."""
     new_value: float | None
     unit: str
     """`share` from 0 to 1, `B`, `s`, or empty for a count."""
     better: int
-    """1 where more is better, -1 where less is, 0 where neither is, or the two cannot be compared."""
+    """1 if more is better, -1 if less is better, 0 if neither or not comparable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DifferenceFacts:
-    """Two reports, and what differs; `Difference` adds the renderings."""
+    """Difference of two reports; `Difference` adds the renderings."""
 
     old_report: ReportFacts
     new_report: ReportFacts
     conditions: tuple[Condition, ...]
-    """What was not the same when they were made."""
+    """Circumstances that differ."""
     figures: tuple[Figure, ...]
     """Coverage, segments, switches, weights and cost, changed or not."""
     moved_nodes: tuple[MovedNode, ...]
     added_nodes: tuple[str, ...]
-    """Names of nodes that only the new report has, in its order."""
+    """Names of nodes only in the new report, in order."""
     removed_nodes: tuple[str, ...]
-    """Names of nodes that only the old report has, in its order."""
+    """Names of nodes only in the old report, in order."""
     refusals: tuple[RefusalChange, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, without the reports themselves.
-
-        Keys: `conditions`, `figures`, `moved_nodes`, `added_nodes`, `removed_nodes`, `refusals`.
-        """
+        """Return plain data without the reports themselves."""
         return {
             "conditions": [asdict(condition) for condition in self.conditions],
             "figures": [asdict(figure) for figure in self.figures],
@@ -180,16 +178,12 @@ _SHOWN_FOLDED = 100
 
 
 def difference_text(difference: DifferenceFacts) -> str:
-    """Return what changed, as lines of text.
-
-    1. What differs in how the two were made.
-    2. The figures of both, the moved nodes, those of one report alone, and refusals whose number changed.
-    """
+    """Return the difference as text: circumstances, figures, moved, new and removed nodes, and changed refusals."""
     return "\n".join(line for part in (_conditions, _figures, _moved, _alone, _refusals) for line in part(difference))
 
 
 def difference_markdown(difference: DifferenceFacts) -> str:
-    """Return the same as Markdown: a table of figures, details folded."""
+    """Return the difference as Markdown: a table of figures with folded details."""
     rows = [
         (figure.name, shown(figure.old_value, figure.unit), shown(figure.new_value, figure.unit), _verdict(figure))
         for figure in difference.figures
@@ -230,7 +224,7 @@ def difference_markdown(difference: DifferenceFacts) -> str:
 
 
 def shown(value: float | None, unit: str) -> str:
-    """A figure as a person reads it; a dash where it is not known."""
+    """Return a figure for people; a dash if unknown."""
     if value is None:
         return "-"
     if unit == "share":
@@ -253,7 +247,7 @@ def _headline(difference: DifferenceFacts) -> str:
 
 
 def _verdict(figure: Figure) -> str:
-    """`better`, `worse`, `changed`, or nothing where it did not change."""
+    """Return `better`, `worse`, `changed`, or an empty text if unchanged."""
     if figure.old_value == figure.new_value:
         return ""
     if figure.old_value is None or figure.new_value is None or not figure.better:

@@ -1,9 +1,6 @@
-"""Facts of a report: frozen values that every rendering is made from, and their JSON form.
+"""Facts of a report as frozen values, and their JSON form. All renderings are made from them.
 
-One set of facts about a plan; every rendering is made from it, and none is known here.
-
-The report speaks of the model's own nodes: each runs on a device (alone, or fused into something), or was folded before
-the run, or is used by nobody.
+Nodes are the model's own: each runs on a device, is folded before the run, or is unused.
 """
 
 from __future__ import annotations
@@ -26,23 +23,22 @@ from nnadapter.process.resources import CacheCounts, memoize
 
 
 def plain(value: Any) -> Any:
-    """Return dataclasses and mappings as dicts, tuples as lists, numbers as Python's; what is not finite is None."""
+    """Convert dataclasses, mappings, tuples and numpy scalars to plain data; non-finite numbers become None."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: plain(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
-    # What drivers say of a segment may be numpy's numbers, and need not be finite.
+    # drivers' facts may be numpy scalars and non-finite
     number = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(number, float) and not math.isfinite(number) else number
 
 
 def to_lines(data: Mapping[str, Any]) -> str:
-    """Return JSON text with a line per key, and a line per item of a list of objects.
+    """Return JSON text with one line per key and per object in a list.
 
-    Large reports are smaller so and sooner written than with every key on its own line, and what differs between two
-    files is a whole node or segment.
+    This is smaller and faster than full indentation, and diffs show entire nodes or segments.
     """
     return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_value(value)}" for key, value in data.items()) + "\n}"
 
@@ -59,69 +55,69 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 GUESSES = frozenset({"modeled", "assumed"})
-"""Sources that nobody measured: limits that a device declares, or less."""
+"""Cost sources that are not measurements."""
 NOTHING = 1e-9
-"""Seconds that are not worth telling: sums of the same prices in another order differ by less."""
+"""Seconds below which differences are rounding errors."""
 _NAMED = 3
-"""Names in a row that stands for many entries."""
+"""Names to show for a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateFacts:
-    """A plan that was weighed."""
+    """Candidate plan that was considered."""
 
     name: str
-    """As a person reads it: `all on the cpu`, `everything supported`."""
+    """Name for people: `all on the cpu`, `everything supported`."""
     seconds: float | None
-    """Its predicted cost; None where nothing is known of it."""
+    """Predicted cost; None if unknown."""
     measured_seconds: float | None = None
-    """What it took here, where it was compiled and timed."""
+    """Measured time, if it was compiled and timed."""
     eligible: bool = True
-    """Whether it could have been chosen; if not, a plan file or rules do not allow it, and it is there to compare."""
+    """False if a plan file or rules exclude it; it is then listed for comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostFacts:
-    """What the plan costs, in seconds of one run, and how good that is."""
+    """Cost of the plan in seconds per run, with a lower bound."""
 
     seconds: float
-    """Of the plan in this report: predicted, or measured where it was chosen by timing."""
+    """Cost of this plan: measured if it was chosen by timing, otherwise predicted."""
     bound_seconds: float | None = None
-    """No plan of those that `bound_of` names costs less by the same prices."""
+    """Lower bound of all plans named by `bound_of`, at the same prices."""
     bound_of: str = "any placement"
-    """What the bound is of, in words: any placement, or any that keeps to the plan file and the rules."""
+    """Plans that the bound covers, in words: any placement, or any that obeys the plan file and rules."""
     bound_kind: str = ""
-    """Where the bound comes from, in words."""
+    """Method of the bound, in words."""
     gap: float | None = None
-    """`seconds` over `bound_seconds`, less one: 0.05 is 5 % above the bound."""
+    """`seconds` / `bound_seconds` - 1: 0.05 is 5 % above the bound."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Device -> where `seconds` come from: `measured`, `calibrated`, `simulated`, `modeled` or `assumed`."""
+    """Device -> source of `seconds`: `measured`, `calibrated`, `simulated`, `modeled` or `assumed`."""
     predicted_seconds: float | None = None
-    """Of the plan in this report, predicted, be it measured or not; None where costs are not known."""
+    """Predicted cost of this plan, even if it was measured; None if costs are unknown."""
     prediction_sources: Mapping[str, str] = field(default_factory=dict)
-    """Device -> where what is predicted of plans, segments and nodes comes from, likewise."""
+    """Device -> source of the predictions for plans, segments and nodes."""
     candidates: tuple[CandidateFacts, ...] = ()
-    """Plans that were weighed against each other, in the order in which they were weighed."""
+    """Candidate plans, in the order considered."""
     all_cpu_seconds: float | None = None
-    """Of everything on the CPU, whatever rules and a plan file say: measured where the plan is, else predicted."""
+    """Cost with everything on the CPU, ignoring rules and plan file: measured if the plan is, otherwise predicted."""
     all_cpu_predicted_seconds: float | None = None
-    """The same, predicted."""
+    """Prediction for everything on the CPU."""
     note: str = ""
-    """What the figures do not say: an estimate that rests on assumptions, say."""
+    """Caveats of the numbers, such as assumptions."""
 
     @property
     def is_measured(self) -> bool:
-        """The plan was timed here."""
+        """True if the plan was timed on this machine."""
         return set(self.sources.values()) == {"measured"}
 
     @property
     def word(self) -> str:
-        """What `seconds` are: `measured`, `predicted` or, where the costs of a device are a guess, `guessed`."""
+        """Word for `seconds`: `measured`, `predicted`, or `guessed` if costs of a device are not measured."""
         return "measured" if self.is_measured else self.predicted_word
 
     @property
     def predicted_word(self) -> str:
-        """What is not measured: `predicted`, or `guessed`."""
+        """Word for predictions: `predicted` or `guessed`."""
         return predicted_word(self._predicting)
 
     @property
@@ -135,7 +131,7 @@ class CostFacts:
 
     @property
     def against_cpu(self) -> tuple[float, float, str] | None:
-        """Seconds of this plan, of the CPU alone, and what both are: see `word`; None if not known."""
+        """Seconds of this plan, seconds of the CPU alone, and the `word` for both; None if unknown."""
         if self.all_cpu_seconds is not None:
             return self.seconds, self.all_cpu_seconds, self.word
         if self.predicted_seconds is None or self.all_cpu_predicted_seconds is None:
@@ -144,54 +140,54 @@ class CostFacts:
 
     @property
     def cpu_is_better(self) -> bool:
-        """The CPU alone is faster than this plan: both measured, or both predicted."""
+        """True if the CPU alone is faster than this plan, comparing like with like."""
         return self.against_cpu is not None and self.against_cpu[0] - self.against_cpu[1] >= NOTHING
 
 
 def predicted_word(sources: Mapping[str, str]) -> str:
-    """What to call a time that rests on such costs: `predicted`, or `guessed` where nobody measured one of them."""
+    """Return `guessed` if a source is not a measurement, otherwise `predicted`."""
     return "guessed" if GUESSES.intersection(sources.values()) else "predicted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalCost:
-    """What it causes between devices that one of them refuses an op type for one reason."""
+    """Cost of a device's refusals of one op type for one reason."""
 
     device: str
     op_type: str
     reason: str
-    """A code of `partition.Reason`."""
+    """Code of `partition.Reason`."""
     switches: int
-    """So many less if the device took these nodes and all others stayed; negative where there would be more."""
+    """Device switches saved if the device took these nodes and all others stayed; may be negative."""
     seconds: float | None
-    """Predicted, of the transfers and launches that would go; None where costs are not known."""
+    """Predicted seconds of transfers and launches saved; None if costs are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """A rule that a person gave, and what it came to."""
+    """Rule of the user, and its effect."""
 
     text: str
-    """The rule in one line."""
+    """Rule in one line."""
     source: str = ""
-    """Where it stands: `pin 2 in rules.toml`."""
+    """Location of the rule: `pin 2 in rules.toml`."""
     nodes: int = 0
-    """How many nodes it binds; 0 where it binds nothing, which is said."""
+    """Number of nodes that it binds; 0 is reported as having no effect."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFileFacts:
-    """The plan file that placed nodes."""
+    """Plan file that placed nodes."""
 
     path: str
     matched_nodes: int
-    """Nodes that it placed."""
+    """Number of nodes that it placed."""
     unmatched_entries: tuple[UnmatchedEntry, ...] = ()
-    """Those that mean no node here, and those that a device, a rule or a limit does not let have their way."""
+    """Entries that match no node, or that a device, rule or limit overrides."""
 
     def lost_groups(self) -> tuple[tuple[str, str, str], ...]:
-        """What is lost in few words: names of entries that share device and reason, the device, and the reason."""
+        """Group unmatched entries by device and reason: names as text, device, reason."""
         groups: dict[tuple[str, str], list[str]] = {}
         for entry in self.unmatched_entries:
             groups.setdefault((entry.device, entry.reason), []).append(entry.name)
@@ -205,69 +201,66 @@ def _named(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFacts:
-    """Bytes of constants that segments hold; what two segments of a device share counts once."""
+    """Bytes of constants in segments; constants shared within a device count once."""
 
     devices: Mapping[str, int] = field(default_factory=dict)
-    """By device."""
+    """Bytes by device."""
     total: int = 0
-    """Of them all; what two devices share counts once."""
+    """Total; constants shared between devices count once."""
 
 
 SCHEMA_VERSION = 2
-"""Of the JSON form; it grows when something that programs read changes its meaning or goes.
-
-New keys do not raise it.
-"""
+"""Version of the JSON form. It grows when a key is removed or changes its meaning, not when keys are added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalFacts:
-    """Why a device did not take a node."""
+    """Refusal of a node by a device."""
 
     device: str
     reason: str
-    """A code of `partition.Reason`."""
+    """Code of `partition.Reason`."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyFacts:
-    """A graph that a node runs: a branch of If, the body of Loop or Scan. It runs where its node does."""
+    """Graph inside a node: a branch of If, or the body of Loop or Scan. It runs on the node's device."""
 
     name: str
-    """The attribute that holds it."""
+    """Attribute that holds the graph."""
     op_types: Mapping[str, int]
-    """How many nodes of each op type it has, those of graphs inside included."""
+    """Number of nodes by op type, including nested graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What becomes of one of the model's own nodes."""
+    """Fate of one of the model's own nodes."""
 
     name: str
     op_type: str
     domain: str
     state: str
-    """`runs`, `folded` (its result is known before the run) or `unused` (nobody reads its result)."""
+    """`runs`, `folded` (computed before the run) or `unused` (its result is never read)."""
     device: str = ""
     segment: int | None = None
     runs_as: str = ""
-    """What it runs as on its device, where the device says so; nodes of the same text are fused."""
+    """Device's description of the node's operation, if any; nodes with the same text are fused."""
     flops: int | None = None
-    """None where no formula is known, or its sizes are not."""
+    """None if there is no formula, or sizes are unknown."""
     nbytes: int = 0
-    """Bytes it reads and makes, weights included."""
+    """Bytes of inputs and outputs, including weights."""
     refusals: tuple[RefusalFacts, ...] = ()
-    """Of every device that did not take it, in the order of preference."""
+    """Refusals of devices, in order of preference."""
     bodies: tuple[BodyFacts, ...] = ()
-    """The graphs that it runs."""
+    """Graphs inside the node."""
     predicted_seconds: float | None = None
-    """Its cost on its device, where costs are known; what is fused is shared out by FLOPs."""
+    """Predicted time on its device, if costs are known; the time of fused nodes is divided by FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """A value that crosses the border of a segment."""
+    """Value that crosses a segment's boundary."""
 
     name: str
     dtype: str | None
@@ -277,18 +270,19 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """What the session's cache did for a segment."""
+    """Use of the session's cache for a segment."""
 
     hit: bool
-    """Its program was kept, and is used."""
+    """True if the cached program was used."""
     miss_reason: str
-    """Why it was compiled: which part of the key differed from the nearest entry, and why it is not kept, if it is not;
-    empty for a hit."""
+    """Reason for compiling: the part of the key that differs from the nearest entry, and why it is not cached, if so.
+    Empty for a hit.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """One segment of the plan."""
+    """Segment of the plan."""
 
     index: int
     device: str
@@ -298,71 +292,71 @@ class SegmentFacts:
     flops: int
     weight_bytes: int
     facts: Mapping[str, int | float | str | None]
-    """What the device said of it; None stands for a number that is not finite."""
+    """Facts of the device about the segment; None is a non-finite number."""
     seconds: float | None = None
-    """Duration of the last run, if there was one."""
+    """Duration in the last run; None if there was none."""
     unknown_flops_nodes: int = 0
-    """Of its nodes, those whose FLOPs are not known, and not in `flops`."""
+    """Number of nodes whose FLOPs are unknown and missing in `flops`."""
     failures: tuple[str, ...] = ()
-    """Why it ran elsewhere, if it did."""
+    """Reasons why it ran elsewhere."""
     predicted_seconds: float | None = None
-    """Predicted duration of a run, with `transfer_seconds` and `launch_seconds`."""
+    """Predicted duration of a run, including `transfer_seconds` and `launch_seconds`."""
     transfer_seconds: float | None = None
-    """Predicted, for its inputs and outputs."""
+    """Predicted time to transfer inputs and outputs."""
     launch_seconds: float | None = None
-    """Predicted, for starting it."""
+    """Predicted time to launch it."""
     benefit_seconds: float | None = None
-    """Predicted saving against running its nodes on the CPU; below 0 it costs."""
+    """Predicted saving compared with the CPU; negative if the segment is slower."""
     compile_seconds: float | None = None
-    """What compiling it took, where it was compiled."""
+    """Compile time; None if it was not compiled here."""
     program_of: int | None = None
-    """The segment that was compiled for it: it runs that one's program, with constants of its own."""
+    """Index of the segment whose program it runs with its own constants; None if it has its own program."""
     cache: CacheFacts | None = None
-    """None where the session has no cache, or nothing was compiled."""
+    """None if the session has no cache, or nothing was compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchDecisionFacts:
-    """A condition that inputs decide, and what it is where the plan is run."""
+    """Condition that inputs decide, and the value that the plan is for."""
 
     condition: str
-    """An input, or how it is computed of some."""
+    """Condition in words: an input, or an expression of inputs."""
     value: bool
     nodes: tuple[str, ...]
-    """The `If` nodes in whose place the branch stands that is taken."""
+    """`If` nodes that the chosen branch replaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferFacts:
-    """What a run copied between the host and devices with memory of their own, where values stay."""
+    """Copies of a run between the host and devices with memory of their own."""
 
     to_device: int
-    """Tensors brought to devices."""
+    """Number of tensors copied to devices."""
     bytes_to_device: int
     to_host: int
-    """Tensors taken from devices."""
+    """Number of tensors copied to the host."""
     bytes_to_host: int
     seconds: float
-    """Of all of them."""
+    """Total time of the copies."""
     round_trips: int
-    """Tensors brought to a device that had made them in the same run."""
+    """Number of tensors copied back to the device that produced them in the same run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Shares on other devices than `cpu` and `reference`, from 0 to 1."""
+    """Share of work on devices other than `cpu` and `reference`, from 0 to 1."""
 
     nodes: float
-    """Of the model's own nodes that run."""
+    """Share of the model's own nodes that run."""
     flops: float
-    """Of the floating-point operations that are known, a multiply-add being two; the share of nodes where none are."""
+    """Share of known FLOPs, counting a multiply-add as two; the share of nodes if none are known."""
     bytes: float
-    """Of bytes read and made by nodes, weights included."""
+    """Share of bytes read and written by nodes, including weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFacts:
-    """What runs where and why; `PartitionReport` adds the renderings."""
+    """Facts about a plan; `PartitionReport` adds the renderings."""
 
     devices: tuple[str, ...]
     policy: str
@@ -372,136 +366,116 @@ class ReportFacts:
     nodes: tuple[NodeFacts, ...]
     switches: int
     exact: bool
-    """No plan with fewer segments exists for this placement."""
+    """True if no plan with fewer segments exists for this placement."""
     notes: tuple[str, ...] = ()
-    """What did not go as promised."""
+    """Unexpected events, such as fallbacks."""
     plans: PlanCounts | None = None
-    """How the plans of the session were used; None for a report that compiled nothing."""
+    """Use of the session's plans; None if nothing was compiled."""
     caches: tuple[CacheCounts, ...] = ()
-    """How what is remembered was used in the process of the session; empty for a report that compiled nothing."""
+    """Use of the process's caches; empty if nothing was compiled."""
     weights: WeightFacts = field(default_factory=WeightFacts)
     cost: CostFacts | None = None
-    """None where no costs are known."""
+    """None if costs are unknown."""
     cost_note: str = ""
-    """Why none are known, and what to do about it."""
+    """Reason why costs are unknown, with advice."""
     rules: tuple[RuleFacts, ...] = ()
-    """In the order in which they were given."""
+    """Rules in the order of the user."""
     plan_file: PlanFileFacts | None = None
     model: str = ""
-    """The model's file, or its graph; empty where that is not known."""
+    """File name or graph name of the model; empty if unknown."""
     fallback: str = ""
-    """The option of that name."""
+    """`Options.fallback` in words."""
     device_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Device -> option -> value as text, defaults filled in."""
+    """Device -> option -> value as text, including defaults."""
     isolated: tuple[str, ...] = ()
-    """Devices that have a process of their own."""
+    """Devices in a process of their own."""
     search: str = ""
-    """How the segments were found, in words: exactly, by a beam, or cut in two and why."""
+    """Method that found the segments, in words: exact, beam search, or a cut in two with its reason."""
     refusal_costs: tuple[RefusalCost, ...] = ()
-    """What refusals cause between devices, of the most frequent ones."""
+    """Costs of the most frequent refusals."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of nnadapter, ONNX, ONNX Runtime and the devices' drivers, by name."""
+    """Versions of nnadapter, ONNX, ONNX Runtime and drivers, by name."""
     branch_decisions: tuple[BranchDecisionFacts, ...] = ()
-    """What inputs choose where the plan is run; empty where they choose nothing, or whatever they choose."""
+    """Branch decisions that the plan is for; empty if it is for all."""
     machine: str = ""
-    """Where the report was made: system, processor and number of cores."""
+    """Machine that wrote the report: operating system, processor and number of cores."""
     boundaries: Boundaries = field(default_factory=Boundaries)
-    """What happens to values at borders of segments: transfers, casts, changes of layout, and what stays."""
+    """Transfers, casts and layout changes between segments, and device-resident values."""
     transfers: TransferFacts | None = None
-    """What the last run copied; None where there was none, or where no device has memory of its own."""
+    """Copies of the last run; None if there was none, or no device has memory of its own."""
     incidents: tuple[Incident, ...] = ()
-    """What devices failed to do in the session, the newest 64 in the order in which it happened."""
+    """Newest 64 failures of devices in the session, in order."""
     incident_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """How often in all: device -> class of the error -> number."""
+    """Total number of failures: device -> class of the error -> number."""
 
     @property
     def unknown_flops_nodes(self) -> int:
-        """How many nodes run whose FLOPs are not known."""
+        """Number of running nodes with unknown FLOPs."""
         return sum(node.state == "runs" and node.flops is None for node in self.nodes)
 
     @property
     def guesses(self) -> frozenset[str]:
-        """Devices whose predicted times are guesses: nobody measured what they cost."""
+        """Devices whose predicted times are guesses, because their costs are not measured."""
         return self.cost.guesses if self.cost is not None else frozenset()
 
     @property
     def branch_decisions_text(self) -> str:
-        """What inputs choose where the plan is run, in words; empty where it is run whatever they choose."""
+        """Branch decisions that the plan is for, in words; empty if it is for all."""
         return decisions_text(
             BranchDecision(decision.condition, decision.value, decision.nodes) for decision in self.branch_decisions
         )
 
     @property
     def fewest(self) -> str:
-        """Whether there could be fewer segments, and how they were found, in words."""
+        """Optimality of the number of segments, and the method that found them, in words."""
         words = "the fewest possible" if self.exact else "not proved the fewest"
         return f"{words}: {self.search}" if self.search else words
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data: what JSON knows, and no number that is not finite.
+        """Return the report as plain JSON data, without non-finite numbers.
 
-        Keys, which stay:
+        Stable keys:
 
-        - `schema_version`: of this form.
-        - `devices`: names, in order of preference; `isolated`: those in a process of their own; `policy`;
-          `input_shapes`: input name -> dimensions.
-        - `coverage`: `nodes`, `flops`, `bytes`, each from 0 to 1, on other devices than `cpu` and `reference`.
-        - `segments`, in the order they run: `index`, `device`, `nodes` (names), `inputs` and `outputs` (each `name`,
-          `dtype`, `shape`, `nbytes`), `flops`, `weight_bytes`, `facts` (what the device says of it), `seconds` (of the
-          last run, else null), `unknown_flops_nodes` (of its nodes, those whose FLOPs are not known), `failures`, and
-          in seconds, null where not known: `predicted_seconds` (transfers and launch included), `transfer_seconds`,
-          `launch_seconds`, `benefit_seconds` (saved against running its nodes on the CPU), `compile_seconds`;
-          `program_of` (the `index` of the segment whose program it runs, with constants of its own; null where it was
-          compiled itself); `cache` (`hit`, and `miss_reason` not; null where there is none).
-        - `nodes`, the model's own in its order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
-          `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
-          (each `device`, `reason`, `detail`), `bodies` (of control flow: each `name`, `op_types` with their numbers),
-          `predicted_seconds` (null where not known).
-        - `switches`: from one device to another; `exact`: no plan with fewer segments exists.
-        - `notes`; `plans` of a session: `in_cache`, `compiled`, `reused`, `evicted`, `memory_bytes` (of
-          those kept, beside shared weights, as far as devices say so), `served_shapes_text` (which shapes a plan
-          serves, in words; empty as long as only one set was seen), else null; `caches` of its process: each `name`,
-          `hits`, `misses`, `failures`, `dropped`.
-        - `weights`: bytes of constants, `devices` (name -> bytes; what two segments of a device share counts once) and
-          `total` (what two devices share counts once).
-        - `cost`, null where none is known: `seconds`, `bound_seconds`, `bound_of` (what it is a bound of, in words),
-          `bound_kind`, `gap`, `sources` (of `seconds`; device -> `measured`, `calibrated`, `simulated`, `modeled` or
-          `assumed`), `predicted_seconds` and `prediction_sources` (of what is predicted, beside what was measured),
-          `candidates` (each `name`, `seconds` as predicted, `measured_seconds`, `eligible`: could be chosen),
-          `all_cpu_seconds` (measured where `seconds` is), `all_cpu_predicted_seconds`, `note`; `cost_note`: why none is
-          known, else empty.
-        - `rules`: each `text`, `source` (where it stands), `nodes` (how many it binds), `note`.
-        - `plan_file`, null without one: `path`, `matched_nodes` (nodes), `unmatched_entries` (entries: each `name`,
-          `device`, `reason`).
-        - `model`: the file's name or the graph's, empty where not known; `fallback`; `device_options`: device ->
-          option -> value as text; `search`: how the segments were found, in words.
-        - `refusal_costs` of the most frequent refusals: each `device`, `op_type`, `reason`, `switches` (so many less if
-          the device took these nodes and all others stayed), `seconds` (predicted, of the transfers and launches that
-          would go; null where not known).
-        - `boundaries`: `operations` in the order in which they are done (each `kind`: `transfer`, `cast` or `layout`;
-          `value`; `segment` that waits for it or made it, null for the caller; `source` and `target`, each `target`
-          (the driver), `device_id`, `layout`, `dtype`; `nbytes`; `seconds` as predicted, null where not known), and
-          `device_resident`: values that segments of a device with memory of its own share there (each `value`,
-          `device`, `segments`, `nbytes`); `enqueued_segments` and `threaded_segments`: segments that are under way
-          while the host goes on, as work of a stream or in a thread of their device; `host_waits` for them: each
-          `device`, `segment` (the last one that is done then), `waiting_segment` (the segment that waits, null for the
-          end of the run).
-        - `transfers` of the last run to and from such memory, else null: `to_device` and `to_host` (how many),
-          `bytes_to_device`, `bytes_to_host`, `seconds`, `round_trips` (brought to a device that had made them).
-        - `incidents` of a session, the newest in the order in which they happened: each `stage` (`load`, `compile`,
-          `run`, `accuracy`), `device`, `segment` (null where it did not get that far), `nodes` (names), `kind` (the
-          error's class), `message`, `fallback_action` (what was done); `incident_counts` of all: device -> kind ->
-          number.
-        - `branch_decisions`, of a plan for some of the branches that inputs choose: each `condition` (in words),
-          `value`, `nodes` (the `If` in whose place a branch stands).
-        - `versions`: `nnadapter`, `onnx`, `onnxruntime`, and of the driver of each device by its name; `machine`.
-
-        Keys may be added without a new `schema_version`.
+        - `schema_version`; `devices` in order of preference; `isolated`; `policy`; `input_shapes`: name -> dimensions.
+        - `coverage`: `nodes`, `flops`, `bytes` on devices other than `cpu` and `reference`, from 0 to 1.
+        - `segments`, in order of execution: `index`, `device`, `nodes` (names), `inputs` and `outputs` (each `name`,
+          `dtype`, `shape`, `nbytes`), `flops`, `unknown_flops_nodes`, `weight_bytes`, `facts` (from the device),
+          `failures`, `program_of` (index of the segment whose program it shares, or null), `cache` (null, or `hit` and
+          `miss_reason`), and seconds or null: `seconds` (last run), `predicted_seconds` (total), `transfer_seconds`,
+          `launch_seconds`, `benefit_seconds` (saved compared with the CPU), `compile_seconds`.
+        - `nodes`, the model's own in order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
+          `device`, `segment` (index or null), `runs_as`, `flops` (null if unknown), `nbytes`, `refusals` (each
+          `device`, `reason`, `detail`), `bodies` (each `name`, `op_types` with counts), `predicted_seconds` (or null).
+        - `switches` between devices; `exact`: no plan has fewer segments; `search`: method, in words; `notes`.
+        - `plans` of a session, or null: `in_cache`, `compiled`, `reused`, `evicted`, `memory_bytes` (without shared
+          weights, as far as known), `served_shapes_text`; `caches`: each `name`, `hits`, `misses`, `failures`,
+          `dropped`.
+        - `weights`: `devices` (name -> bytes, shared constants once per device), `total` (shared constants once).
+        - `cost`, or null with a reason in `cost_note`: `seconds`, `bound_seconds`, `bound_of`, `bound_kind`, `gap`,
+          `sources` (device -> `measured`, `calibrated`, `simulated`, `modeled` or `assumed`), `predicted_seconds`,
+          `prediction_sources`, `candidates` (each `name`, predicted `seconds`, `measured_seconds`, `eligible`),
+          `all_cpu_seconds`, `all_cpu_predicted_seconds`, `note`.
+        - `rules`: each `text`, `source`, `nodes` (number bound), `note`.
+        - `plan_file`, or null: `path`, `matched_nodes` (number), `unmatched_entries` (each `name`, `device`, `reason`).
+        - `model`; `fallback`; `device_options`: device -> option -> value as text; `versions`; `machine`.
+        - `refusal_costs`: each `device`, `op_type`, `reason`, `switches` and predicted `seconds` (or null) saved if the
+          device took these nodes.
+        - `boundaries`: `operations` in order (each `kind`: `transfer`, `cast` or `layout`; `value`; `segment` that
+          waits for it or produced it, null for the caller; `source` and `target`, each `target` (driver), `device_id`,
+          `layout`, `dtype`; `nbytes`; `seconds` or null), `device_resident` (each `value`, `device`, `segments`,
+          `nbytes`), `enqueued_segments` (on a stream), `threaded_segments`, `host_waits` (each `device`, `segment`
+          awaited, `waiting_segment`, null for the end of the run).
+        - `transfers` of the last run, or null: `to_device`, `to_host` (numbers), `bytes_to_device`, `bytes_to_host`,
+          `seconds`, `round_trips`.
+        - `incidents`, newest 64 in order: each `stage` (`load`, `compile`, `run`, `accuracy`), `device`, `segment` (or
+          null), `nodes` (names), `kind` (error class), `message`, `fallback_action`; `incident_counts`: device -> kind
+          -> number.
+        - `branch_decisions`: each `condition` (in words), `value`, `nodes` (the replaced `If` nodes).
         """
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
     def refusals(self) -> Mapping[tuple[str, str, str], tuple[NodeFacts, ...]]:
-        """The refused nodes by device, op type and reason, most frequent first."""
+        """Return refused nodes by device, op type and reason, most frequent first."""
         nodes_by_refusal: dict[tuple[str, str, str], list[NodeFacts]] = {}
         for node in self.nodes:
             for refusal in node.refusals:
@@ -511,7 +485,7 @@ class ReportFacts:
 
 
 def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None:
-    """Return what a run copied; None for a run that could not."""
+    """Return the copies of a run; None if there was no run that could copy."""
     if transfers is None:
         return None
     into = [transfer for transfer in transfers if transfer.target != HOST]
@@ -528,7 +502,7 @@ def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None
 
 
 def incident_facts(incidents: Incidents | None) -> Mapping[str, Any]:
-    """Return the fields of a report that tell of incidents, by name; none where there is no session."""
+    """Return the report's fields about incidents; none without a session."""
     if incidents is None:
         return {}
     counts: dict[str, dict[str, int]] = {}

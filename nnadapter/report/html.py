@@ -1,4 +1,4 @@
-"""Reports as self-contained HTML pages, and graph pictures for Graphviz and Google's Model Explorer."""
+"""Reports as self-contained HTML pages, and as graphs for Graphviz and Google's Model Explorer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STATES = ("folded", "unused")
 
 
 class _Interned:
-    """Texts or rows in order of first use, and the position of each."""
+    """Distinct items in order of first use."""
 
     def __init__(self) -> None:
         self._positions: dict[Any, int] = {}
@@ -49,10 +49,10 @@ class _Interned:
 
 
 def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
-    """Return what the page shows, as plain data.
+    """Return the data of the page.
 
-    `nodes` are columns of equal length. `place` counts in `places`: the devices, then `folded` and `unused`; `op`,
-    `runs` and `refused` count in `ops`, `texts` and `refusals`, and tensors in `tensors`.
+    `nodes` are columns of equal length, with indices into tables: `place` into `places` (devices, `folded`, `unused`),
+    and `op`, `runs` and `refused` into `ops`, `texts` and `refusals`. Tensors are indices into `tensors`.
     """
     return {
         **_plan(report),
@@ -79,7 +79,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
 
 
 def _cost(cost: CostFacts) -> dict[str, Any]:
-    """The facts, with what the page says in the words of the text report."""
+    """Return the facts, with the same phrases as in the text report."""
     resting = prediction_words(cost) if cost.is_measured and cost.prediction_sources else ""
     words = {"word": cost.word, "resting": resting, "guess": guess_words(cost)}
     return {**plain(cost), **words}
@@ -90,7 +90,7 @@ def _group(group: RefusedGroup) -> dict[str, Any]:
 
 
 def _made(report: ReportFacts) -> dict[str, Any]:
-    """With what, where and when; options of devices as a person writes them."""
+    """Return how, where and when the report was written."""
     options = {
         name: ", ".join(f"{option}={value or 'nothing'}" for option, value in options.items())
         for name, options in report.device_options.items()
@@ -112,7 +112,7 @@ def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
 
 
 def _plan(report: ReportFacts) -> dict[str, Any]:
-    """Devices, segments and what passes between them."""
+    """Return devices, segments and boundary tensors."""
     tensors = _Interned()
     return {
         "devices": list(report.devices),
@@ -197,19 +197,19 @@ _SCRIPTS = (
     "dom.js", "data.js", "table.js", "scale.js", "drawing.js", "lanes.js", "details.js", "overview.js", "breakdown.js",
     "nodes.js", "comparison.js", "start.js",
 )  # fmt: skip
-"""In the order in which they stand in the page; one scope holds them all."""
+"""Scripts in the order in which the page includes them, in one scope."""
 
 
 def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
     """Return the page.
 
-    It makes no request: its policy allows the one style and the one script in it, by their hashes, and nothing else.
-    Texts from the model reach the page as JSON in which no `<` stands, and are shown as text only.
+    It makes no requests: its content security policy allows only its own style and script, by hash. Texts from the
+    model are JSON with `<` escaped, and are displayed as text only.
 
     Args:
-        report: what is shown.
-        title: what the page is about, such as the model's file name.
-        difference: what changed since an older report; the page shows both.
+        report: report to show.
+        title: heading, such as the model's file name.
+        difference: comparison with an older report to show.
     """
     style, script = page_style(), _script()
     allowed = f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}"
@@ -224,7 +224,7 @@ def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None)
 
 
 def filled(template: str, parts: Mapping[str, str]) -> str:
-    """Each `{{name}}` gives way to its part; what a part holds is not looked at again."""
+    """Replace each `{{name}}` by its part, without expanding the parts."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
@@ -232,18 +232,18 @@ def _data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -
     text = json.dumps(
         plain(page_data(report, title, difference)), ensure_ascii=True, allow_nan=False, separators=(",", ":")
     )
-    # Neither an end tag nor a comment can begin without one of these; inside JSON they only stand in strings.
+    # prevents end tags and comments; JSON has these characters only in strings
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def policy_hash(text: str) -> str:
-    """How a page's policy names the one style or script that it allows."""
+    """Return the content security policy's source for one style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @memoize(1)
 def page_style() -> str:
-    """The style of all pages."""
+    """Return the style of all pages."""
     return _file("page.css")
 
 
@@ -257,7 +257,7 @@ def _file(name: str) -> str:
 
 
 _DEVICES = 8
-"""Colors of devices that the style has."""
+"""Number of device colors in the style."""
 _COLORS = "".join(f".at-{number}{{background:var(--device-{number})}}" for number in range(_DEVICES))
 _BARS = (
     ".at-host{background:var(--host)}.rows{display:grid;grid-template-columns:max-content 1fr max-content;gap:6px 14px}"
@@ -267,7 +267,7 @@ _TOP = "ul.detail{padding-left:20px;margin:8px 0 0}.subtitle{margin-top:4px}"
 
 
 def static_page(kind: str, title: str, subtitle: str, body: str) -> str:
-    """Return a page around `body`, which is markup. It makes no request: its policy allows its own style alone."""
+    """Return a page around the markup `body`. Its content security policy allows only its own style."""
     style = page_style() + _COLORS + _BARS + _METER + _TOP
     policy = f"default-src 'none'; style-src {policy_hash(style)}; base-uri 'none'; form-action 'none'"
     return (
@@ -284,7 +284,7 @@ def static_page(kind: str, title: str, subtitle: str, body: str) -> str:
 
 
 def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
-    """Figures, each with its name before it and what it means behind."""
+    """Return figures as tiles: name, figure and explanation each."""
     cells = "".join(
         f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(figure)}'
         f'<span class="small">{escape(small)}</span></dd></div>'
@@ -294,7 +294,7 @@ def tiles(figures: Sequence[tuple[str, str, str]]) -> str:
 
 
 def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) -> str:
-    """A table; the head says of each column its name and whether it holds numbers. Empty without rows."""
+    """Return a table; `head` has a name per column, and True for numbers. Empty without rows."""
     if not rows:
         return ""
     marks = [' class="number"' if is_number else "" for _, is_number in head]
@@ -307,7 +307,7 @@ def table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) ->
 
 
 def bars(parts: Mapping[str, int], whole: int) -> str:
-    """Parts of a whole by device, as bars with their numbers. Empty without parts."""
+    """Return bars with numbers, one per device. Empty without parts."""
     cells = "".join(
         f'<span class="chip"><i class="{_color(place, name)}"></i>{escape(name)}</span>'
         f'<meter min="0" max="{max(whole, 1)}" value="{number}"></meter>'
@@ -322,26 +322,26 @@ def _color(place: int, name: str) -> str:
 
 
 HOST = "#d5d9df"
-"""Devices that accelerate nothing are gray."""
+"""Gray for devices that do not accelerate."""
 _PALETTE = ("#9cc7f0", "#f3c27b", "#a9d8a0", "#e3a9cf", "#c4b5ee", "#8fd6d2", "#eeb1a0", "#d8d388")
-"""Told apart in grayscale as far as eight can be; black text on each has a contrast above 7."""
+"""Distinguishable in grayscale as far as possible; black text has a contrast above 7 on each."""
 
 
 def colors(devices: Sequence[str]) -> dict[str, str]:
-    """Return `#rrggbb` per device, the same for the same list; the ninth accelerator has the first color again."""
+    """Return `#rrggbb` per device, deterministically; colors repeat from the ninth accelerator on."""
     others = [name for name in devices if name not in HOSTS]
     accelerator_colors = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(others)}
     return {name: accelerator_colors.get(name, HOST) for name in devices}
 
 
 Ends = tuple[int | None, int | None]
-"""From and to, as segment indices; None is the model's own input or output."""
+"""Source and target as segment indices; None for model inputs or outputs."""
 
 
 def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
-    """Return the tensors between every two segments that exchange any, in the order in which they are read.
+    """Return the tensors between pairs of segments, in reading order.
 
-    What a segment makes and no segment reads goes to the model's outputs.
+    A segment's outputs that no segment reads go to the model's outputs.
     """
     home = {tensor.name: segment.index for segment in report.segments for tensor in segment.outputs}
     tensors_by_ends: dict[Ends, list[TensorFacts]] = {}
@@ -363,10 +363,7 @@ _INPUTS, _OUTPUTS = "inputs", "outputs"
 
 
 def to_dot(report: ReportFacts) -> str:
-    """Return a directed graph: a box per segment, an edge per two segments that exchange tensors.
-
-    Boxes say device, nodes, FLOPs and times; edges name tensors and bytes. Names from the model stand in quoted
-    strings.
+    """Return a Graphviz graph: a box per segment, an edge per pair of segments that exchange tensors.
 
     Source: the grammar of Graphviz, https://graphviz.org/doc/info/lang.html.
     """
@@ -420,7 +417,7 @@ def _short(name: str) -> str:
 
 
 def _quoted(lines: str | Sequence[str]) -> str:
-    """A quoted string, in which a backslash would begin an escape."""
+    """Quote text, escaping backslashes and removing control characters."""
     parts = [lines] if isinstance(lines, str) else lines
     plain = ("".join(char if char.isprintable() else " " for char in part) for part in parts)
     return '"' + "\\n".join(part.replace("\\", "\\\\").replace('"', '\\"') for part in plain) + '"'
@@ -431,10 +428,9 @@ _TEXT = "#000000"
 
 
 def to_model_explorer(report: ReportFacts) -> str:
-    """Return JSON text: per node name the device, or `folded` or `unused`, with a color.
+    """Return JSON text: per node the device, `folded` or `unused`, with a color.
 
-    It is the data of one graph, the model's own. Nodes are found by their names, which are the node ids of Model
-    Explorer's ONNX adapter; a node that the model does not name is not found.
+    Model Explorer's ONNX adapter uses node names as ids, so unnamed nodes are not matched.
 
     Source: `GraphNodeData` of `model_explorer.node_data_builder`, `NodeDataProviderGraphData` of its user interface.
     """

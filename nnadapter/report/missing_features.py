@@ -1,10 +1,7 @@
-"""Missing features of a device, and the plan of a model if the device had some of them.
+"""Missing features of a device, and the hypothetical plan of a model if the device had some of them.
 
-One model on its devices, kept for trials: what a plan costs and holds if the device took more than it does.
-
-A trial places, cuts and prices anew; no driver is asked. What is known of fusion is what the device fuses of all that
-it takes today. What it would take newly is priced alone, by the roofline, but for what devices most often run as one
-(`wholes`): where features bring all atoms of it, it is one.
+A trial places, cuts and prices the model again without calling drivers. Newly supported operations are priced alone by
+the roofline, except common fusion groups (`commonly_fused_groups`), which are priced as one if complete.
 """
 
 from __future__ import annotations
@@ -35,60 +32,59 @@ from partition.by_cost.pricing import Prices, aligned, price
 
 
 class MissingSide(StrEnum):
-    """Where something has to be added."""
+    """Component that lacks a feature."""
 
     DEVICE = "device"
-    """The device refused an operation that it was offered."""
+    """The device refused the operation."""
     CONVERTER = "converter"
-    """nnadapter has no way to offer it to devices that take its operations."""
+    """No converter offers the operation to IR devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Feature:
-    """What must be added for a set of refused nodes."""
+    """Feature that a set of refused nodes requires."""
 
     reason: str
-    """A code of `partition.Reason`."""
+    """Code of `partition.Reason`."""
     op_type: str
-    """With its domain where that is not ONNX's own; empty where the reason is about whole segments."""
+    """Op type, with its domain if not ONNX's own; empty for reasons about entire segments."""
     qualifier: str = ""
-    """The data type, rank, attribute or version, in words; empty where the op alone says it."""
+    """Data type, rank, attribute or version, in words; empty if the op type is enough."""
     missing_in: MissingSide = MissingSide.DEVICE
 
     @property
     def label(self) -> str:
-        """The feature in a few words: `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
+        """Feature in a few words: `Erf`, `Pow of float64`, `Expand of rank 2 -> 7`."""
         return _LABELS.get(Reason(self.reason), "{op} {what}").format(op=self.op_type, what=self.qualifier).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A refused node that needs a feature."""
+    """Refused node that requires a feature."""
 
     node: str
     detail: str
-    """The refusal in words."""
+    """Refusal in words."""
 
 
 Needs = tuple[frozenset[Feature] | None, ...]
-"""Per atom, what has to be added for the device to take it; empty where it takes it, None where nothing would help."""
+"""Required features per atom: empty if supported, None if no feature helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """What one device lacks for one graph."""
+    """Features that a device lacks for a graph."""
 
     needs: Needs
     examples: Mapping[Feature, Example]
-    """The first node of each."""
+    """First refused node per feature."""
 
 
 def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
-    """Return what `target` lacks for the atoms that it refuses.
+    """Return the features that `target` lacks for the atoms that it refuses.
 
-    1. An atom of several nodes, and a node that became several operations, needs all that was refused of it.
-    2. Of one operation a device names one reason; what hides behind it is not seen.
-    3. What a person's rules forbid, and a node that contradicts itself, needs nothing that a device could learn.
+    1. An atom requires the features of all its refused nodes and operations. 2. Devices report one reason per
+       operation, so further reasons stay hidden. 3. Atoms that rules forbid, and invalid nodes, are beyond any feature.
     """
     model = judgment.model
     graph, verdicts = model.graph, judgment.support.verdicts[target.name]
@@ -102,7 +98,7 @@ def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
             () if verdict else tuple((node, refusal) for node in nodes for refusal in refusals_by_node[node])
         )
         if isinstance(verdict, Unsupported) and all(refusal != verdict for _, refusal in node_refusals):
-            node_refusals = ((nodes[0], verdict),)  # not the device's first word: a segment with this atom failed later
+            node_refusals = ((nodes[0], verdict),)  # the atom was supported at first, but a segment with it failed
         if forbidden[atom] or any(refusal.reason in _NO_FEATURE for _, refusal in node_refusals):
             needs.append(None)
             continue
@@ -118,7 +114,7 @@ def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
 
 
 def _forbidden(judgment: Judgment, device: str) -> Sequence[bool]:
-    """Per atom, whether rules keep it from the device whatever that says."""
+    """Return, per atom, True if rules forbid the device."""
     atoms, applied = len(judgment.model.graph.atoms), judgment.demands.applied
     if applied is None:
         return (False,) * atoms
@@ -151,7 +147,7 @@ def _version(specialized: Specialized, index: int, refusal: Unsupported) -> str:
 
 
 def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> str:
-    """The refusal's own words, without the names of the node and of its values."""
+    """Return the refusal's text without the names of the node and its values."""
     node, text = specialized.graph.nodes[index], refusal.detail
     for name in sorted({node.name, *node.reads, *node.outputs} - {""}, key=len, reverse=True):
         text = text.replace(f" {name!r}", "")
@@ -159,7 +155,7 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 
 
 def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
-    """What is told of the inputs, each once, and of the outputs where that differs: `int64 -> float64`."""
+    """Describe the distinct inputs, and the outputs if they differ: `int64 -> float64`."""
     node = graph.nodes[index]
     inputs, outputs = _texts(graph, node.inputs, tell), _texts(graph, node.outputs, tell)
     input_text, output_text = ", ".join(inputs), ", ".join(outputs)
@@ -175,9 +171,9 @@ def _texts(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> 
 
 
 _NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
-"""Nothing that a device could learn."""
+"""Reasons that no feature removes."""
 _OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
-"""One thing lifts them for all ops."""
+"""Reasons that one feature removes for all ops."""
 _QUALIFIERS: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
     Reason.UNSUPPORTED_DTYPE: _dtypes,
     Reason.UNSUPPORTED_RANK: _ranks,
@@ -200,23 +196,23 @@ _LABELS: Mapping[Reason, str] = {
     Reason.DRIVER_ERROR: "{op}, on which the driver fails",
     Reason.WRONG_RESULT: "{op}, which the device computes wrongly",
 }
-"""By reason; the op alone where there is none."""
+"""Texts by reason; the op type alone for other reasons."""
 
 
 def groups_if_supported(
     specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], fusion: Fusion
 ) -> Groups:
-    """Atoms of the graph that would be one if the device lacked nothing.
+    """Return groups of atoms that would fuse if the device lacked nothing.
 
-    1. What is recognized where nothing is apart.
-    2. Of a device that fuses anything, products with their activations; but not where it does otherwise today: where it
-       takes all of such a group, and does not run it as one, it is taken to do so with no group of the same ops.
+    1. Atoms that would be one atom with full support. 2. For devices that fuse, products with their activations. Op
+       sequences that the device supports today but does not
+       fuse are excluded.
 
     Args:
         specialized: the graph with its atoms.
-        missing: what the device lacks for it.
-        verdicts: the device's, on every atom.
-        fusion: what it fuses today.
+        missing: features that the device lacks.
+        verdicts: the device's verdicts per atom.
+        fusion: the device's current fusion.
     """
     if not missing.examples:
         return ()
@@ -252,18 +248,18 @@ def _op_types(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOutcome:
-    """What a plan would be. Outcomes of several models add up."""
+    """Result of a hypothetical plan. Results of several models add up."""
 
     seconds: float = 0.0
-    """Predicted; infinite where a value would have to cross a border that it cannot cross."""
+    """Predicted time; infinite if a value cannot cross a boundary."""
     segments: int = 0
     nodes: int = 0
-    """On other devices than the CPU."""
+    """Number of nodes on devices other than the CPU."""
     flops: int = 0
-    """Of these nodes, as far as known."""
+    """Known FLOPs of these nodes."""
 
     def __add__(self, other: PlanOutcome) -> PlanOutcome:
-        """Both models."""
+        """Add the results of two models."""
         return PlanOutcome(
             seconds=self.seconds + other.seconds,
             segments=self.segments + other.segments,
@@ -274,16 +270,16 @@ class PlanOutcome:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pricing:
-    """What the atoms of one graph cost, as far as devices run several as one."""
+    """Prices of a graph's atoms under fusion."""
 
     fused_graph: FusedGraph
-    """What devices fuse, joined."""
+    """Graph with fused atoms joined."""
     fused: Prices
-    """Of the atoms of `fused_graph`; the device takes everything."""
+    """Prices of the atoms of `fused_graph` if the device supported everything."""
 
     @cached_property
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The atoms of the graph, in the order of what is fused, and where each of those begins."""
+        """Atoms in the order of fused groups, and the start of each group."""
         sizes = [len(part) for part in self.fused_graph.parts]
         atoms = np.fromiter((atom for part in self.fused_graph.parts for atom in part), np.int64, sum(sizes))
         return atoms, np.cumsum([0, *sizes])[:-1].astype(np.int64)
@@ -291,50 +287,50 @@ class Pricing:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Situation:
-    """One model, judged, with all that a trial needs. It holds no weights."""
+    """Judged model with everything that a trial needs, without weights."""
 
     name: str
-    """Of the model."""
+    """Name of the model."""
     graph: Graph
     device: str
-    """The one that would take more."""
+    """Device that would gain features."""
     host: str
     accelerators: frozenset[str]
-    """Devices on which nodes count as delegated."""
+    """Devices whose nodes count as delegated."""
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """As they are."""
+    """Current verdicts."""
     missing: Missing
     by_costs: bool
-    """Costs place atoms, not the order of devices."""
+    """True if costs place atoms, False if device order does."""
     unfused_prices: Prices
-    """Of every atom by itself, columns as `partition` orders them; the device takes everything."""
+    """Price of each atom by itself, in `partition` order, if the device supported everything."""
     recognized: Groups
-    """Atoms that would be one if the device took all of them, some of which it refuses."""
+    """Groups that would fuse if the device supported all their atoms."""
     pricing: Callable[[Groups], Pricing]
-    """What things cost if some of `recognized` are one."""
+    """Returns the prices if some of `recognized` are fused."""
     flops: NDArray[np.int64]
-    """Per atom, as far as they are known."""
+    """Known FLOPs per atom."""
     uncounted: int
-    """Nodes whose FLOPs are not known."""
+    """Number of nodes with unknown FLOPs."""
     sources: Mapping[str, Source]
-    """Where each device's costs come from."""
+    """Cost source per device."""
     shapes: Mapping[str, tuple[int, ...]]
-    """Of the model's inputs."""
+    """Shapes of the model's inputs."""
     on_cpu: float
-    """Seconds of everything on the CPU, whatever rules say; infinite where it refuses something."""
+    """Seconds of everything on the CPU, ignoring rules; infinite if the CPU refuses a node."""
     planned: int
-    """Segments of the plan as it is; more than trials see where segments were halved for their device's memory."""
+    """Number of segments of the current plan; larger than in trials if segments were halved for memory."""
     _outcomes: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
     _pricings: dict[Groups, Pricing] = field(default_factory=dict)
 
     @property
     def features(self) -> Mapping[Feature, Example]:
-        """Everything that the device lacks here."""
+        """Features that the device lacks, with examples."""
         return self.missing.examples
 
     @cached_property
     def frequency(self) -> Mapping[Feature, int]:
-        """How many nodes are refused for lack of each feature, or of several with this among them."""
+        """Number of refused nodes that require each feature, perhaps among others."""
         node_counts = Counter[Feature]()
         for nodes, needs in zip(self.graph.atoms, self.missing.needs, strict=True):
             node_counts.update(dict.fromkeys(needs or (), len(nodes)))
@@ -342,11 +338,11 @@ class Situation:
 
     @property
     def is_timed(self) -> bool:
-        """Somebody knows what every device costs."""
+        """True if the costs of all devices are known."""
         return Source.ASSUMED not in self.sources.values()
 
     def regions(self, features: frozenset[Feature]) -> list[frozenset[Feature]]:
-        """Return what every connected region that the device would not get, if it had these features, still needs."""
+        """Return the features that each connected unsupported region still requires, assuming these features."""
         lacking = [needs - features if needs else needs for needs in self.missing.needs]
         region = list(range(len(lacking)))
 
@@ -366,9 +362,9 @@ class Situation:
         return list(region_needs.values())
 
     def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
-        """Return what the plan would be if the device had these features; tried once.
+        """Return the result of the plan with these features, cached.
 
-        Where costs place and the search finds nothing better than it did with fewer features, that is the outcome.
+        With costs, a result worse than with a subset of the features is replaced by the better one.
         """
         relevant_features = self.features.keys() & features
         key = frozenset(relevant_features)
@@ -428,7 +424,7 @@ class Situation:
         return fused_graph.spread(place_by_latency(fused_graph.graph, masked).placement)
 
     def _saved_by_fusion(self, pricing: Pricing, labels: Sequence[str], home: NDArray[np.int64]) -> float:
-        """Seconds less than the atoms one by one: of what is fused, where it lies in one segment."""
+        """Return the seconds saved by fused groups that are in one segment."""
         row = {device: at for at, device in enumerate(self.unfused_prices.devices)}
         rows = np.fromiter((row[label] for label in labels), np.int64, len(labels))
         atom_seconds = self.unfused_prices.run[rows, np.arange(len(labels))]
@@ -445,7 +441,7 @@ class Situation:
 
 
 def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -> Situation:
-    """Return a partitioned model as a situation in which `target` may learn more."""
+    """Return the situation of a partitioned model for `target`."""
     judgment, setting, model = partitioning.judgment, partitioning.setting, partitioning.model
     graph, conversion, costs, verdicts = model.graph, model.conversion, setting.costs, judgment.support.verdicts
     fusions = fusions_of(judgment, setting)
@@ -487,7 +483,7 @@ def _priced(
     device: str,
     groups: Groups,
 ) -> Pricing:
-    """What things cost if `device` runs these groups of atoms as one, beside what is fused today."""
+    """Price the graph with `groups` fused on `device` in addition to its current fusion."""
     fusion = fusions.get(device, Fusion())
     nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in groups]
     together = joined(len(graph.nodes), [*fusion.groups, *nodes])

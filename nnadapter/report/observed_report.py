@@ -13,7 +13,7 @@ from nnadapter.report.report import PartitionReport, report_from
 
 
 def build_report(observed: Observed | KeptReport) -> PartitionReport:
-    """Return the report of what was observed."""
+    """Return the report of an observed engine."""
     if isinstance(observed, KeptReport):
         return _kept(observed)
     from nnadapter.report.builder import report_of
@@ -32,7 +32,7 @@ def _kept(observed: KeptReport) -> PartitionReport:
             seconds=observed.seconds.get(segment.index),
             failures=observed.failures.get(segment.index, ()),
             cache=_cache(segment, observed.cached or {}),
-            # What it took an earlier session to compile what this one found is nothing that happened here.
+            # the earlier session's compile time would be misleading
             compile_seconds=segment.compile_seconds if observed.cached is None else None,
         )
         for segment in report.segments
@@ -50,7 +50,7 @@ def _kept(observed: KeptReport) -> PartitionReport:
 
 
 def _cache(segment: SegmentFacts, cached: Mapping[int, bool]) -> CacheFacts | None:
-    """What the session's cache did for a segment of a plan that was kept in it; else what the report says."""
+    """Return the cache use of a segment of a cached plan; otherwise the report's own."""
     if segment.cache is None or segment.index not in cached:
         return segment.cache
     return CacheFacts(hit=True, miss_reason="") if cached[segment.index] else _COMPILED

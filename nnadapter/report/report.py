@@ -1,4 +1,4 @@
-"""PartitionReport: formats and strict JSON reader of the facts of a plan, comparison of reports, and limits for CI."""
+"""PartitionReport: renderings and JSON reader of a plan's facts, comparison of reports, and limits for CI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nnadapter.report.sections import duration
 from nnadapter.report.text import to_markdown, to_text
 
 Renderer = Callable[[ReportFacts, str, DifferenceFacts | None], str]
-"""A report, its title, what changed -> text."""
+"""Function of a report, its title and an optional difference that returns text."""
 
 
 def _text(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
@@ -46,15 +46,15 @@ def _markdown(report: ReportFacts, title: str, difference: DifferenceFacts | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How a report is written down."""
+    """Format of a written report."""
 
     render: Renderer
     endings: tuple[str, ...]
-    """Of files that are written so."""
+    """File name suffixes of the format."""
     help: str = ""
-    """What it is, for the command line; empty where the name says it."""
+    """Description for the command line; empty if the name is enough."""
     shows_difference: bool = True
-    """It has a place for a comparison."""
+    """True if it can show a comparison."""
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -77,45 +77,45 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         ),
     }
 )
-"""By name. A new one is a file beside this one and a row here."""
+"""Formats by name."""
 
 
 def formats_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the formats that go into files of such a name, the first being the one that it stands for."""
+    """Return the formats for a file's suffix, the default first."""
     ending = PurePath(path).suffix.lower()
     return tuple(name for name, form in FORMATS.items() if ending in form.endings)
 
 
 class PartitionReport(ReportFacts):
-    """What runs where and why."""
+    """Placement of every node, with reasons and costs."""
 
     def to_json(self) -> str:
-        """`to_dict` as JSON text."""
+        """Return `to_dict` as JSON text."""
         return FORMATS["json"].render(self, "", None)
 
     def to_markdown(self) -> str:
-        """The report as Markdown fit for a comment: a short summary, details folded."""
+        """Return Markdown for a comment: a short summary with folded details."""
         return FORMATS["md"].render(self, "", None)
 
     def to_html(self, title: str = "", difference: DifferenceFacts | None = None) -> str:
-        """The report as one HTML page that needs no network and no other file.
+        """Return one self-contained HTML page, without network requests.
 
         Args:
-            title: what the page is about, such as the model's file name.
-            difference: what `compare_reports` found against an older report; the page shows both.
+            title: heading, such as the model's file name.
+            difference: result of `compare_reports` to show with the report.
         """
         return FORMATS["html"].render(self, title, difference)
 
     def to_dot(self) -> str:
-        """The segments and the tensors between them as a graph for Graphviz."""
+        """Return the segments and the tensors between them as a Graphviz graph."""
         return FORMATS["dot"].render(self, "", None)
 
     def to_model_explorer(self) -> str:
-        """The devices of nodes as JSON text: custom node data for Google's Model Explorer."""
+        """Return the devices of nodes as custom node data (JSON) for Google's Model Explorer."""
         return FORMATS["model-explorer"].render(self, "", None)
 
     def __str__(self) -> str:
-        """The report as text."""
+        """Return the report as text."""
         return FORMATS["text"].render(self, "", None)
 
 
@@ -151,12 +151,12 @@ _KEYS_OF_VERSION_1: Mapping[str, Mapping[str, str]] = {
         "returned": "round_trips",
     },
 }
-"""Old and new names of the keys that schema version 2 renamed, by the path of their object in version 1."""
+"""Keys renamed in schema version 2, old -> new, by the path of their object in version 1."""
 _PATHS_OF_VERSION_1 = frozenset(path for key in _KEYS_OF_VERSION_1 for path in (key, key.partition(".")[0]))
 
 
 def _upgrade(document: object) -> object:
-    """Convert a report of schema version 1 to the keys of version 2; return anything else unchanged."""
+    """Rename the keys of a version 1 report; return anything else unchanged."""
     version = document.get("schema_version") if isinstance(document, Mapping) else None
     if not isinstance(document, Mapping) or type(version) is not int or version != 1:
         return document
@@ -164,7 +164,7 @@ def _upgrade(document: object) -> object:
 
 
 def _with_new_keys(value: Any, path: str) -> Any:
-    """Rename the keys of the object at a path, or of the objects in the list there, and of those inside them."""
+    """Rename the keys of objects at a path, recursively."""
     if isinstance(value, list):
         return [_with_new_keys(item, path) if isinstance(item, Mapping) else item for item in value]
     if not isinstance(value, Mapping):
@@ -188,27 +188,27 @@ _FILE = FileKind(
 
 
 def read_report(path: str | os.PathLike[str]) -> PartitionReport:
-    """Return the report that `nnadapter report --format json` wrote.
+    """Read a report written by `nnadapter report --format json`.
 
-    Keys that are not known are left out; keys that came later have their defaults.
+    Unknown keys are ignored; missing newer keys get their defaults.
 
     Raises:
-        ReportFileError: the file cannot be read, is no whole JSON, is no report, or has another schema version.
+        ReportFileError: the file cannot be read, is not a complete JSON report, or has another schema version.
     """
     return _checked(_FILE.read(path), os.fsdecode(path))
 
 
 def report_from(data: object) -> PartitionReport:
-    """Return the report whose `to_dict` is `data`.
+    """Return the report for the result of `to_dict`.
 
     Raises:
-        ReportFileError: something is missing, of another type, or of another schema version.
+        ReportFileError: a key is missing or of another type, or the schema version differs.
     """
     return _checked(_FILE.converted(data), "")
 
 
 def _checked(report: PartitionReport, file: str) -> PartitionReport:
-    """The report, unless its segments are out of order or it names devices and segments that it does not have."""
+    """Check that segments are in order, and that nodes and segments refer to existing ones."""
 
     def refuse(problem: str, *place: Any) -> None:
         _FILE.refuse(f"{problem}; {_FILE.advice}", file, place)
@@ -226,24 +226,24 @@ def _checked(report: PartitionReport, file: str) -> PartitionReport:
 
 
 class Difference(DifferenceFacts):
-    """Two reports, and what differs."""
+    """Difference of two reports."""
 
     def to_markdown(self) -> str:
-        """As Markdown fit for a comment."""
+        """Return Markdown for a comment."""
         return difference_markdown(self)
 
     def __str__(self) -> str:
-        """As text."""
+        """Return text."""
         return difference_text(self)
 
 
 def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionReport | Mapping[str, Any]) -> Difference:
-    """Return what changed from `old` to `new`, each a report or its `to_dict`.
+    """Compare two reports, or results of `to_dict`.
 
-    Nodes are the same if they have the same name; the second node of a name is the second one of that name.
+    Nodes match by name; repeated names match in order.
 
     Raises:
-        InvalidOptionError: a mapping is no report of this schema version.
+        InvalidOptionError: a mapping is not a report of this schema version.
     """
     before, after = (item if isinstance(item, PartitionReport) else report_from(item) for item in (old, new))
     was, now = _by_name(before.nodes), _by_name(after.nodes)
@@ -320,21 +320,21 @@ def _same_costs(before: ReportFacts, after: ReportFacts) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """What a plan must keep; None asks for nothing."""
+    """Limits that a plan must respect; None is no limit."""
 
     min_coverage: float | None = None
-    """Share of the running nodes on other devices than `cpu` and `reference`, from 0 to 1."""
+    """Minimum share of running nodes on devices other than `cpu` and `reference`, from 0 to 1."""
     max_segments: int | None = None
-    """Of the whole plan, the CPU's own counted."""
+    """Maximum number of segments, including those on the CPU."""
     max_latency_seconds: float | None = None
-    """Of the cost, measured where the plan was chosen by timing, else predicted."""
+    """Maximum cost: measured if the plan was chosen by timing, otherwise predicted."""
 
 
 def broken_gates(report: ReportFacts, gates: Gates) -> tuple[str, ...]:
-    """Return a sentence per limit that the plan does not keep; none where it keeps them all.
+    """Return a sentence for each limit that the plan violates.
 
     Raises:
-        InvalidOptionError: latency is limited, and the report knows no costs.
+        InvalidOptionError: latency is limited, but costs are unknown.
     """
     return tuple(_broken(report, gates))
 

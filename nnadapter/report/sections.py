@@ -22,13 +22,13 @@ from nnadapter.report.facts import (
 )
 
 GUESS = "~"
-"""Stands before a number that rests on costs that nobody measured."""
+"""Mark before numbers that rest on unmeasured costs."""
 _BINARY: tuple[float, tuple[str, ...]] = (1024.0, ("", "Ki", "Mi", "Gi", "Ti"))
 _DECIMAL: tuple[float, tuple[str, ...]] = (1000.0, ("", "k", "M", "G", "T", "P"))
 
 
 def quantity(number: float, unit: str) -> str:
-    """A number with a unit and a prefix that keeps it short: `12.3 MFLOP`, `4.0 KiB`."""
+    """Format a number with a unit and prefix: `12.3 MFLOP`, `4.0 KiB`."""
     base, prefixes = _BINARY if unit == "B" else _DECIMAL
     index = 0
     while abs(number) >= base and index < len(prefixes) - 1:
@@ -38,14 +38,14 @@ def quantity(number: float, unit: str) -> str:
 
 
 def work(flops: int, uncounted: int) -> str:
-    """FLOPs of nodes, some of which are not counted: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
+    """Format FLOPs of nodes, some of which may be unknown: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
     if not uncounted:
         return quantity(flops, "FLOP")
     return f"≥{quantity(flops, 'FLOP')}" if flops else "?"
 
 
 def duration(seconds: float) -> str:
-    """A time with the unit that suits it: `820 ns`, `45.0 µs`, `3.20 ms`, `1.50 s`."""
+    """Format a time with a fitting unit: `820 ns`, `45.0 µs`, `3.20 ms`, `1.50 s`."""
     size = abs(seconds)
     if size >= 1:
         return f"{seconds:.2f} s"
@@ -55,12 +55,12 @@ def duration(seconds: float) -> str:
 
 
 def foretold(seconds: float, guessed: bool) -> str:
-    """A predicted time, marked where it is a guess: `~3.20 ms`."""
+    """Format a predicted time, with a mark if it is a guess: `~3.20 ms`."""
     return f"{GUESS if guessed else ''}{duration(seconds)}"
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """A number of things: `1 node`, `2 nodes`."""
+    """Format a number of things: `1 node`, `2 nodes`."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
@@ -68,7 +68,7 @@ WIDTH = 100
 
 
 def wrapped(text: str, head: str) -> list[str]:
-    """`text` behind `head`, on as many lines as it takes; names are never cut."""
+    """Wrap `text` after `head`, without breaking names."""
     indent = " " * len(head)
     return textwrap.wrap(
         text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -79,7 +79,7 @@ _LONGEST = 160
 
 
 def code(text: str) -> str:
-    """A code span with `text` on one line, cut where it is very long: inside, no mark-up, link or mention counts."""
+    """Return a Markdown code span on one line, shortened if very long, so that no markup or mention takes effect."""
     plain = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     if len(plain) > _LONGEST:
         plain = f"{plain[: _LONGEST - 3]}..."
@@ -88,12 +88,12 @@ def code(text: str) -> str:
     longest = max((len(run) for run in re.findall("`+", plain)), default=0)
     fence = "`" * (longest + 1)
     edge = " " if plain[0] == "`" or plain[-1] == "`" else ""
-    # A table splits cells before it looks for code.
+    # Markdown splits table cells before it parses code spans
     return fence + edge + plain.replace("|", "\\|") + edge + fence
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
-    """A table; below it how many rows are left out, where `whole` is more than there are."""
+    """Return a Markdown table, with a line on omitted rows if there are `whole` in all."""
     lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
     if whole is not None and whole > len(rows):
         lines += ["", f"... and {whole - len(rows)} more; the JSON form has them all"]
@@ -101,7 +101,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None
 
 
 def folded(summary: str, body: str) -> str:
-    """Details that open on a click. `summary` is our own text, not the model's."""
+    """Return collapsible details. `summary` must not come from the model."""
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
@@ -110,7 +110,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def flops_off_the_cpu(report: ReportFacts) -> str:
-    """`97.1% of FLOPs`, `97.1% of known FLOPs`, or that none are known: what is shared out then are nodes."""
+    """Return `97.1% of FLOPs`, `97.1% of known FLOPs`, or `FLOPs not known`."""
     if not report.unknown_flops_nodes:
         return f"{report.coverage.flops:.1%} of FLOPs"
     known = any(node.flops for node in report.nodes)
@@ -118,7 +118,7 @@ def flops_off_the_cpu(report: ReportFacts) -> str:
 
 
 def incident_lines(report: ReportFacts) -> Iterator[str]:
-    """Yield a line for each device and kind of error: how often it happened, and the last time in words."""
+    """Yield a line per device and kind of error: its number, and the last message."""
     last = {(incident_facts.device, incident_facts.kind): incident_facts for incident_facts in report.incidents}
     for device, kinds in report.incident_counts.items():
         for kind, number in kinds.items():
@@ -129,13 +129,13 @@ def incident_lines(report: ReportFacts) -> Iterator[str]:
 
 _INDENT = " " * 11
 _FAR = 2.0
-"""Times that differ by a larger factor are said to differ."""
+"""Factor from which measured and predicted times count as different."""
 _NAMES = 42
-"""Characters of the column of names, at least."""
+"""Minimum width of the column of names."""
 
 
 def cost_lines(report: ReportFacts) -> Iterator[str]:
-    """What the plan costs, how far that is from the bound, what it rests on, and what else was weighed."""
+    """Yield lines on the plan's cost, lower bound, cost sources and candidates."""
     cost = report.cost
     if cost is None:
         if report.cost_note:
@@ -157,7 +157,7 @@ def cost_lines(report: ReportFacts) -> Iterator[str]:
 
 
 def cost_sentence(cost: CostFacts) -> str:
-    """Cost, bound and gap in one sentence."""
+    """Return cost, lower bound and gap in one sentence."""
     text = f"{duration(cost.seconds)} {cost.word}"
     if cost.bound_seconds is not None:
         kind = f" ({cost.bound_kind})" if cost.bound_kind else ""
@@ -166,29 +166,28 @@ def cost_sentence(cost: CostFacts) -> str:
 
 
 def sources_words(cost: CostFacts) -> str:
-    """Each device with where its costs come from."""
+    """Return each device with the source of its costs."""
     return ", ".join(f"{device}: {source}" for device, source in cost.sources.items())
 
 
 def prediction_words(cost: CostFacts) -> str:
-    """What predictions rest on, beside what was measured."""
+    """Return the sources of predictions next to measurements."""
     told = ", ".join(f"{device}: {source}" for device, source in cost.prediction_sources.items())
     return f"what is called predicted rests on other costs, of {told}"
 
 
 def guess_words(cost: CostFacts) -> str:
-    """What the mark of guesses means; empty where there are none."""
+    """Explain the mark for guesses; empty if there are none."""
     names = ", ".join(name for name in cost.prediction_sources or cost.sources if name in cost.guesses)
     return f"{GUESS} marks a guess: nobody measured what {names} costs" if names else ""
 
 
 def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
-    """How far a run was from what had been predicted; empty within a factor of two, or where not known.
+    """Compare the time of a run with its prediction; empty within a factor of two, or if unknown.
 
     Args:
-        report: of the plan, with what its last run took.
-        best_seconds: of its steps in the best of several runs, which counts instead: what is predicted is a run that
-            nothing disturbs.
+        report: report of the plan, with the times of its last run.
+        best_seconds: time of the best of several runs, which is closer to the undisturbed run of a prediction.
     """
     pairs = [(segment.seconds, segment.predicted_seconds) for segment in report.segments]
     known = [(took, said) for took, said in pairs if took is not None and said is not None]
@@ -204,21 +203,21 @@ def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
 
 
 def _all_cpu_words(cost: CostFacts) -> str:
-    """What the CPU alone costs, where no table of candidates says so."""
+    """Return the cost of the CPU alone, unless the table of candidates shows it."""
     if cost.all_cpu_seconds is None or cost.candidates:
         return ""
     return f"all on the CPU: {duration(cost.all_cpu_seconds)} {cost.word}"
 
 
 def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
-    """That the CPU alone is better, be it the plan or not; empty where it is not."""
+    """Report that the CPU alone is better; empty if it is not."""
     if len(cost.candidates) > 1 and all(segment.device == CPU for segment in report.segments):
         return "the CPU alone is better than every plan that was weighed"
     return _cpu_sentence(cost)
 
 
 def _cpu_sentence(cost: CostFacts) -> str:
-    """That the CPU alone is better, and by how much; empty where it is not."""
+    """Report by how much the CPU alone is better; empty if it is not."""
     if cost.against_cpu is None or not cost.cpu_is_better:
         return ""
     own, alone, word = cost.against_cpu
@@ -241,13 +240,7 @@ _KINDS = {
 
 
 def boundary_sentences(report: ReportFacts) -> list[str]:
-    """Return what happens to values between segments, what stays, and what the last run copied; empty if nothing does.
-
-    1. How many steps of each kind with bytes and predicted time, and the largest transfers.
-    2. What stays on its device.
-    3. What is under way at once, and where the host waits for it.
-    4. The copies of the last run.
-    """
+    """Describe boundary operations, device-resident values, asynchronous segments, and the last run's copies."""
     return [*_planned(report), *_staying(report), *_waiting(report), *_ran(report)]
 
 
@@ -320,7 +313,7 @@ _SHOWN_LOST = 20
 
 
 def rule_lines(report: ReportFacts) -> Iterator[str]:
-    """Every rule with what it binds."""
+    """Yield every rule with its effect."""
     if not report.rules:
         return
     yield ""
@@ -330,14 +323,14 @@ def rule_lines(report: ReportFacts) -> Iterator[str]:
 
 
 def rule_words(rule: RuleFacts) -> str:
-    """What a rule binds, where it stands, and what is to be said of it."""
+    """Describe a rule's effect, location and note."""
     binds = f"binds {count(rule.nodes, 'node')}" if rule.nodes else "binds nothing"
     where = f" ({rule.source})" if rule.source else ""
     return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
 
 
 def plan_file_lines(report: ReportFacts) -> Iterator[str]:
-    """The plan file with how many nodes it placed, and the entries that are lost, in one line where they share why."""
+    """Yield the number of nodes that the plan file placed, and its unmatched entries, grouped by reason."""
     plan = report.plan_file
     if plan is None:
         return
@@ -354,11 +347,11 @@ def plan_file_lines(report: ReportFacts) -> Iterator[str]:
 
 
 HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
-"""Of all columns but the last one, which is what was measured."""
+"""Column headings, without the last column of measurements."""
 
 
 def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:
-    """Return what stands under `HEADS`, and what was measured; `unknown` for a time that is not known."""
+    """Return the cells under `HEADS` and the measured time; `unknown` stands for unknown times."""
     predicted = segment.predicted_seconds
     return (
         str(segment.index),
@@ -385,36 +378,36 @@ class RefusedGroup:
     device: str
     op_type: str
     reason: str
-    """A code of `partition.Reason`."""
+    """Code of `partition.Reason`."""
     nodes: int
     example: str
-    """The first node's name."""
+    """Name of the first node."""
     detail: str
-    """The reason in words, of the first node."""
+    """Refusal of the first node, in words."""
     seconds: float | None
-    """Predicted, of these nodes where they run; None unless it is known of each of them."""
+    """Predicted time of these nodes on their devices; None unless known for all."""
     flops: int
-    """As far as they are known."""
+    """Known FLOPs."""
     guessed: bool = False
-    """Seconds rest on costs that nobody measured."""
+    """True if `seconds` rest on unmeasured costs."""
     caused: RefusalCost | None = None
-    """What the refusals cause between devices, where that was tried."""
+    """Costs between devices, if estimated."""
 
     @property
     def cost(self) -> str:
-        """What they cost where they run, in words: seconds where known, else FLOPs; empty where neither is."""
+        """Cost in words: seconds if known, otherwise FLOPs; empty if neither is."""
         if self.seconds is not None:
             return foretold(self.seconds, self.guessed)
         return quantity(self.flops, "FLOP") if self.flops else ""
 
     @property
     def switching(self) -> float:
-        """Predicted seconds of what they cause between devices; 0 where it is not known."""
+        """Predicted seconds between devices; 0 if unknown."""
         return max(0.0, self.caused.seconds or 0.0) if self.caused is not None else 0.0
 
     @property
     def between(self) -> str:
-        """What they cause between devices, in words: `12 switches, 1.20 ms together`; empty if nothing."""
+        """Costs between devices in words: `12 switches, 1.20 ms together`; empty if there are none."""
         if self.caused is None or self.caused.switches <= 0:
             return ""
         times = f", {foretold(self.switching, self.guessed)} together" if self.switching else ""
@@ -422,7 +415,7 @@ class RefusedGroup:
 
 
 def refused_groups(report: ReportFacts) -> tuple[RefusedGroup, ...]:
-    """Return what was refused by device, op type and reason, most frequent first."""
+    """Return refusals by device, op type and reason, most frequent first."""
     guesses = report.guesses
     caused = {
         (refusal_cost.device, refusal_cost.op_type, refusal_cost.reason): refusal_cost
@@ -456,24 +449,24 @@ def _group(device: str, op_type: str, reason: str, nodes: Sequence[NodeFacts]) -
 
 
 _ALIKE = 1.05
-"""Times that differ by less are as good as equal."""
+"""Factor below which times count as equal."""
 _SHOWN_OBSTACLES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a person wants to know first."""
+    """Summary of a report."""
 
     kind: str
-    """`good` where the plan is faster than the CPU alone, `bad` where it is slower, else `open`."""
+    """`good` if the plan is faster than the CPU alone, `bad` if it is slower, otherwise `open`."""
     headline: str
-    """The plan against the CPU alone."""
+    """Comparison with the CPU alone."""
     more: tuple[str, ...]
-    """Sentences below it."""
+    """Further sentences."""
 
 
 def verdict(report: ReportFacts) -> Verdict:
-    """Return the verdict on a plan: by time where it is known, and why it is not known where it is not."""
+    """Return the verdict on a plan: its time compared with the CPU alone, or why it is unknown."""
     kind, headline = _against_the_cpu(report)
     return Verdict(kind=kind, headline=headline, more=tuple(_more(report)))
 
@@ -509,7 +502,7 @@ def _more(report: ReportFacts) -> Iterator[str]:
 
 
 def _weight(group: RefusedGroup) -> tuple[float, int, int]:
-    """What counts of an obstacle: predicted time with that of switches, then FLOPs, then nodes."""
+    """Sort key: predicted time including switches, then FLOPs, then nodes."""
     return (group.seconds or 0.0) + group.switching, group.flops, group.nodes
 
 

@@ -1,4 +1,4 @@
-"""Reports for a terminal, most frequent questions first, and as Markdown for a comment on a change."""
+"""Reports as text for a terminal, and as Markdown for a comment on a change."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ _ENDS = ("folded", "unused")
 @dataclass(slots=True)
 class _OpTypeRow:
     where: Counter[str] = field(default_factory=Counter)
-    """Nodes by device, or by how they end."""
+    """Number of nodes by device, or by state if they do not run."""
     flops: Counter[str] = field(default_factory=Counter)
-    """By device."""
+    """FLOPs by device."""
 
 
 def op_type_lines(report: ReportFacts) -> Iterator[str]:
-    """Return a table: per op type, nodes in all, on each device, folded and unused, and the share of FLOPs.
+    """Yield a table per op type: total nodes, nodes per device, folded and unused nodes, and the share of FLOPs.
 
-    The op types with most FLOPs come first, then those with most nodes. The last rows are sums: of nodes, and of the
-    devices' shares of FLOPs.
+    Op types with most FLOPs come first, then most nodes. The last rows are sums of nodes, and each device's share of
+    FLOPs.
     """
     rows = _rows(report)
     ordered = sorted(rows.items(), key=lambda item: (-item[1].flops.total(), -item[1].where.total(), item[0]))
@@ -103,21 +103,11 @@ _SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20
 _SHOWN_REFUSALS = 20
 _KEPT = "\u00a0"
-"""A space at which no line is broken."""
+"""Non-breaking space."""
 
 
 def to_text(report: ReportFacts) -> str:
-    """Return the report as lines of text.
-
-    1. Summary: devices, inputs, how the nodes end, coverage, segments.
-    2. Cost, where costs are known, with what it rests on and what else was weighed.
-    3. Segments, with what they compute, hold and exchange, predicted time beside measured.
-    4. Borders: transfers, casts and changes of layout, what stays on its device, what the last run copied.
-    5. What was refused, by device, op type and reason, each with an example and what those nodes cost elsewhere.
-    6. Op types, with where their nodes run.
-    7. Rules with what they bind, and the plan file with what of it does not bind any more.
-    8. Notes: what did not go as promised; incidents of the session: what devices failed to do, and how often.
-    """
+    """Return the report as text, in the order of `_PARTS`: the most important sections first."""
     return "\n".join(line for part in _PARTS for line in part(report))
 
 
@@ -167,7 +157,7 @@ def _summary(report: ReportFacts) -> Iterator[str]:
 
 
 def _groups(report: ReportFacts) -> Iterator[str]:
-    """Per device that says what nodes run as: how many groups they are fused into, and the largest."""
+    """Yield per device: the number of fused groups and the largest, and nodes with custom kernels."""
     for device in report.devices:
         said = [node for node in report.nodes if node.device == device and node.runs_as]
         groups = Counter([(node.segment, node.runs_as) for node in said if node.runs_as != NO_OPERATION])
@@ -207,7 +197,7 @@ def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str
 
 
 def _row(cells: Sequence[str], priced: bool) -> str:
-    """A line of the table; without the column of predictions where nothing is priced."""
+    """Return a line of the table, without the column of predictions if nothing is priced."""
     index, device, nodes, flops, *others = cells if priced else (*cells[:-2], cells[-1])
     return f"{index:<8}{device:<14}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in others)
 
@@ -282,14 +272,14 @@ _PARTS = (
 
 
 _SHOWN_IN_MARKDOWN = 30
-"""Rows of a table; a comment holds some 60,000 characters."""
+"""Maximum rows of a table; comments are limited to about 60,000 characters."""
 _SHOWN_REASONS = 5
 
 
 def to_markdown(report: ReportFacts) -> str:
-    """Return a heading, a table of key figures, the reasons most often given, and details that are folded.
+    """Return a heading, key figures, the most frequent refusals, and folded details.
 
-    What comes from the model or a driver stands in code spans, where it means nothing.
+    Texts from the model or a driver are code spans, so that they cannot contain markup.
     """
     parts = (
         _markdown_summary,

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def model_sources(models: Any) -> list[tuple[str, Any]]:
-    """Return the name and the source of every model, each file once; a folder stands for every `*.onnx` below it.
+    """Return the name and source of every model, each file once. A folder means every `*.onnx` below it.
 
-    Files are named from the last folder that holds all of them.
+    Files are named relative to their common folder.
 
     Raises:
-        ModelFileError: there is no model, or a folder holds none.
+        ModelFileError: there is no model, or a folder has none.
     """
     sources = [models] if isinstance(models, (str, bytes, os.PathLike)) or not isinstance(models, Sequence) else models
     if not sources:
@@ -68,23 +68,23 @@ def _files(path: Path) -> Sequence[Path]:
 
 
 def _place(path: Path) -> Path:
-    """By which a file is the same one under another name; a broken link is itself."""
+    """Return the identity of a file; a broken link is itself."""
     return path.absolute() if _leads_nowhere(path) else path.resolve()
 
 
 def _leads_nowhere(path: Path) -> bool:
-    """Whether a link is broken: a model is missing there, which is to be told."""
+    """Return True for a broken link, which must be reported as a missing model."""
     return path.is_symlink() and not path.exists()
 
 
 MOST_FEATURES = 50
-"""Tried at most, the most frequent ones."""
+"""Maximum number of features to try, the most frequent first."""
 _MOST_STEPS = 8
-"""Of a road map."""
+"""Maximum length of a road map."""
 _PAIRED = 8
-"""Of so many features pairs are tried, where none by itself is worth anything."""
+"""Number of features to try in pairs if no single one helps."""
 _TOGETHER = 8
-"""Features that a region may need to count as one step."""
+"""Maximum number of features per step for a region."""
 _NOISE = 1e-12
 """Seconds below which a difference is rounding."""
 
@@ -93,28 +93,28 @@ Features = frozenset[Feature]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What features save."""
+    """Savings by features."""
 
     seconds: float
-    """Minus infinity where a plan could not run."""
+    """Seconds saved; minus infinity if a plan could not run."""
     segments: int
     flops: int
-    """That move off the CPU."""
+    """FLOPs that move off the CPU."""
     features: int = 1
-    """How many have to be added for it."""
+    """Number of features to add."""
 
 
 Order = Callable[[Gain], tuple[float, ...]]
-"""What makes a gain larger than another one; zeros, or less, are worth nothing."""
+"""Sort key of gains; a key of zeros or less means no gain."""
 
 
 def by_time(gain: Gain) -> tuple[float, ...]:
-    """What counts where costs are known, first things first."""
+    """Sort key with known costs: seconds, segments, FLOPs."""
     return _rounded(gain.seconds), gain.segments, gain.flops
 
 
 def by_flops(total_flops: int) -> Order:
-    """What counts where no costs are known, for each feature that has to be added: percents of FLOPs, then segments."""
+    """Sort key without known costs, per added feature: percent of FLOPs, then segments."""
 
     def order(gain: Gain) -> tuple[float, ...]:
         share = 100 * gain.flops / total_flops if total_flops else 0.0
@@ -125,41 +125,38 @@ def by_flops(total_flops: int) -> Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureValue:
-    """What features would be worth."""
+    """Estimated gain of features."""
 
     features: Features
     gain: Gain
     outcome: PlanOutcome
-    """With them, over all models."""
+    """Totals over all models with these features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Features of some models, ranked."""
+    """Ranked features of some models."""
 
     current_totals: PlanOutcome
     features: tuple[FeatureValue, ...]
-    """One feature each, best first."""
+    """Single features, best first."""
     road_map: tuple[FeatureValue, ...]
-    """Each step given those before it; its outcome is that of all up to it."""
+    """Each step assumes the earlier ones; its outcome includes them."""
     untried_features: int
-    """Features that were not tried."""
+    """Number of features not tried."""
 
 
 def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False) -> Ranking:
-    """Return what missing features are worth.
+    """Estimate the gain of missing features.
 
-    1. The `MOST_FEATURES` most frequent ones are tried, each by itself.
-    2. The road map begins with the best, goes on with the best given that one, and ends where nothing is worth anything
-       any more, or after `_MOST_STEPS`. Features that some atom needs together may be one step, and with `regions`
-       those that a region needs together; where no step is worth anything, so may every two of the most frequent ones.
-
-    Every trial is linear in the model by order of devices; see `Situation`.
+    1. Try each of the `MOST_FEATURES` most frequent features alone. 2. Build the road map greedily, up to
+       `_MOST_STEPS`, until nothing helps. A step is one feature, or several that an
+       atom (with `regions`: a connected region) requires together. If none helps, pairs of frequent features are tried.
 
     Args:
         situations: one per model.
-        order: what makes one gain better than another.
-        regions: ask what regions need, which takes longer.
+        order: sort key of gains.
+        regions: also try features of entire regions, which is slower.
     """
     baseline = _total(situations, frozenset())
     frequency = Counter[Feature]()
@@ -181,7 +178,7 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
 
 
 def _total(situations: Iterable[Situation], features: Features) -> PlanOutcome:
-    """Return the outcome over all models, if the device had these features."""
+    """Return the totals over all models with these features."""
     return sum((situation.with_features(features) for situation in situations), start=PlanOutcome())
 
 
@@ -212,7 +209,7 @@ def _road(
 def _best(
     situations: Sequence[Situation], adopted_features: Features, candidates: Iterable[Features], order: Order
 ) -> FeatureValue | None:
-    """The best of the candidates, the first of several; None if none is worth anything."""
+    """Return the best candidate, the first if tied; None if none helps."""
     distinct = dict.fromkeys(filter(None, candidates))
     tried = map(partial(_evaluate, situations, adopted_features), distinct)
     best = max(tried, key=lambda feature_value: order(feature_value.gain), default=None)
@@ -220,7 +217,7 @@ def _best(
 
 
 def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Features]:
-    """What atoms need together, the most frequent first."""
+    """Return feature sets that single atoms require, most frequent first."""
     counts = Counter[Features]()
     for situation in situations:
         counts.update(needs for needs in situation.missing.needs if needs and len(needs) > 1 and needs <= tried)
@@ -230,7 +227,7 @@ def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Featu
 def _of_regions(
     situations: Sequence[Situation], adopted_features: Features, remaining_features: Features
 ) -> Sequence[Features]:
-    """What regions that the device would not get need together, the most frequent first."""
+    """Return feature sets that unsupported regions require, most frequent first."""
     counts = Counter[Features]()
     for situation in situations:
         counts.update(
@@ -269,14 +266,14 @@ _BY_FLOPS = ("flops", "segments_saved")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """All that runs, of which shares are told."""
+    """Total work, as the base of shares."""
 
     nodes: int
     flops: int
     uncounted: int
-    """Nodes whose FLOPs are not known."""
+    """Number of nodes with unknown FLOPs."""
     timed: bool
-    """Somebody knows what every device costs."""
+    """True if the costs of all devices are known."""
 
     @classmethod
     def of(cls, situations: Sequence[Situation]) -> _Workload:
@@ -298,21 +295,21 @@ class _Workload:
         )
 
     def seconds(self, predicted_seconds: float) -> float | None:
-        """Seconds that are told: finite ones, and none where a device's costs are assumed."""
+        """Return finite seconds; None if costs of a device are assumed."""
         return predicted_seconds if self.timed and isfinite(predicted_seconds) else None
 
 
 def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: Sequence[FailedModel]) -> WhatIf:
-    """Return what-if over some models.
+    """Return the what-if report of some models.
 
-    Features are ranked by predicted time, then by segments and FLOPs; where nobody knows the costs of a device, by
-    FLOPs, then by segments, and no times are told.
+    Features are ranked by predicted time, then segments and FLOPs. Without known costs, they are ranked by FLOPs, then
+    segments, and no times are reported.
 
     Args:
         situations: at least one, all of the same devices.
-        device: the one that would learn.
-        policy: by which nodes are placed.
-        failed: models that are left out.
+        device: the device that would gain features.
+        policy: placement policy.
+        failed: models that were skipped.
     """
     sources = {name: str(source) for situation in situations for name, source in situation.sources.items()}
     assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
@@ -405,7 +402,7 @@ def _notes(
 
 
 ProgressCallback = Callable[[str, NNAdapterError | None], None]
-"""Told of every model when it was looked at: its name, and the error if it failed."""
+"""Called after each model with its name, and its error or None."""
 
 
 def what_if(
@@ -417,25 +414,24 @@ def what_if(
     device: str | None = None,
     on_model: ProgressCallback | None = None,
 ) -> WhatIf:
-    """Return what a device lacks for some models: which feature is worth how much, and which to add first.
+    """Estimate which features a device lacks for some models, the gain of each, and the best order to add them.
 
-    Each feature is tried by placing, cutting and pricing the models as if the device had it; nothing is compiled. What
-    a device might fuse with a feature counts as far as `wholes` knows. A model that fails is left out and named
-    in `failed`.
+    Each feature is tried by placing, cutting and pricing the models as if the device had it; nothing is compiled. New
+    fusions count only for commonly fused groups. Models that fail are skipped and listed in `failed`.
 
     Args:
-        models: a path, a folder (every `*.onnx` below it), contents, `onnx.ModelProto`, or a list of these.
-        devices: as for `InferenceSession`.
-        input_shapes: shapes of inputs by name; of several models, each takes those of its own inputs.
-        options: how to decide. By policy `measured` it is what costs predict.
-        device: the device that would learn; the first one that is not the CPU if not given.
-        on_model: called after each model, with its name and its error or None.
+        models: a path, a folder (every `*.onnx` below it), bytes, `onnx.ModelProto`, or a list of these.
+        devices: as in `InferenceSession`.
+        input_shapes: input name -> shape; with several models, each uses those of its own inputs.
+        options: `Options`, or a mapping of its fields. Policy `measured` uses predicted costs here.
+        device: device that would gain features; default: the first accelerator.
+        on_model: called after each model with its name, and its error or None.
 
     Raises:
         ModelFileError, InvalidModelError: no model can be read, or there is none.
-        InvalidInputError: `input_shapes` does not fit the one model.
-        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`; no device is named
-            that could learn; there is a plan file, which would say where nodes go whatever a device learns.
+        InvalidInputError: `input_shapes` do not fit the only model.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `InferenceSession`; or no accelerator is
+            named; or there is a plan file, which would fix the placement.
     """
     chosen = options_from(options)
     if chosen.plan is not None:
@@ -469,7 +465,7 @@ def what_if(
 
 
 def _learner(setting: Setting, name: str | None) -> SessionDevice:
-    """The device that would learn."""
+    """Return the device that would gain features."""
     able = [device for device in setting.devices if device.accelerates]
     if not able:
         raise InvalidOptionError("what-if asks what a device lacks, and none but the CPU is named; add -d DEVICE")

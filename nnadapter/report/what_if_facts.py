@@ -16,67 +16,66 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTotals:
-    """What the plans of all models are together."""
+    """Totals over the plans of all models."""
 
     seconds: float | None
-    """Predicted, one run of each model; None where a value would have to cross a border that it cannot cross, or where
-    costs are not known."""
+    """Predicted seconds for one run of each model; None if costs are unknown, or a value cannot cross a boundary."""
     segments: int
     nodes: float
-    """Share of the nodes that run off the CPU, from 0 to 1."""
+    """Share of running nodes off the CPU, from 0 to 1."""
     flops: float
-    """Share of the known FLOPs off the CPU, from 0 to 1; the share of nodes where none are known."""
+    """Share of known FLOPs off the CPU, from 0 to 1; the share of nodes if none are known."""
     unknown_flops_nodes: int = 0
-    """Nodes whose FLOPs are not known."""
+    """Number of nodes with unknown FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureFacts:
-    """A feature that the device lacks, and what it alone would be worth."""
+    """Feature that the device lacks, and its gain alone."""
 
     label: str
-    """In a few words: `Erf`, `Pow of float64`."""
+    """Feature in a few words: `Erf`, `Pow of float64`."""
     reason: str
-    """A code of `partition.Reason`."""
+    """Code of `partition.Reason`."""
     op_type: str
-    """Empty where the reason is about whole segments."""
+    """Empty for reasons about entire segments."""
     qualifier: str
-    """The data type, rank, attribute or version; empty where the op alone says it."""
+    """Data type, rank, attribute or version; empty if the op type is enough."""
     missing_in: str
-    """`device`, or `converter` where nnadapter cannot offer it to a device yet."""
+    """`device`, or `converter` if nnadapter cannot offer it to devices yet."""
     nodes: int
-    """That are refused for lack of it, and may lack more."""
+    """Number of nodes refused for lack of it, perhaps among others."""
     models: int
-    """In which there are such nodes."""
+    """Number of models with such nodes."""
     segments_saved: int
-    """Negative where there would be more."""
+    """Negative if there would be more segments."""
     seconds_saved: float | None
-    """Predicted; negative where the plans would be slower, None where they could not run or costs are not known."""
+    """Predicted; negative if slower, None if costs are unknown or a plan could not run."""
     resulting_totals: PlanTotals
-    """With this feature and no other one."""
+    """Totals with only this feature."""
     example_model: str
     example_node: str
-    """The first such node."""
+    """First such node."""
     example_detail: str
-    """Its refusal in words."""
+    """Refusal of that node, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoadStep:
-    """What to add next: most often one feature, several where only together they are worth something."""
+    """Step of the road map: one feature, or several that only help together."""
 
     labels: tuple[str, ...]
     segments_saved: int
-    """By this step, those before it taken."""
+    """Saved by this step after the earlier ones."""
     seconds_saved: float | None
-    """By this step."""
+    """Saved by this step."""
     resulting_totals: PlanTotals
-    """With all steps up to this one."""
+    """Totals after this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """One of the models."""
+    """Model of the what-if."""
 
     name: str
     input_shapes: Mapping[str, tuple[int, ...]]
@@ -85,7 +84,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedModel:
-    """A model that could not be read or placed."""
+    """Model that could not be read or placed."""
 
     name: str
     error: str
@@ -93,71 +92,72 @@ class FailedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfFacts:
-    """What a device lacks for some models, ranked; `WhatIf` adds the renderings."""
+    """Ranked features that a device lacks for some models; `WhatIf` adds the renderings."""
 
     device: str
-    """The one that would learn."""
+    """Device that would gain features."""
     devices: tuple[str, ...]
-    """Of the plans, in order of preference."""
+    """Devices in order of preference."""
     policy: str
     sources: Mapping[str, str]
-    """Device -> where its costs come from."""
+    """Device -> source of its costs."""
     ranked_by: tuple[str, ...]
-    """Fields by which features are ranked, the first one first."""
+    """Fields that rank features, most significant first."""
     current_totals: PlanTotals
     features: tuple[FeatureFacts, ...]
-    """Each by itself, best first."""
+    """Single features, best first."""
     road_map: tuple[RoadStep, ...]
-    """The best first, then the best given that one, and so on: features combine, so sums of `features` mislead."""
+    """Greedy order of features: gains depend on earlier steps, so gains in `features` do not add up."""
     models: tuple[ModelFacts, ...]
     failed: tuple[FailedModel, ...] = ()
     untried_features: int = 0
-    """Features that were not tried: the least frequent ones, where there are very many."""
+    """Number of less frequent features that were not tried."""
     notes: tuple[str, ...] = ()
-    """What a person should know of the numbers, a sentence each."""
+    """Caveats of the numbers, one sentence each."""
     all_cpu_seconds: float | None = None
-    """Predicted, one run of each model with everything on the CPU; None where it refuses something, or costs are not
-    known."""
+    """Predicted seconds for one run of each model on the CPU alone; None if costs are unknown or the CPU refuses a
+    node.
+    """
 
     @property
     def is_timed(self) -> bool:
-        """Whether times are told: somebody knows what every device costs."""
+        """True if the costs of all devices are known, so times are reported."""
         return "assumed" not in self.sources.values()
 
     @property
     def word(self) -> str:
-        """What times are: `predicted`, or `guessed` where the costs of a device are those that it declares."""
+        """Word for times: `predicted`, or `guessed` if costs of a device are not measured."""
         return predicted_word(self.sources)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: `schema_version` and the fields."""
+        """Return `schema_version` and the fields as plain data."""
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
 
 def supporting(facts: WhatIfFacts, feature: FeatureFacts) -> str:
-    """What one feature would be worth: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
+    """Describe a feature's gain: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
     gained = _change(facts.current_totals, feature.resulting_totals)
     parts = (segments(feature.segments_saved), gained, time(facts, feature.seconds_saved))
     return f"supporting {feature.label}: {listed(parts)}"
 
 
 def saving(facts: WhatIfFacts, step: RoadStep) -> str:
-    """What one step saves."""
+    """Describe a step's savings."""
     return listed((segments(step.segments_saved), time(facts, step.seconds_saved)))
 
 
 def listed(parts: Iterable[str]) -> str:
-    """What there is to tell, with commas."""
+    """Join nonempty texts with commas."""
     return ", ".join(filter(None, parts))
 
 
 def segments(saved: int) -> str:
-    """`13 segments fewer`, `1 segment more`."""
+    """Return `13 segments fewer` or `1 segment more`."""
     return f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "as many segments"
 
 
 def time(facts: WhatIfFacts, saved: float | None) -> str:
-    """`predicted 3.10 ms faster`, or `guessed`; empty where no times are known."""
+    """Return `predicted 3.10 ms faster` or `guessed ...`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
     if saved is None:
@@ -168,7 +168,7 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
 
 
 def predicted(facts: WhatIfFacts, standing: PlanTotals) -> str:
-    """`predicted 12.0 ms`, or `guessed`; empty where no times are known."""
+    """Return `predicted 12.0 ms` or `guessed ...`; empty if times are unknown."""
     if not facts.is_timed:
         return ""
     if standing.seconds is None:
@@ -177,27 +177,27 @@ def predicted(facts: WhatIfFacts, standing: PlanTotals) -> str:
 
 
 def totals_text(facts: WhatIfFacts, then: PlanTotals) -> str:
-    """`12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
+    """Return `12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
     return listed(
         (count(then.segments, "segment"), f"{share(then.flops)} of {flops_name(then)}", predicted(facts, then))
     )
 
 
 def coverage(totals: PlanTotals) -> str:
-    """`12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
+    """Return `12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
     shares = f"{share(totals.flops)} of {flops_name(totals)} and {share(totals.nodes)} of nodes"
     return f"{count(totals.segments, 'segment')}, {shares} off the CPU"
 
 
 def flops_name(of: PlanTotals) -> str:
-    """What FLOPs are shared out: all, or those that are known."""
+    """Return `FLOPs`, or `known FLOPs` if some are unknown."""
     return "known FLOPs" if of.unknown_flops_nodes else "FLOPs"
 
 
 def cpu_words(facts: WhatIfFacts) -> str:
-    """Where the CPU alone is better: than what is now, and from which step of the road map on it is not any more.
+    """Report that the CPU alone is better, and the first step of the road map that beats it.
 
-    Empty where it is not better, or where no times are known.
+    Empty if the CPU is not better, or times are unknown.
     """
     cpu_seconds, current_seconds = facts.all_cpu_seconds, facts.current_totals.seconds
     if cpu_seconds is None or current_seconds is None or current_seconds - cpu_seconds < NOTHING:
@@ -219,12 +219,12 @@ def cpu_words(facts: WhatIfFacts) -> str:
 
 
 def share(part: float) -> str:
-    """`61.2 %`."""
+    """Return `61.2 %`."""
     return f"{100 * part:.1f} %"
 
 
 def _change(baseline: PlanTotals, improved: PlanTotals) -> str:
-    """Coverage, of nodes where that of FLOPs is about the same, with digits only where they tell something."""
+    """Return the change of coverage in FLOPs, or in nodes if FLOPs barely change."""
     if share(baseline.flops) == share(improved.flops) and share(baseline.nodes) != share(improved.nodes):
         return f"{_shares(baseline.nodes, improved.nodes)} of nodes"
     return f"{_shares(baseline.flops, improved.flops)} of {flops_name(improved)}"
@@ -239,14 +239,7 @@ _SHOWN = 20
 
 
 def to_text(facts: WhatIfFacts) -> str:
-    """Return what-if as lines of text.
-
-    1. Where things stand: models, segments, coverage, predicted time and where costs come from.
-    2. The features, each by itself, best first, with why nodes are refused without it.
-    3. The road map: what to add one after the other.
-    4. The models, where there are several, and those that failed.
-    5. Notes.
-    """
+    """Return what-if as text: current totals, features, road map, models and notes."""
     return "\n".join(line for part in (_summary, _features, _road_map, _models, _notes) for line in part(facts))
 
 
@@ -316,7 +309,7 @@ _ORDERS = {"seconds_saved": "time saved", "flops": "FLOPs, as costs are not know
 
 
 def to_markdown(facts: WhatIfFacts) -> str:
-    """Return what-if as GitHub-flavored Markdown: where things stand, the features, the road map, models and notes."""
+    """Return what-if as GitHub-flavored Markdown."""
     parts = [
         f"### What if {code(facts.device)} took more",
         f"{count(len(facts.models), 'model')}, policy {facts.policy}: "
@@ -391,7 +384,7 @@ def _model_table(facts: WhatIfFacts) -> str:
 
 
 def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None) -> str:
-    """A table; without its column of times where none are known."""
+    """Return a table, without its column of times if they are unknown."""
     columns = [place for place, head in enumerate(heads) if head != "time" or facts.is_timed]
     return table([heads[place] for place in columns], [[row[place] for place in columns] for row in rows], total)
 
@@ -399,20 +392,20 @@ def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str
 RENDERERS: Mapping[str, Callable[[WhatIfFacts], str]] = MappingProxyType(
     {"text": to_text, "json": lambda facts: to_lines(facts.to_dict()), "md": to_markdown}
 )
-"""By format, see `nnadapter.report.report`."""
+"""Renderers by format."""
 
 
 class WhatIf(WhatIfFacts):
-    """What a device lacks for some models, ranked. See `nnadapter.what_if`."""
+    """Ranked features that a device lacks for some models. See `nnadapter.what_if`."""
 
     def to_json(self) -> str:
-        """As JSON text, a feature on each line."""
+        """Return JSON text with one line per feature."""
         return RENDERERS["json"](self)
 
     def to_markdown(self) -> str:
-        """As Markdown."""
+        """Return Markdown."""
         return RENDERERS["md"](self)
 
     def __str__(self) -> str:
-        """As text for a terminal."""
+        """Return text for a terminal."""
         return RENDERERS["text"](self)
