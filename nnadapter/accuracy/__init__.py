@@ -1,8 +1,7 @@
-"""Accuracy of devices beside the CPU.
+"""Accuracy of devices compared with the CPU.
 
-checks         checks of a session: `Options.verify` and `Options.shadow`
-localization   search for the nodes that are wrong, for `compare --layers` and for sessions
-tolerances     largest deviations that count as right
+checks         checks of a session: `Options.verify` and `Options.shadow` localization   search for the nodes that
+compute wrong values, for `compare --layers` and for sessions tolerances     largest acceptable deviations
 """
 
 from __future__ import annotations

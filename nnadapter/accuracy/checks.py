@@ -46,21 +46,22 @@ if TYPE_CHECKING:
 
 
 RIGHT, WRONG = 1e-3, 0.2
-"""The share of checks in which a step of a device that computes rightly is beyond what is allowed, at most; and that of
-one which drifts, from which on it is found soon."""
+"""Share of checks beyond tolerance for a correct device step (at most), and for a drifting step (detected quickly from
+there on).
+"""
 BETWEEN_FALSE_ALARMS = 1e6
-"""Checks of a right step from one false alarm to the next, on average, at least."""
+"""Minimum mean number of checks of a correct step between false alarms."""
 _BEYOND, _WITHIN = log(WRONG / RIGHT), log((1 - WRONG) / (1 - RIGHT))
 _ALARM = log(BETWEEN_FALSE_ALARMS)
 
 
 class Drift:
-    """Page's CUSUM test on the share of checks in which one step is beyond what is allowed.
+    """Page's CUSUM test on the share of checks in which one step is beyond tolerance.
 
-    Each check adds its log-likelihood ratio, of `WRONG` against `RIGHT`, to a sum that does not go below 0; the alarm
-    is at log(`BETWEEN_FALSE_ALARMS`). By Lorden's bound, right steps (beyond in a share of `RIGHT` at most) then
-    raise a false alarm once in `BETWEEN_FALSE_ALARMS` checks on average, or less often. Three checks in a row that are
-    beyond are enough for an alarm; a step that is beyond in half of its checks raises one after 6 on average.
+    Each check adds its log-likelihood ratio of `WRONG` against `RIGHT` to a sum that stays at least 0. The alarm is at
+    log(`BETWEEN_FALSE_ALARMS`). By Lorden's bound, correct steps then raise at most one false alarm in
+    `BETWEEN_FALSE_ALARMS` checks on average. Three consecutive checks beyond tolerance are enough for an alarm; a step
+    that is beyond in half of its checks raises one after 6 on average.
 
     Source: E. S. Page, Continuous inspection schemes, Biometrika 41, 1954; G. Lorden, Procedures for reacting to a
     change in distribution, Annals of Mathematical Statistics 42, 1971.
@@ -70,11 +71,10 @@ class Drift:
 
     def __init__(self) -> None:
         self.total = 0.0
-        """The sum."""
         self.checks = 0
 
     def add(self, *, is_beyond: bool) -> bool:
-        """Take one check; whether there is an alarm."""
+        """Add one check, and return True on an alarm."""
         self.checks += 1
         self.total = max(0.0, self.total + (_BEYOND if is_beyond else _WITHIN))
         return self.total >= _ALARM
@@ -82,45 +82,45 @@ class Drift:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StepCheck:
-    """What a step made, and what the CPU makes of the same."""
+    """Comparison of a step's results with the CPU's."""
 
     bound: BoundStep
     deviations: Mapping[str, Deviation]
-    """By value that it makes."""
+    """Deviation by output value."""
 
     @property
     def largest(self) -> Deviation:
-        """The largest of its values."""
+        """Largest deviation of its values."""
         return largest([*self.deviations.values()] or [Deviation(value="")])
 
     @property
     def is_beyond(self) -> bool:
-        """Whether a value is off too much."""
+        """True if a value is beyond tolerance."""
         return self.largest.tolerances > 1
 
 
 def check_step(bound: BoundStep, values: Sequence[Any], allowed: ValueTolerances) -> StepCheck:
-    """Compute a step on the CPU, and compare.
+    """Compute a step on the CPU and compare the results.
 
     Args:
         bound: the step.
-        values: of the run, by slot, arrays or `Copies`.
-        allowed: how far its values may be off.
+        values: values of the run by slot, arrays or `Copies`.
+        allowed: tolerances of the step's outputs.
 
     Raises:
-        NNAdapterError: the CPU does not compute it.
+        NNAdapterError: the CPU cannot compute the step.
     """
     expected = _expected(bound, values)
     return _compared(bound, [on_host(values[slot]) for slot in bound.outputs], expected, allowed)
 
 
 def is_random(bound: BoundStep, values: Sequence[Any], allowed: ValueTolerances) -> bool:
-    """Whether the CPU itself makes something else of the same each time: such a step cannot be compared."""
+    """Return True if two runs on the CPU differ: such a step cannot be compared."""
     return _compared(bound, _expected(bound, values), _expected(bound, values), allowed).is_beyond
 
 
 def forget_reference(bound: BoundStep) -> None:
-    """Free what a step was compared with."""
+    """Free a step's reference program on the CPU."""
     with bound.lock:
         reference, bound.reference = bound.reference, None
     if reference is not None:
@@ -145,71 +145,71 @@ def _compared(bound: BoundStep, got: Sequence[Any], expected: Sequence[Any], all
 
 
 class Subject(Protocol):
-    """The plans of an engine."""
+    """Plans of an engine."""
 
     @property
     def incidents(self) -> Incidents:
-        """Of the session."""
+        """Incidents of the session."""
 
     def nodes(self, plan: RunnablePlan, bound: BoundStep) -> Sequence[str]:
-        """Names of the nodes of a step."""
+        """Return the names of a step's nodes."""
 
     def allowed(self, plan: RunnablePlan, bound: BoundStep) -> ValueTolerances:
-        """What the precision of a step's device allows."""
+        """Return the tolerances for the precision of a step's device."""
 
     def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
-        """Find what is wrong with a step that is off, in a run with these values by slot."""
+        """Locate the error of a deviating step, for a run's values by slot."""
 
     def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
-        """What was found of a step before, with this version of its driver; None where it was never checked."""
+        """Return an earlier result for a step with this driver version; None if it was never checked."""
 
     def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
-        """Keep what was found of a step, with a small model that shows it; the same with where that lies."""
+        """Store the result for a step, with a reproducer, and return it with the reproducer's path."""
 
     def withdraw_nodes(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
-        """Take nodes of a step from its device for the rest of the session; all that it has where there are none."""
+        """Withdraw nodes from the step's device for the rest of the session; all of its nodes if `nodes` is empty."""
 
 
 _MOST_STEPS = 1024
-"""Steps whose past is remembered; plans for other shapes have others."""
+"""Maximum number of step histories; plans for other shapes have their own steps."""
 _MOST_NOTES = 16
 _MARGIN = 2.0
-"""What a step may be off by over what it was off by when it was found to be right."""
+"""Allowed growth of a deviation that was accepted earlier."""
 _StepKey = tuple[str, ...]
-"""Device and nodes: of a choice of branches, another one has others that make the same outputs."""
+"""Device and nodes, because steps of different branches may have the same outputs."""
 
 
 class _StepHistory:
-    """What is known of one step."""
+    """Earlier checks of a step."""
 
     __slots__ = ("drift", "usual", "why_not")
 
     def __init__(self) -> None:
         self.drift = Drift()
         self.usual: dict[str, float] = {}
-        """By value, what it was off by though nothing was wrong, where that is more than is allowed."""
+        """Accepted deviations beyond tolerance, by value."""
         self.why_not = ""
-        """Why it cannot be compared; empty where it can."""
+        """Reason why the step cannot be compared; empty if it can."""
 
     def is_beyond(self, check: StepCheck) -> bool:
-        """Whether a value is off by more than is allowed, and than is usual."""
+        """Return True if a value is beyond both its tolerance and its accepted deviation."""
         every = check.deviations.items()
         return any(off.tolerances > max(1.0, _MARGIN * self.usual.get(name, 0.0)) for name, off in every)
 
     def accept(self, check: StepCheck) -> None:
-        """Take what a step is off by as usual."""
+        """Accept the deviations of a step for later checks."""
         for name, off in check.deviations.items():
             if off.tolerances > 1:
                 self.usual[name] = max(off.tolerances, self.usual.get(name, 0.0))
 
 
 class SessionChecks:
-    """Those of one session. See `nnadapter.engine.compiled.Checks`.
+    """Accuracy checks of one session. See `nnadapter.engine.compiled.Checks`.
 
     Args:
-        subject: the plans.
+        subject: plans to check.
         verify: check every plan on its first feed.
-        shadow: compare one run in so many; None for none.
+        shadow: compare one run in `shadow`; None for no runs.
     """
 
     def __init__(self, subject: Subject, *, verify: bool, shadow: int | None) -> None:
@@ -218,12 +218,11 @@ class SessionChecks:
         self._checked: WeakSet[RunnablePlan] = WeakSet()
         self._count = 0
         self._taken: set[tuple[str, ...]] = set()
-        """Nodes that were taken from a device, behind its name."""
+        """Device and nodes of earlier withdrawals."""
         self._past: Cache[_StepKey, _StepHistory] = Cache("steps that were compared", _MOST_STEPS)
         self._notes: dict[str, None] = {}
         self._comparing = new_lock()
         self.first = new_lock()
-        """See `Checks.first`."""
 
     def is_due(self) -> bool:
         return self._shadow > 0 and next(self._runs) % self._shadow == 0
@@ -255,7 +254,7 @@ class SessionChecks:
         return incidents
 
     def _verified(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
-        """Check a step, unless that was done before; what was found to be wrong and taken from its device."""
+        """Check a step unless a result is stored; return an incident if nodes were wrong and are withdrawn."""
         located = self._subject.cached_result(plan, bound)
         if located is None:
             check = self._compared(plan, bound, values)
@@ -269,7 +268,7 @@ class SessionChecks:
         return None if located.blame is ErrorCause.NOTHING else self._withdraw_wrong_nodes(plan, bound, located)
 
     def _shadowed(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
-        """Check a step once more, and whether it is off too often by now."""
+        """Check a step again; return an incident if nodes were wrong, or the device drifts."""
         past = self._past_of(plan, bound)
         check = None if past.why_not else self._compared(plan, bound, values)
         if check is None:
@@ -291,7 +290,7 @@ class SessionChecks:
         return self._withdraw_device(plan, bound, check.largest, past.drift.checks)
 
     def _compared(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> StepCheck | None:
-        """Compare a step; None where it cannot be, which is said."""
+        """Compare a step; None, with a note, if it cannot be compared."""
         past, allowed = self._past_of(plan, bound), self._subject.allowed(plan, bound)
         try:
             check = check_step(bound, values, allowed)
@@ -307,15 +306,15 @@ class SessionChecks:
     def _located(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
         try:
             return self._subject.locate(plan, bound, values)
-        except FAILURES:  # what is left of a step, or a device that fails, says nothing of its nodes
+        except FAILURES:  # a failing device or missing values give no information about nodes
             return ErrorLocation(ErrorCause.PROGRAM)
 
     def _past_of(self, plan: RunnablePlan, bound: BoundStep) -> _StepHistory:
-        """What is known of a step, which plans for other shapes have as well."""
+        """Return the history of a step, which plans for other shapes share."""
         return self._past.get_or_make((bound.step.device, *self._subject.nodes(plan, bound)), _StepHistory)
 
     def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
-        """Take what a step is off by as usual, and say so."""
+        """Accept the deviation of a step for later checks, with a note."""
         self._past_of(plan, bound).accept(check)
         self._note(
             f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, and each of its nodes alone "
@@ -323,7 +322,7 @@ class SessionChecks:
         )
 
     def _withdraw_wrong_nodes(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:
-        """Say which nodes are wrong, and take them from their device."""
+        """Report wrong nodes, and withdraw them from their device."""
         device, subject = bound.step.device, self._subject
         nodes = located.nodes or tuple(subject.nodes(plan, bound))
         off = "" if located.deviation is None else f": {_off(located.deviation)}"
@@ -331,12 +330,13 @@ class SessionChecks:
         shown = f"; {located.reproducer} shows it" if located.reproducer else ""
         incident = self._report_incident(bound, nodes, problem, f"they go to the next device{shown}", located.deviation)
         removal = (device, *nodes)
-        subject.withdraw_nodes(plan, bound, () if removal in self._taken else nodes, problem)  # else it would never end
+        # a repeated result withdraws all nodes, otherwise replanning would never end
+        subject.withdraw_nodes(plan, bound, () if removal in self._taken else nodes, problem)
         self._taken.add(removal)
         return incident
 
     def _withdraw_device(self, plan: RunnablePlan, bound: BoundStep, off: Deviation, checks: int) -> Incident:
-        """Say that a device drifts, and take everything from it."""
+        """Report that a device drifts, and withdraw all nodes from it."""
         step = bound.step
         nodes = tuple(self._subject.nodes(plan, bound))
         problem = (
@@ -373,15 +373,15 @@ def _off(off: Deviation) -> str:
 
 
 REPRODUCERS = "reproducers"
-"""In the folder of a cache."""
+"""Folder for reproducers in the cache folder."""
 _DIGITS = 16
 
 
 class PlannedSubject:
-    """The plans of a source that plans a model. See `Subject`."""
+    """Plans of a source that plans a model. See `Subject`."""
 
     def __init__(self, source: ModelPlanSource) -> None:
-        self._source: ModelPlanSource = proxy(source)  # which has this
+        self._source: ModelPlanSource = proxy(source)  # a weak reference, because the source owns this object
         self._setting = source.setting
         self._quantized: WeakKeyDictionary[Partitioning, frozenset[str]] = WeakKeyDictionary()
 
@@ -416,18 +416,17 @@ class PlannedSubject:
     def cached_result(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
         cache, model = self._setting.by_name[bound.step.device].cache, _model(plan, bound)
         record = None if cache is None or model is None else cache.checked(model)
-        with suppress(ValueError, TypeError, KeyError, IndexError):  # else it is checked again
+        with suppress(ValueError, TypeError, KeyError, IndexError):  # a damaged record means another check
             return None if record is None else _read(json.loads(record), self.nodes(plan, bound))
         return None
 
     def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
-        """See `Subject.keep`: in the session's cache, if there is one."""
         device, model = self._setting.by_name[bound.step.device], _model(plan, bound)
         if device.cache is None or model is None:
             return located
         shown = replace(located, reproducer=_reproduced(device, device.cache.path, located))
         if located.blame is ErrorCause.NODES and _banned(device, _partitioning(plan), bound, shown):
-            return shown  # the next session has another segment
+            return shown  # the ban changes the segment in the next session, so no record would match
         device.cache.keep_checked(model, json.dumps(_written(shown, self.nodes(plan, bound))).encode())
         return shown
 
@@ -437,19 +436,19 @@ class PlannedSubject:
 
 
 def _partitioning(plan: RunnablePlan) -> Partitioning:
-    """The one that the steps of a plan are of."""
+    """Return the partitioning that a plan's steps belong to."""
     assert isinstance(plan, Compiled), "the engine plans"
     return plan.partitioning if plan.opening is None else plan.opening.partitioning
 
 
 def _model(plan: RunnablePlan, bound: BoundStep) -> SegmentModel | None:
-    """What a step's device compiled; None where that is another one at every size."""
+    """Return the model that a step's device compiled; None if it differs per shape."""
     piece = _partitioning(plan).pieces[bound.position]
     return None if piece is None else piece.part.model
 
 
 def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep, located: ErrorLocation) -> bool:
-    """Ban nodes for the driver's version; whether all of them could be."""
+    """Ban nodes for the driver's version, and return True if all could be banned."""
     graph, off = partitioning.plan.graph, located.deviation
     if device.bans is None or off is None:
         return False
@@ -464,7 +463,7 @@ def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep,
 
 
 def _outer(names: Sequence[str], every: Sequence[str]) -> Sequence[str]:
-    """The nodes of a plan that these are, or whose bodies have them."""
+    """Return the plan's nodes that equal these nodes or contain them in a body."""
     plan_names = set(every)
     outer = (
         next((enclosing_name for enclosing_name in _enclosing(name) if enclosing_name in plan_names), "")
@@ -479,7 +478,7 @@ def _enclosing(name: str) -> Sequence[str]:
 
 
 def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
-    """What was found, by positions of nodes in the segment: another model may call them otherwise."""
+    """Return the result as plain data, with node indices, because other models use other names."""
     return {
         "blame": located.blame.value,
         "nodes": [position for position, name in enumerate(nodes) if name in located.nodes],
@@ -495,13 +494,13 @@ def _read(record: Mapping[str, Any], nodes: Sequence[str]) -> ErrorLocation:
 
 
 def _reproduced(device: SessionDevice, folder: Path, located: ErrorLocation) -> str:
-    """Write a small model of what is wrong first, and return its folder; empty where nothing is, or it fails."""
+    """Write a reproducer of the first wrong stretch and return its folder; empty if there is none or writing fails."""
     if not located.stretches:
         return ""
     stretch = located.stretches[0]
     digest = sha256(stretch.excerpt.model.SerializeToString(deterministic=True)).hexdigest()[:_DIGITS]
     band = BANDS[precision_of(device.options)]
-    with suppress(OSError, ValueError):  # a sequence of different shapes is no array
+    with suppress(OSError, ValueError):  # ValueError: a sequence of different shapes is not an array
         path = folder / REPRODUCERS / f"{device.name.replace(':', '_')}-{digest}"
         return save_stretch(path, stretch, [_request(device)], band.relative, band.absolute).folder
     return ""
@@ -513,11 +512,11 @@ def _request(device: SessionDevice) -> DeviceRequest:
 
 
 def with_checks(make: Callable[..., ModelPlanSource], options: Options) -> Callable[..., ModelPlanSource]:
-    """Return a function that makes a source whose runs are checked, as `Options.verify` and `Options.shadow` say.
+    """Return a maker of sources whose runs are checked as `Options.verify` and `Options.shadow` require.
 
     Args:
-        make: makes the source.
-        options: of the session.
+        make: makes a source.
+        options: options of the session.
     """
 
     def made(*arguments: Any, **keyword_arguments: Any) -> ModelPlanSource:

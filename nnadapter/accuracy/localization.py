@@ -1,4 +1,4 @@
-"""Localization of errors: excerpts of a model, their trial runs, and the search for nodes beyond their tolerance."""
+"""Localization of errors: excerpts of a model, their trial runs, and the search for nodes beyond tolerance."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ if TYPE_CHECKING:
 Values = Mapping[str, Any]
 """Arrays by name; lists for sequences."""
 _SINGLE_ATOM_SUFFIX = " alone"
-"""Behind the name of a value that an atom makes while others read the CPU's."""
+"""Suffix of an atom's output when other atoms read the CPU's value instead."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Excerpt:
-    """Some atoms of a model as a model of its own."""
+    """Some atoms of a model as a standalone model."""
 
     model: onnx.ModelProto
     inputs: tuple[str, ...]
     outputs: Mapping[str, str]
-    """Value of the whole model -> what it is called here."""
+    """Value of the full model -> its name in the excerpt."""
     devices: Mapping[str, str]
-    """Node -> the device that has it in the whole model; hosts left out."""
+    """Node -> its device in the full model, without hosts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cutting:
-    """A model for the shapes in hand, and where the nodes of its atoms run."""
+    """Specialized model to be cut into excerpts, with the device of each atom."""
 
     parts: OnnxParts
     graph: Graph
     devices: tuple[str, ...]
-    """Per atom, its device; empty where nodes of it run on a host."""
+    """Device per atom; empty if some of its nodes run on a host."""
 
     def model_node_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
-        """The model's own nodes that these atoms are; `unshared`: without those that other atoms repeat."""
+        """Return the model's own nodes of these atoms; `unshared`: only those that no other atom repeats."""
         specialized = self.parts.specialized
         positions = [specialized.positions[node] for node in self._positions(atoms)]
         if unshared:
@@ -82,23 +82,23 @@ class Cutting:
 
     @cached_property
     def accelerated(self) -> tuple[int, ...]:
-        """The atoms that run on devices other than hosts, ascending."""
+        """Atoms on devices other than hosts, ascending."""
         return tuple(atom for atom, device in enumerate(self.devices) if device)
 
     def nodes(self, atoms: Sequence[int]) -> tuple[Node, ...]:
-        """The nodes of these atoms."""
+        """Return the nodes of these atoms."""
         return tuple(self.graph.nodes[index] for index in self._positions(atoms))
 
     def visible(self, atom: int) -> tuple[str, ...]:
-        """The values that others than the atom itself read, or nobody but the caller of the model."""
+        """Return the outputs of the atom that other atoms or the caller read."""
         return self._visible_outputs([atom])
 
     def size(self, atom: int) -> int:
-        """Bytes of what is visible of the atom, as far as that is known before the run."""
+        """Return the known bytes of the atom's visible outputs."""
         return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
 
     def live(self, border: int) -> frozenset[str]:
-        """The values that are made before the atom at `border` and needed from there on."""
+        """Return the values produced before the atom at `border` and used from there on."""
         later_nodes = self._positions(range(border, len(self.devices)))
         needed = {name for node in later_nodes for name in self.graph.nodes[node].reads} | set(self.graph.outputs)
         produced_names = {
@@ -107,12 +107,12 @@ class Cutting:
         return frozenset(needed & (produced_names | set(self.graph.inputs)))
 
     def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
-        """Atoms that follow each other.
+        """Return consecutive atoms as an excerpt.
 
         Args:
-            atoms: which.
-            values: contents of the values that they read from others, whose types are taken.
-            all_visible: give what any atom makes for another, not only what leaves them all.
+            atoms: indices of the atoms.
+            values: contents of their inputs, which define the input types.
+            all_visible: output every value between atoms too, which prevents fusion.
         """
         outputs = self._visible_outputs(atoms)
         if all_visible:
@@ -120,7 +120,7 @@ class Cutting:
         return self._excerpt(atoms, self._read(atoms), outputs, values)
 
     def side_by_side(self, atoms: Sequence[int], values: Values) -> Excerpt:
-        """The same atoms, none of which reads what another makes: they read inputs of these names in its place."""
+        """Return atoms as an excerpt in which each reads inputs instead of the other atoms' outputs."""
         inputs = tuple(dict.fromkeys(name for atom in atoms for name in self._read([atom])))
         outputs = tuple(name for atom in atoms for name in self.visible(atom))
         excerpt = self._excerpt(atoms, inputs, outputs, values)
@@ -179,12 +179,12 @@ class Cutting:
 def cut(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], homes: Mapping[str, str]
 ) -> tuple[Cutting, Values]:
-    """Return `model` ready to be cut, and what its inputs hold that need not be fed.
+    """Return `model` prepared for cutting, and its default input values.
 
     Args:
         model: the model.
-        shapes: of what is fed.
-        homes: node of the model, or of a function's body that ran in its place -> its device, hosts left out.
+        shapes: shapes of the feed.
+        homes: node of the model, or of an expanded function's body -> its device, without hosts.
     """
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
@@ -197,7 +197,7 @@ def cut(
 
 
 def _device_of(name: str, homes: Mapping[str, str]) -> str:
-    """The device of a node, or of all the nodes of its body."""
+    """Return the device of a node, or the common device of its body's nodes; empty if there is none."""
     if name in homes:
         return homes[name]
     body = {device for node, device in homes.items() if node.startswith(f"{name}/")}
@@ -205,7 +205,7 @@ def _device_of(name: str, homes: Mapping[str, str]) -> str:
 
 
 def _parted(graph: Graph, device_of: Sequence[str]) -> Graph:
-    """The graph without those atoms that run on several devices."""
+    """Return the graph with atoms that run on several devices split."""
     single_device_atoms = [atom for atom in graph.atoms if len({device_of[node] for node in atom}) == 1]
     try:
         return replace(graph, atoms=joined(len(graph.nodes), single_device_atoms))
@@ -219,7 +219,7 @@ def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 
 def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """First atom and the one behind the last of parts whose visible values fit in so many bytes, or of one atom."""
+    """Yield first and end index of parts whose visible values fit in `most_bytes`, at least one atom each."""
     first, piece_bytes = 0, 0
     for atom in range(len(cutting.devices)):
         size = cutting.size(atom)
@@ -231,25 +231,23 @@ def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 _RETAINED_BOUNDARIES = 6
-"""Borders whose values are held."""
+"""Number of boundaries whose values are cached."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrialOutcome:
-    """What one run of an excerpt gave."""
+    """Results of one run of an excerpt."""
 
     values: Values
     elsewhere: frozenset[str]
-    """Nodes that did not run on the device that has them in the whole model."""
+    """Nodes that did not run on their device in the full model."""
 
 
 class Trials:
-    """The devices of a setting; what is compiled for them is counted.
-
-    Excerpts are placed as the whole model was. Nothing of them is kept in a cache, or traced.
+    """Trial runs of excerpts on the devices of a setting, without cache or trace. Counts compilations.
 
     Args:
-        setting: whose devices are open.
+        setting: setting with open devices.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -287,14 +285,14 @@ class Trials:
             planner.clear()
 
     def _bans(self, excerpt: Excerpt) -> Iterator[Ban]:
-        """What keeps every node off the devices that do not have it in the whole model."""
+        """Yield bans that keep each node off all devices except its device in the full model."""
         for node in excerpt.model.graph.node:
             home = excerpt.devices.get(node.name)
             yield from (Ban(device=name, name=node.name) for name in self._names if name != home)
 
 
 class HostValues:
-    """The CPU's values at borders, each computed from the nearest one before that is known."""
+    """The CPU's values at boundaries, computed from the nearest cached earlier boundary."""
 
     def __init__(self, cutting: Cutting, trials: Trials, feed: Values) -> None:
         self._cutting, self._trials = cutting, trials
@@ -302,7 +300,7 @@ class HostValues:
         self._known: dict[int, Mapping[str, Any]] = {0: self._feed}
 
     def at(self, border: int) -> Values:
-        """What is live there, and what was fed."""
+        """Return the feed and the values live at a boundary."""
         if border not in self._known:
             start = max(cached_border for cached_border in self._known if cached_border < border)
             start_values, live = self._known[start], self._cutting.live(border)
@@ -313,14 +311,14 @@ class HostValues:
         return self._known[border]
 
     def inside(self, first: int, last: int) -> Values:
-        """What is live at the border before atom `first`, and all that those before `last` make for others."""
+        """Return the values live before atom `first`, and all visible outputs of the atoms before `last`."""
         start_values = self.at(first)
         every = self._cutting.between(range(first, last), start_values, all_visible=True)
         return {**start_values, **self._trials.run_on_host(every, start_values)}
 
 
 def _bare(device: SessionDevice) -> SessionDevice:
-    """The device without its cache, and without bans: what is tried is tried, and nothing comes of it for others."""
+    """Return the device without cache and bans, so that trials have no side effects."""
     return replace(
         device, context=device.context if device.cache is None else device.cache.inner, cache=None, bans=None
     )
@@ -338,18 +336,18 @@ def _elsewhere(compiled: Compiled, provenance: Provenance, excerpt: Excerpt, nam
 
 
 def _parts(name: str, nodes: Set[str]) -> Set[str]:
-    """A node, or those of its body that stand in its place; none where it was left out."""
+    """Return the node itself or its expanded body's nodes; empty if it was removed."""
     return {name} if name in nodes else {node for node in nodes if node.startswith(f"{name}/")}
 
 
 _PIECE_BYTES = 1 << 28
-"""Of values that are held to look at every atom by itself."""
+"""Maximum bytes of values to hold while checking atoms individually."""
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
-    """A number above `low` up to `high` for which `test` is true and false for the one before.
+    """Bisect for a number above `low` and up to `high` at which `test` changes from false to true.
 
-    It is taken to be false for `low` and true for `high`, and may change its mind between.
+    `test` counts as false for `low` and true for `high`, and need not be monotonic.
     """
     while high - low > 1:
         middle = (low + high) // 2
@@ -359,23 +357,23 @@ def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stretch:
-    """Atoms that follow each other, computed on their devices."""
+    """Consecutive atoms, computed on their devices."""
 
     start: int
-    """The first atom."""
+    """Index of the first atom."""
     end: int
-    """The one behind the last."""
+    """Index after the last atom."""
     excerpt: Excerpt
     feed: Values
     got: Values
     expected: Values
-    """The CPU's values behind the last atom."""
+    """The CPU's values after the last atom."""
     deviation: Deviation
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Compares parts of one model on devices with the CPU."""
+    """Search for wrong parts of a model by comparison with the CPU."""
 
     cutting: Cutting
     tolerances: ValueTolerances
@@ -383,7 +381,7 @@ class Search:
     host: HostValues
 
     def local_errors(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
-        """Per atom on a device its local error, and the atoms whose device did not run them by themselves."""
+        """Return the local error of each atom on a device, and the atoms that could not run individually."""
         deviations: dict[int, Deviation] = {}
         unchecked_atoms: list[int] = []
         for first, last in pieces(self.cutting, _PIECE_BYTES):
@@ -394,9 +392,9 @@ class Search:
         return deviations, tuple(unchecked_atoms)
 
     def accumulated(self) -> Stretch:
-        """The device's own values from the inputs to the first border found at which they differ.
+        """Bisect for the first boundary at which the device's own values, computed from the inputs, differ.
 
-        They are taken to differ behind the last atom.
+        They are assumed to differ after the last atom.
         """
         atoms = self.cutting.accelerated
         stretches: dict[int, Stretch] = {}
@@ -409,7 +407,7 @@ class Search:
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def shortest_deviating_stretch(self, stretch: Stretch) -> Stretch:
-        """The shortest stretch found with the same end that differs on the CPU's values, as `stretch` does."""
+        """Return the shortest stretch found with the same end that deviates on the CPU's values, like `stretch`."""
         atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
@@ -421,12 +419,12 @@ class Search:
         return stretches.get(number) or self.stretch(atoms[0], stretch.end)
 
     def stretch(self, start: int, end: int, *, all_visible: bool = False) -> Stretch:
-        """Compute the atoms from `start` to before `end` on their devices, on the CPU's values at the first border.
+        """Compute the atoms from `start` to before `end` on their devices, from the CPU's values at `start`.
 
         Args:
-            start: the first atom.
-            end: the one behind the last.
-            all_visible: let no value be inside of what the device may fuse.
+            start: index of the first atom.
+            end: index after the last atom.
+            all_visible: output every value between atoms too, which prevents fusion.
         """
         start_values = self.host.at(start)
         excerpt = self.cutting.between(range(start, end), start_values, all_visible=all_visible)
@@ -436,7 +434,7 @@ class Search:
         return Stretch(start, end, excerpt, feed, got, expected, self._largest(got, expected))
 
     def _side_by_side(self, atoms: Sequence[int], values: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
-        """Fill in what atoms are off by; those that their device did not run are tried once more in halves."""
+        """Fill in the deviations of atoms. Atoms that their device did not run are retried in halves."""
         excerpt = self.cutting.side_by_side(atoms, values)
         outcome = self.trials.run(excerpt, values)
         missed = []
@@ -467,29 +465,29 @@ COMMAND = "command.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFindings:
-    """What was found, as files."""
+    """Files that reproduce a result."""
 
     folder: str
     command: str
-    """What shows it again."""
+    """Command that reproduces it."""
 
 
 def save_stretch(
     folder: Path, stretch: Stretch, requests: Sequence[DeviceRequest], relative: float, absolute: float
 ) -> SavedFindings:
-    """Write what shows `stretch` again, and return where it lies.
+    """Write files that reproduce `stretch`.
 
-    1. `model.onnx` is the nodes as a model of their own, for the shapes in hand.
-    2. `input_0.npy` and so on are the CPU's values that they read; `expected_0.npy` and `got_0.npy` what the CPU and
-       the device make of them, in the order of the model's outputs.
-    3. `command.txt` is the command that shows the difference.
+    1. `model.onnx`: the nodes as a standalone model, for the current shapes. 2. `input_0.npy` and so on: the CPU's
+       input values; `expected_0.npy` and `got_0.npy`: outputs of the CPU and the
+       device, in the order of the model's outputs.
+    3. `command.txt`: the command that shows the difference.
 
     Args:
-        folder: is made.
-        stretch: what was found.
+        folder: folder to create.
+        stretch: deviating atoms with their values.
         requests: the devices.
-        relative: what is allowed of floating-point outputs, see `Tolerance`.
-        absolute: the same.
+        relative: relative tolerance of floating-point outputs.
+        absolute: absolute tolerance of floating-point outputs.
 
     Raises:
         OSError: a file cannot be written.
@@ -530,51 +528,51 @@ def _name(request: DeviceRequest) -> str:
 
 
 _MOST_TRIED = 8
-"""Nodes that are tried in a model of their own; where more are wrong, all of the step is."""
+"""Maximum number of nodes to confirm individually; if more are wrong, the entire step counts as wrong."""
 _GROSS = 10.0
-"""Over what is allowed. Nodes that are right one by one, and off by less where they run together, are rounded in
-another way there; what is off by more in a real number is not rounding."""
+"""Multiple of the tolerance. Fused nodes that are correct individually may round differently; larger deviations of real
+numbers are not rounding.
+"""
 
 
 class ErrorCause(StrEnum):
-    """What is wrong with a step that is off."""
+    """Cause of a step's deviation."""
 
     NODES = "nodes"
-    """Nodes of it, each by itself."""
+    """Individual nodes are wrong."""
     TOGETHER = "together"
-    """Nodes where they run as one, or that could not be looked at one by one."""
+    """Nodes are wrong when fused, or could not be checked individually."""
     PROGRAM = "program"
-    """The program in use, or that one run of it: another one, of the same nodes, agrees with the CPU."""
+    """The program or this run is wrong: a new program of the same nodes agrees with the CPU."""
     NOTHING = "nothing"
-    """Every node is within what is allowed by itself; what it is off by adds up, or decides between two that are nearly
-    the same."""
+    """Every node is within tolerance; deviations accumulate, or decide between nearly equal values."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ErrorLocation:
-    """What was found out of a step that is off."""
+    """Result of locating a step's deviation."""
 
     blame: ErrorCause
     nodes: tuple[str, ...] = ()
     deviation: Deviation | None = None
-    """Of these nodes."""
+    """Deviation of these nodes."""
     stretches: tuple[Stretch, ...] = ()
-    """What shows it, in models of their own."""
+    """Deviating atoms as standalone models."""
     reproducer: str = ""
-    """Where such a model lies; empty where none was kept."""
+    """Folder of a saved reproducer; empty if none was saved."""
 
 
 def locate(
     setting: Setting, model: onnx.ModelProto, device: str, inputs: Mapping[str, Any], precision: DataType
 ) -> ErrorLocation:
-    """Find what is wrong with a step.
+    """Locate the error of a deviating step.
 
     Args:
-        setting: of the session.
-        model: the step's nodes; names are those of the plan.
-        device: that has it.
-        inputs: of the step, in the run in which it was off.
-        precision: in what the device computes.
+        setting: setting of the session.
+        model: the step's nodes, with the plan's names.
+        device: device of the step.
+        inputs: inputs of the step in the deviating run.
+        precision: precision in which the device computes.
     """
     homes = {node.name: device for node in model.graph.node}
     cutting, defaults = cut(_at(model, inputs), shapes_of(inputs), homes)
@@ -604,7 +602,7 @@ def locate(
 
 
 def _is_no_number(cutting: Cutting, joint: Stretch) -> bool:
-    """Whether it makes no number, or an infinite one, of what is one: nothing that rounding adds up to."""
+    """Return True if finite values became NaN or infinite, which rounding cannot explain."""
     return _is_real(cutting, joint) and joint.deviation.tolerances == inf
 
 
@@ -614,7 +612,7 @@ def _is_real(cutting: Cutting, joint: Stretch) -> bool:
 
 
 def _only_fused(search: Search, cutting: Cutting, joint: Stretch) -> bool:
-    """Whether it is wrong where its nodes run as one, and right where they do not."""
+    """Return True if the nodes are wrong when fused, and correct when not."""
     is_gross = _is_real(cutting, joint) and joint.deviation.tolerances > _GROSS and not quantized_values(cutting.graph)
     return is_gross and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
 
@@ -626,7 +624,7 @@ def _located(blame: ErrorCause, cutting: Cutting, stretches: Sequence[Stretch]) 
 
 
 def _at(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> onnx.ModelProto:
-    """The model with its inputs as large as they are in hand, and nothing said of other sizes."""
+    """Return the model with its input shapes fixed and other shape information removed."""
     sized = type(model)()
     sized.CopyFrom(model)
     del sized.graph.value_info[:]

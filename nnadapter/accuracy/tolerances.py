@@ -1,4 +1,4 @@
-"""Deviation of one value from another, and its tolerances by data type and precision: one table for all comparisons."""
+"""Deviation between values, and tolerances by data type and precision: one table for all comparisons."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from nnadapter.ir.operand import Array, DataType
 from partition.graph import Graph
 
 _NARROW_INTEGERS = frozenset(("int2", "uint2", "int4", "uint4"))
-"""Integers that numpy does not know as such."""
+"""Integer types that numpy does not classify as integers."""
 
 _TEXTS = frozenset("OUS")
-"""Kinds of arrays that hold strings."""
+"""Array kinds that hold strings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """What is allowed: `relative` of the expected number, and `absolute` beside it. All but these has to be equal."""
+    """Allowed difference: `relative` times the expected number, plus `absolute`. Other types must be equal."""
 
     relative: float
     absolute: float
     scaled: bool = False
-    """`absolute` is for numbers of size 1: it is multiplied by the largest one of the array where that is more."""
+    """True: `absolute` is multiplied by the array's largest number if that exceeds 1."""
     steps: int = 0
-    """How far integers may be off."""
+    """Allowed difference of integers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """The largest difference in one value."""
+    """Largest difference in one value."""
 
     value: str
     tolerances: float = 0.0
-    """Over what is allowed: beyond 1 it is too much; infinite where shapes or types differ, or one is not finite."""
+    """Multiple of the tolerance; above 1 is too much. Infinite if shapes or types differ, or one side is finite."""
     largest_absolute: float = 0.0
     largest_relative: float = 0.0
-    """Largest difference over the expected number, where that is not zero."""
+    """Largest difference divided by the nonzero expected number."""
     beyond: int = 0
-    """Number of elements that are off too much."""
+    """Number of elements beyond tolerance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distances:
-    """Per element, how far two arrays are apart."""
+    """Differences of two arrays per element."""
 
     absolute: Array
     relative: Array
@@ -56,14 +56,14 @@ class Distances:
 
 
 def largest(deviations: Collection[Deviation]) -> Deviation:
-    """The largest of some."""
+    """Return the largest deviation."""
     return max(deviations, key=lambda entry: entry.tolerances)
 
 
 def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Deviation:
-    """Compare one value: an array, a sequence, a map, or an optional without contents, which is None.
+    """Compare one value: an array, a sequence, a map, or None for an empty optional.
 
-    NaN agrees with NaN, and infinities with the same infinity.
+    NaN equals NaN, and infinities equal the same infinity.
     """
     if isinstance(got, Mapping) and isinstance(expected, Mapping) and got.keys() == expected.keys():
         got, expected = [got[key] for key in expected], list(expected.values())
@@ -89,7 +89,7 @@ def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Devi
 
 
 def distances(got: Array, expected: Array, tolerance: Tolerance) -> Distances:
-    """Compare two arrays of the same shape and type, element by element."""
+    """Compare two arrays of the same shape and type per element."""
     with np.errstate(all="ignore"):
         if _is_integer(expected.dtype):
             off, size = _between_integers(got, expected), np.abs(expected.astype(np.float64))
@@ -109,12 +109,11 @@ def distances(got: Array, expected: Array, tolerance: Tolerance) -> Distances:
 
 
 def _is_integer(dtype: np.dtype[Any]) -> bool:
-    """Whether numbers of this type are integers."""
     return dtype.kind in "iu" or dtype.name in _NARROW_INTEGERS
 
 
 def _between_integers(got: Array, expected: Array) -> Array:
-    """Differences as integers: float64 holds no more than 53 bits of one."""
+    """Return exact integer differences: float64 has only 53 bits."""
     wide = np.uint64 if expected.dtype == np.uint64 else np.int64
     a, b = got.astype(wide), expected.astype(wide)
     larger, smaller = np.maximum(a, b).astype(np.uint64), np.minimum(a, b).astype(np.uint64)
@@ -122,7 +121,7 @@ def _between_integers(got: Array, expected: Array) -> Array:
 
 
 def _between_numbers(got: Array, expected: Array) -> tuple[Array, Array]:
-    """Differences, infinite where they are no numbers, and sizes of what is expected."""
+    """Return differences, infinite if not a number, and magnitudes of the expected numbers."""
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     a, b = got.astype(wide), expected.astype(wide)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -131,7 +130,7 @@ def _between_numbers(got: Array, expected: Array) -> tuple[Array, Array]:
 
 
 def _over(off: Array, what: Array) -> Array:
-    """Quotients: 0 where nothing is off, infinite where they are no numbers."""
+    """Return quotients: 0 if there is no difference, infinite if not a number."""
     quotient = np.where(off == 0, 0.0, np.where(np.isinf(off), np.inf, off / what))
     return np.where(np.isnan(quotient), np.inf, quotient)
 
@@ -153,7 +152,7 @@ def _of_all(value: str, members: Collection[Deviation]) -> Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One row."""
+    """Row of `BANDS`."""
 
     noise: float
     relative: float
@@ -170,24 +169,23 @@ BANDS: Mapping[DataType, Band] = MappingProxyType(
         DataType.FLOAT8E5M2: Band(2.0**-1, 0.5, 0.2),
     }
 )
-"""By data type. `noise` is eight units in the last place, for the narrow types two to four of those that are rounded
-to."""
+"""Tolerances by data type. `noise` is eight units in the last place, two to four for the narrow types."""
 _NAMES = frozenset(dtype.value for dtype in DataType)
 
 
 def band_of(dtype: DataType, precision: DataType) -> Band:
-    """The band of a floating-point type on a device that computes in `precision`."""
+    """Return the band of a floating-point type on a device that computes in `precision`: the coarser of the two."""
     dtype_band, coarse = BANDS[dtype], BANDS[precision]
     return dtype_band if dtype_band.noise >= coarse.noise else coarse
 
 
 def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
-    """What is allowed of a value.
+    """Return the tolerance of a value.
 
     Args:
-        dtype: of the value, by its name; floating-point types that the adapter IR lacks are as coarse as its coarsest.
-        precision: in what the device computes.
-        steps: how far integers may be off.
+        dtype: name of the data type. Floating-point types unknown to the adapter IR use the coarsest band.
+        precision: precision in which the device computes.
+        steps: allowed difference of integers.
     """
     if dtype.startswith("complex"):
         float_type = DataType.FLOAT32
@@ -200,32 +198,32 @@ def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
 
 
 def precision_of(options: OptionValues) -> DataType:
-    """In what a device computes float32, by its options: `precision` names a data type, or `float16` says yes."""
+    """Return the precision in which a device computes float32: option `precision`, or float16 if `float16` is True."""
     name = "float16" if options.get("float16") is True else options.get("precision")
     return DataType(name) if isinstance(name, str) and name in _NAMES and "float" in name else DataType.FLOAT32
 
 
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear")
-"""What the names of ops begin with that round to quantized values."""
+"""Prefixes of ops that round to quantized values."""
 STEP = 1
-"""How far a quantized value may be off: what lies between two steps is rounded to either."""
+"""Allowed difference of quantized values: numbers between two steps may round either way."""
 
 
 class ValueTolerances(Protocol):
-    """What is allowed of every value of a model."""
+    """Tolerances of all values of a model."""
 
     def of(self, name: str) -> Tolerance:
-        """What is allowed of one value."""
+        """Return the tolerance of one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPrecision:
-    """What the precision of a device allows, by `nnadapter.accuracy.tolerances`."""
+    """Tolerances for the precision of a device."""
 
     precision: DataType
     dtypes: Mapping[str, str]
     quantized: frozenset[str]
-    """Values that may be off by a step."""
+    """Values that may differ by one step."""
 
     def of(self, name: str) -> Tolerance:
         return tolerance_of(self.dtypes.get(name, ""), self.precision, STEP if name in self.quantized else 0)
@@ -233,20 +231,19 @@ class ByPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """What is allowed of every value of a model.
+    """Tolerances of all values of a model, given by the user.
 
-    Inside of a model numbers have any size, and what is left of large ones that cancel out is no error. So there
-    `absolute` is scaled, see `Tolerance`.
+    Inside the model, values may be large and cancel out. Therefore `absolute` is scaled there, see `Tolerance`.
     """
 
     relative: float
     absolute: float
     outputs: frozenset[str]
     quantized: frozenset[str]
-    """Values that may be off by a step."""
+    """Values that may differ by one step."""
 
     def of(self, name: str) -> Tolerance:
-        """What is allowed of one value."""
+        """Return the tolerance of one value."""
         return Tolerance(
             relative=self.relative,
             absolute=self.absolute,
@@ -256,12 +253,12 @@ class Tolerances:
 
 
 def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shapes of what is fed, but for sequences and optionals without contents."""
+    """Return the shapes of a feed, without sequences and empty optionals."""
     return {name: np.shape(value) for name, value in feed.items() if value is not None and not isinstance(value, list)}
 
 
 def quantized_values(graph: Graph) -> frozenset[str]:
-    """What ops round to quantized integers, and what others make of these in the same type."""
+    """Return values that ops quantize to integers, and values of the same type derived from them."""
     names: set[str] = set()
     for node in graph.nodes:
         if node.op_type.startswith(_ROUNDING):

@@ -1,15 +1,14 @@
 """Trace recorder: keeps the first events of a session and writes them for chrome://tracing and Perfetto.
 
-Events -> rows: which stand in which row, so that those of a row lie within each other or behind each other.
+Viewers require that events in a row nest or follow each other:
 
-1. Events of one lane and thread are bundled: an event that lies in no other, with those that lie in it. What sticks out
-   of another by no more than clocks do is cut off; what overlaps it otherwise is bundled apart.
-2. Bundles go to rows of their lane in the order of time: each to the row of its thread where that is free, else to the
-   first free one, else to a new one. So a lane has as many rows as threads were in it at once.
+1. Bundle the events of each lane and thread: an outermost event with the events inside it. Overlaps within the clocks'
+   precision are cut off; other overlapping events start a bundle of their own.
+2. Assign bundles by time to the row of their thread if it is free, otherwise to the first free row or a new one. A lane
+   then has as many rows as threads used it at once.
 
-Events as a file that chrome://tracing and ui.perfetto.dev open: JSON, one event per line.
-
-Source: Google's Trace Event Format, JSON object format: complete events (`X`), instant events (`i`), metadata (`M`).
+Files are JSON with one event per line. Source: Google's Trace Event Format, JSON object format: complete events (`X`),
+instant events (`i`), metadata (`M`).
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from nnadapter.process.packages import own_version
 from nnadapter.traces.trace import COMPILE, ENGINE, FALLBACK, HOST, PLAN, SESSION, TRANSFER, Event, Trace
 
 _CLOCK = 2_000
-"""Nanoseconds: ONNX Runtime cuts starts and durations down to microseconds, each."""
+"""Nanoseconds: ONNX Runtime truncates starts and durations to microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What viewers show as a thread."""
+    """Row of a lane; viewers display it as a thread."""
 
     name: str
     events: list[Event] = field(default_factory=list)
-    """In the order of their starts, the outer one first."""
+    """Events by start, the outer one first."""
 
 
 @dataclass(slots=True)
@@ -56,7 +55,7 @@ class _Bundle:
 
 
 def rows_of(events: Sequence[Event]) -> list[Row]:
-    """Return the rows of all lanes: of the session's, then of the others in the order in which they were first used."""
+    """Return the rows of all lanes: the session's first, then the others in order of first use."""
     lanes: defaultdict[str, defaultdict[int, list[Event]]] = defaultdict(
         lambda: defaultdict(list), {SESSION: defaultdict(list)}
     )
@@ -85,7 +84,7 @@ def _rows(lane: str, threads: Iterable[list[Event]]) -> list[Row]:
 
 
 def _bundles(events: Sequence[Event]) -> Iterator[_Bundle]:
-    """The bundles of one thread."""
+    """Yield the bundles of one thread."""
     pending = sorted(events, key=lambda event: (event.start, -event.last))
     while pending:
         overlapping_events: list[Event] = []
@@ -94,10 +93,10 @@ def _bundles(events: Sequence[Event]) -> Iterator[_Bundle]:
 
 
 def _nested(events: Sequence[Event], overlapping_events: list[Event]) -> Iterator[_Bundle]:
-    """Bundles of events that nest; those that do not are added to `overlapping_events`."""
+    """Yield bundles of nested events; append other events to `overlapping_events`."""
     bundle: _Bundle | None = None
     around: list[int] = []
-    """Ends of the events around, the innermost last."""
+    """Ends of the enclosing events, the innermost last."""
     for event in events:
         while around and around[-1] <= event.start:
             around.pop()
@@ -118,18 +117,19 @@ def _nested(events: Sequence[Event], overlapping_events: list[Event]) -> Iterato
 
 
 def write_trace(path: Path, events: Sequence[Event], start: int, dropped: int) -> None:
-    """Write `path`, whole or not at all.
+    """Write a trace file atomically.
 
     Args:
-        path: of the file.
-        events: in any order.
-        start: nanoseconds of the trace's clock that count as 0.
-        dropped: events that there were beside.
+        path: path of the file.
+        events: events in any order.
+        start: time of the trace's clock, in nanoseconds, that becomes 0.
+        dropped: number of events that were not recorded.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    first = min([start, *(event.start for event in events)])  # ONNX Runtime's clock may be set while it runs
+    # ONNX Runtime's clock may be adjusted, so events may precede the start
+    first = min([start, *(event.start for event in events)])
 
     def write(file: BinaryIO) -> None:
         head = {"displayTimeUnit": "ms", "otherData": {"nnadapter": own_version(), "dropped_events": dropped}}
@@ -152,7 +152,7 @@ def _entries(rows: Sequence[Row], start: int) -> Iterator[dict[str, Any]]:
 
 
 def _when(event: Event, start: int) -> Mapping[str, Any]:
-    """The event's kind, and its time in microseconds."""
+    """Return the event's kind, and its time in microseconds."""
     begun = (event.start - start) / 1e3
     if event.end is None:
         return {"ph": "i", "s": "t", "ts": begun}
@@ -162,31 +162,30 @@ def _when(event: Event, start: int) -> Mapping[str, Any]:
 def _line(entry: Mapping[str, Any]) -> str:
     try:
         return json.dumps(entry, default=str, allow_nan=False)
-    except ValueError:  # a number that JSON does not know
+    except ValueError:  # a non-finite number
         return json.dumps({**entry, "args": {name: str(fact) for name, fact in entry["args"].items()}}, default=str)
 
 
 MOST_EVENTS = 100_000
-"""Runs, steps, transfers and waits that are kept: some tens of megabytes."""
+"""Maximum number of runs, steps, transfers and waits, in tens of megabytes."""
 _MOST_RARE = 20_000
 _MOST_FOREIGN = 50_000
-"""Events of engines below. ONNX Runtime keeps its own in its memory."""
+"""Maximum number of events of inner engines; ONNX Runtime buffers its own in memory."""
 _RARE = frozenset((PLAN, COMPILE, FALLBACK))
 Source = Callable[[], Iterable[Event]]
-"""Events that are kept elsewhere, asked for once, at the end."""
+"""Function that returns events recorded elsewhere; called once at the end."""
 
 
 class Recorder(Trace):
-    """Keeps events, and writes them to a file when the session ends.
+    """Trace that records events and writes them to a file when the session ends.
 
-    Usable from many threads at once: nothing is locked, since `append` and `pop` of lists are one step. So it may also
-    be written by a finalizer.
+    Thread-safe without locks, because list `append` and `pop` are atomic. Therefore a finalizer may call `finish`.
 
     Args:
-        path: of the file.
-        of_session_options: ONNX Runtime's own options ask for it, not ours: an engine that is ONNX Runtime alone leaves
-            it to that.
-        limit: how many events of a run are kept.
+        path: path of the file.
+        of_session_options: True if ONNX Runtime's session options request it; a session on ONNX Runtime alone then
+            leaves profiling to ONNX Runtime.
+        limit: maximum number of frequent events.
     """
 
     is_recording = is_logging = True
@@ -195,19 +194,19 @@ class Recorder(Trace):
         self._path, self._target = path, path.absolute()
         self.of_session_options = of_session_options
         self.started = time.monotonic_ns()
-        """When it began, as ONNX Runtime tells it: by Python's `time.monotonic_ns`."""
+        """Start time for ONNX Runtime's clients, by `time.monotonic_ns`."""
         self._start = time.perf_counter_ns()
         self._process = os.getpid()
         self._rare, self._often = _First(_MOST_RARE), _First(limit)
         self._sources: list[Source] = []
         self._foreign = self._lost = 0
-        """Events of engines below that there were, and those of them that are not kept."""
+        """Number of events of inner engines, and of those lost."""
         self._folder = ""
         self._remove: Callable[[], object] = lambda: None
         self._is_wanted = not of_session_options
-        """Somebody writes it: not ONNX Runtime, by its own options."""
+        """False if ONNX Runtime writes the profile itself."""
         self._unwritten = [path]
-        """Empty from the moment on in which somebody writes it."""
+        """Emptied by the first `finish`."""
 
     def timestamp(self) -> int:
         return time.perf_counter_ns()
@@ -230,7 +229,7 @@ class Recorder(Trace):
         )
 
     def add_source(self, source: Source) -> None:
-        """Take events that are kept elsewhere until the end."""
+        """Add a source of events to read at the end."""
         self._sources.append(source)
 
     def reserve_events(self, events: int) -> bool:
@@ -244,7 +243,7 @@ class Recorder(Trace):
         return has_room
 
     def folder(self) -> str:
-        """A folder for what is read at the end, which is removed then."""
+        """Return a temporary folder for inner profiles, which `finish` removes."""
         if not self._folder:
             self._folder = tempfile.mkdtemp(prefix="nnadapter-trace-")
             self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -255,12 +254,10 @@ class Recorder(Trace):
         self._is_wanted = True
 
     def finish(self) -> str:
-        """See `SymbolicTrace.finish`. Nothing is kept from then on.
-
-        A process that was forked off writes nothing: the file is its parent's.
+        """Write the file once and drop the events. A forked child writes nothing: the file belongs to its parent.
 
         Raises:
-            InvalidOptionError: it cannot be written.
+            InvalidOptionError: the file cannot be written.
         """
         try:
             self._unwritten.pop()
@@ -290,7 +287,7 @@ class Recorder(Trace):
 
 
 class _First:
-    """The first events, so many; the others are counted."""
+    """The first events up to a limit, and a count of the others."""
 
     def __init__(self, limit: int) -> None:
         self.kept: list[Event] = []
@@ -298,7 +295,7 @@ class _First:
         self._dropped = count()
 
     def add(self, event: Event) -> None:
-        """Keep an event if there is room."""
+        """Record an event, or count it if the limit is reached."""
         if len(self.kept) < self._limit:
             self.kept.append(event)
         else:
@@ -306,13 +303,11 @@ class _First:
 
     @property
     def dropped(self) -> int:
-        """How many were not kept. The count is read by counting on, so it is asked for once."""
+        """Number of dropped events. Reading changes the counter, so read it once."""
         return next(self._dropped)
 
 
 class _Span:
-    """A block that is an event."""
-
     __slots__ = ("_category", "_facts", "_lane", "_name", "_recorder", "_start")
 
     def __init__(self, recorder: Recorder, lane: str, category: str, name: str, facts: dict[str, Any]) -> None:

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "NNADAPTER_LOG"
-"""The environment variable that names a level, from which on lines are written to standard error."""
+"""Environment variable with the minimum level of messages on standard error."""
 _LEVELS = ("debug", "info", "warning", "error")
 _ROOT = logging.getLogger("nnadapter")
 _LEVEL_OF_CATEGORY = {PLAN: logging.DEBUG, COMPILE: logging.INFO, FALLBACK: logging.WARNING}
 
 
 def is_enabled() -> bool:
-    """Whether the environment or the program that we are part of asks for lines.
+    """Return True if the environment or the program's logging configuration enables messages.
 
     Raises:
-        InvalidOptionError: the environment names no level.
+        InvalidOptionError: the environment variable is not a level.
     """
     level = os.environ.get(VARIABLE, "").strip().lower()
     if level:
@@ -44,9 +44,9 @@ def is_enabled() -> bool:
 
 
 def _write_from(level: str) -> None:
-    """Write lines of a level and above to standard error, however often it is said, and of which threads.
+    """Write messages from a level on to standard error. Idempotent and thread-safe.
 
-    What the program that we are part of set up stays: its handlers get the lines too, and no fewer than before.
+    The program's own handlers stay and still receive all messages.
     """
     if level not in _LEVELS:
         near = near_names(level, _LEVELS, "; ")
@@ -61,10 +61,10 @@ def _write_from(level: str) -> None:
 
 
 class _StandardError(logging.Handler):
-    """Writes to standard error, as it is then, what no other handler writes there."""
+    """Handler for the current standard error, which skips messages that another handler writes there."""
 
     level_before = logging.NOTSET
-    """Of the logger, put back when nobody asks any more."""
+    """Level of the logger before this handler was added; restored when it is removed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         stream = sys.stderr
@@ -74,14 +74,14 @@ class _StandardError(logging.Handler):
             stream.write(f"{self.format(record)}\n")
             if hasattr(stream, "flush"):
                 stream.flush()
-        except (OSError, ValueError):  # it was closed: nobody reads it
+        except (OSError, ValueError):  # it is closed
             return
-        except Exception:  # noqa: BLE001  a record that cannot be written ends no session
+        except Exception:  # noqa: BLE001  logging must not end a session
             self.handleError(record)
 
 
 def _handlers_of(record: logging.LogRecord) -> Iterator[logging.Handler]:
-    """All that are told of a record."""
+    """Yield all handlers that receive a record."""
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None:
         yield from logger.handlers
@@ -98,7 +98,7 @@ _HANDLER.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(m
 
 
 class LogTrace(Trace):
-    """Tells plans, compilations and fallbacks."""
+    """Trace that logs plans, compilations and fallbacks."""
 
     is_logging = True
 
@@ -113,7 +113,7 @@ class LogTrace(Trace):
 
 
 class _LoggedSpan:
-    """A block of which is told what it took."""
+    """Context manager that logs its duration."""
 
     __slots__ = ("_category", "_facts", "_start", "_what")
 
@@ -135,13 +135,13 @@ class _LoggedSpan:
 def _tell(category: str, message: str, facts: Mapping[str, Any]) -> None:
     level = _LEVEL_OF_CATEGORY.get(category)
     if level is not None:
-        # Names of nodes, of which there may be many, are in `what` already, as far as one wants to read them.
+        # `what` already names the most important nodes, and lists of all may be long
         details = "; ".join(f"{name}: {value}" for name, value in facts.items() if not isinstance(value, list))
         _ROOT.getChild(category).log(level, "%s", _one_line(f"{message} ({details})" if details else message))
 
 
 def _one_line(text: str) -> str:
-    """A text whose names, which strangers give, begin no lines of their own."""
+    """Escape control characters, so that names from models cannot forge log lines."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
@@ -151,12 +151,12 @@ def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.
     """Return the trace of a new session.
 
     Args:
-        path: what the person's options say.
-        session_options: ONNX Runtime's own.
+        path: `Options.trace`.
+        session_options: ONNX Runtime's SessionOptions.
 
     Raises:
-        InvalidOptionError: the person's file cannot be written. The other one is checked where it is used. Or
-            NNADAPTER_LOG names no level.
+        InvalidOptionError: the file cannot be written, or NNADAPTER_LOG is not a level. The file of `session_options`
+            is checked later.
     """
     if path is not None:
         recorder = _recorder(Path(path))
@@ -164,13 +164,13 @@ def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.
         return recorder
     if session_options is None or not session_options.enable_profiling:
         return _log_trace()
-    # As ONNX Runtime calls its profiles, which have the time of the session's start to the millisecond.
+    # ONNX Runtime's naming of profiles, with the start time in milliseconds
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
     return _recorder(Path(f"{session_options.profile_file_prefix}_{stamp}.json"), of_session_options=True)
 
 
 def _log_trace() -> Trace:
-    """What tells a log, if anybody reads one: who does has imported `logging`, or says so in the environment."""
+    """Return a logging trace if the program imported `logging` or the environment requests messages."""
     if "logging" not in sys.modules and not os.environ.get("NNADAPTER_LOG"):
         return SILENT
 
@@ -178,6 +178,6 @@ def _log_trace() -> Trace:
 
 
 def _recorder(path: Path, *, of_session_options: bool = False) -> Recorder:
-    from nnadapter.traces.recorder import Recorder  # most sessions have none
+    from nnadapter.traces.recorder import Recorder  # lazily: most sessions have none
 
     return Recorder(path, of_session_options=of_session_options)

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 SESSION = "session"
-"""The lane of what no device does."""
+"""Lane of events outside devices."""
 HOST = "host"
-"""In transfers, the place of what lies in the host's memory: no lane."""
+"""Host memory as a place of transfers; not a lane."""
 RUN, STEP, TRANSFER, WAIT, PLAN, COMPILE, FALLBACK, ENGINE = (
     "run",
     "step",
@@ -21,88 +21,90 @@ RUN, STEP, TRANSFER, WAIT, PLAN, COMPILE, FALLBACK, ENGINE = (
     "fallback",
     "engine",
 )
-"""Categories. `engine` is what an engine below says of itself, such as ONNX Runtime."""
+"""Categories. `engine` is for events of an inner engine such as ONNX Runtime."""
 
 
 class Event(NamedTuple):
-    """Something that took time, or, if it has no end, that came to pass."""
+    """Event with a duration, or an instant event if it has no end."""
 
     lane: str
-    """The name of a device, or `SESSION`."""
+    """Device name, or `SESSION`."""
     thread: int
-    """The thread that it happened in, as the operating system numbers it."""
+    """Thread id of the operating system."""
     category: str
     name: str
     start: int
-    """Nanoseconds, by `time.perf_counter_ns`."""
+    """Nanoseconds of `time.perf_counter_ns`."""
     end: int | None
     facts: Mapping[str, Any]
-    """What else is known of it, as JSON knows it: units in the names."""
+    """Further facts as JSON values, with units in the names."""
 
     @property
     def last(self) -> int:
-        """When it was over."""
+        """End, or the start of an instant event."""
         return self.start if self.end is None else self.end
 
 
 class Trace:
-    """Takes events and keeps none: the trace of a session that has none. See `Recorder`."""
+    """Trace that discards all events. See `Recorder`."""
 
     is_recording = False
-    """Events are kept. What runs often asks for this once, beforehand, and is done without a trace where it is not."""
+    """True if events are recorded. Frequent callers read it once and skip tracing if it is False."""
     is_logging = False
-    """Somebody reads what is rare: plans, compilations, fallbacks."""
+    """True if rare events (plans, compilations, fallbacks) are logged."""
 
     def timestamp(self) -> int:
-        """The time on the trace's clock, in nanoseconds."""
+        """Return the time of the trace's clock in nanoseconds."""
         return 0
 
     def span(self, lane: str, category: str, name: str, **facts: Any) -> AbstractContextManager[dict[str, Any]]:
-        """Return a block that is an event, with its facts, to which the block may add; an error is one of them.
+        """Return a context manager that records its block as an event, including an error.
+
+        The block may add facts to the dictionary that it receives.
 
         Args:
-            lane: the name of a device, or `SESSION`.
-            category: one of those of `trace.py`.
-            name: what viewers show.
-            **facts: what else is known, as JSON knows it, units in the names.
+            lane: device name, or `SESSION`.
+            category: one of the constants above.
+            name: title for viewers.
+            **facts: further facts as JSON values, with units in the names.
         """
         return _NOTHING
 
     def add(
         self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any], end: int | None = None
     ) -> None:
-        """Take an event that began at `start`, by `timestamp`, and ended at `end`, or ends now."""
+        """Record an event from `start`, by `timestamp`, to `end` or now."""
 
     def reserve_events(self, events: int) -> bool:
-        """Whether so many events of an engine below are kept, or may be kept elsewhere; they count as kept, or lost."""
+        """Return True if there is room for this many events of an inner engine; count them as recorded or lost."""
         return False
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
-        """Take what came to pass now."""
+        """Record an instant event now."""
 
     def transfer(self, source: str, target: str, nbytes: int, start: int, **facts: Any) -> None:
-        """Take that a value was brought to another place, from `start` until now.
+        """Record the transfer of a value from `start` until now.
 
-        It is on the lane of the device there or, if that is the host's memory, of the device that it came from.
+        It is on the lane of the target device, or of the source device if the target is host memory.
 
         Args:
-            source: the name of a device, or `HOST`.
-            target: the name of a device, or `HOST`.
-            nbytes: of the value.
-            start: by `timestamp`.
-            **facts: such as the value's name.
+            source: device name, or `HOST`.
+            target: device name, or `HOST`.
+            nbytes: bytes of the value.
+            start: start, by `timestamp`.
+            **facts: further facts, such as the value's name.
         """
 
     def check(self) -> None:
-        """Say that it will be written; raise InvalidOptionError where it cannot be."""
+        """Raise InvalidOptionError if the trace cannot be written; otherwise it will be written by `finish`."""
 
     def finish(self) -> str:
-        """Write what is kept, if that was not done; its path, or an empty string."""
+        """Write the recorded events, once, and return the path; empty if nothing is written."""
         return ""
 
 
 class _Nothing:
-    """A block that is no event."""
+    """Context manager that records nothing."""
 
     def __enter__(self) -> dict[str, Any]:
         return {}
@@ -115,4 +117,4 @@ class _Nothing:
 
 _NOTHING = _Nothing()
 SILENT = Trace()
-"""The trace of a session that has none."""
+"""Trace of a session without one."""
