@@ -1,11 +1,10 @@
-"""PyTorch models on any device: a back end of `torch.compile`, and modules as models.
+"""PyTorch models on any device: a back end of `torch.compile`, and modules as models. See docs/pytorch.md.
 
-PyTorch captures graphs, AOTAutograd makes forward and backward graphs of them, in ATen ops. What PyTorch's own exporter
-has an ONNX form for becomes regions, each the model of an ordinary session; the rest stays in PyTorch. So devices,
-fallback, policies and reports are those of every other model. docs/pytorch.md has the reader's side.
+Dynamo captures graphs, and AOTAutograd lowers them to ATen operators. Operators that PyTorch's exporter can write as
+ONNX
+form regions, each the model of a session. PyTorch runs the others.
 
-Inside this room `torch` is PyTorch, as everywhere: imports are absolute. Names are imported on first use, so that
-neither `import nnadapter` nor `import nnadapter.torch` imports PyTorch.
+Inside this package, `torch` is PyTorch. Importing the package does not import PyTorch.
 """
 
 from __future__ import annotations

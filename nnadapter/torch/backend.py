@@ -1,4 +1,4 @@
-"""Back end of torch.compile: captured graphs compiled into sessions and PyTorch operators, and their reports."""
+"""Back end of torch.compile: compiles captured graphs, and reports on them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _SIZE = torch.ops.aten.sym_size.int
 
 
 def ask_inputs(graph_module: fx.GraphModule) -> None:
-    """Put sizes that follow from those of the graph's inputs in place of sizes of computed tensors."""
+    """Compute sizes of intermediate tensors from the sizes of the graph's inputs."""
     graph = graph_module.graph
     size_nodes = [node for node in graph.find_nodes(op="call_function", target=_SIZE) if _is_computed(node)]
     symbol_nodes = _input_symbols(graph) if size_nodes else {}
@@ -75,7 +75,7 @@ def _is_computed(node: fx.Node) -> bool:
 
 
 def _input_symbols(graph: fx.Graph) -> Mapping[Any, fx.Node]:
-    """The symbols that inputs say: as numbers, or as sizes of tensors."""
+    """Map symbols to nodes: integer inputs, or new `sym_size` nodes of input tensors."""
     inputs = graph.find_nodes(op="placeholder")
     numbers = {_expression(node.meta["val"]): node for node in inputs if isinstance(node.meta.get("val"), torch.SymInt)}
     tensors = [(node, node.meta["val"].shape) for node in inputs if isinstance(node.meta.get("val"), torch.Tensor)]
@@ -91,7 +91,6 @@ def _input_symbols(graph: fx.Graph) -> Mapping[Any, fx.Node]:
 
 
 def _expression(size: torch.SymInt) -> Any:
-    """The symbol of an input's size; else what it is in such symbols, which may be a number by now."""
     return size.node.expr
 
 
@@ -102,7 +101,6 @@ def _insert_size_node(graph: fx.Graph, node: fx.Node, axis: int) -> fx.Node:
 
 
 def _written(graph: fx.Graph, expression: Any, symbol_nodes: Mapping[Any, fx.Node]) -> fx.Node:
-    """The nodes that compute an expression, behind the known sizes; the last one is returned."""
     if expression in symbol_nodes:
         return symbol_nodes[expression]
     tracer = fx.proxy.GraphAppendingTracer(graph)
@@ -118,31 +116,31 @@ def _written(graph: fx.Graph, expression: Any, symbol_nodes: Mapping[Any, fx.Nod
 
 
 Boxed = Callable[[list[Any]], Any]
-"""How AOTAutograd calls what was compiled: with a list, which is emptied, so that what is not needed any more goes."""
+"""Boxed calling convention of AOTAutograd: the callee empties the list, which frees tensors early."""
 IsWeight = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackOperator:
-    """An operator that stays in PyTorch."""
+    """Operator that PyTorch runs."""
 
     operator: str
-    """As `aten.NAME.OVERLOAD`."""
+    """`aten.NAME.OVERLOAD`."""
     refusal: Unsupported
     line: str
-    """`FILE:LINE` of the person's source; empty where it is not known."""
+    """`FILE:LINE` of the user's source; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A compiled graph, and what is known of it."""
+    """Compiled graph."""
 
     kind: str
-    """`inference`, `forward` or `backward`; `captured` where PyTorch made none of these of what it captured."""
+    """`inference`, `forward` or `backward`; `captured` if PyTorch failed to lower it to ATen."""
     operators: int
-    """How many operators do work."""
+    """Operators that do work; see `regions.working`."""
     delegated: int
-    """How many of these are in regions for sessions."""
+    """Operators among these in regions."""
     programs: tuple[Program, ...]
     fallback_operators: tuple[FallbackOperator, ...]
 
@@ -156,17 +154,17 @@ def compile_graph(
     written: Sequence[int] = (),
     lying: Collection[int] = (),
 ) -> tuple[Graph, Boxed]:
-    """Return a graph in ATen compiled: what can go to sessions does, and what cannot stays, with the reason.
+    """Compile an ATen graph: regions for sessions, and operators that stay in PyTorch with the reason.
 
     Args:
-        graph_module: functional, as AOTAutograd makes it; it is changed.
+        graph_module: functional graph from AOTAutograd; modified in place.
         kind: `inference`, `forward` or `backward`.
-        settings: what sessions are made with.
-        is_weight: whether a tensor that the graph is called with may be a constant.
-        shown: how many of its results, the first ones, are seen by others than the backward graph; all if None.
-        written: which of its inputs each call changes, as the step of an optimizer does: they are no constants. What
-            they become are the first of its results, in this order.
-        lying: which of its results lie on a device, though a person has them.
+        settings: devices and options of the sessions.
+        is_weight: returns True for a tensor that may be a constant.
+        shown: number of leading results that are visible outside the backward graph; None for all.
+        written: inputs that each call mutates, as an optimizer step does; never constants. Their new values are the
+            first results, in this order.
+        lying: results that are device-resident although user code holds them.
     """
     ask_inputs(graph_module)
     computed = computed_results(graph_module, kind, shown) if owns_memory(settings) else frozenset()
@@ -202,7 +200,7 @@ def _called(graph_module: fx.GraphModule) -> list[fx.Node]:
 def _exported(
     graph_module: fx.GraphModule, refused: dict[fx.Node, Unsupported], computed: Collection[fx.Node]
 ) -> list[tuple[Region, onnx.ModelProto]]:
-    """Regions with their models. What the exporter fails at is added to `refused`, and regions are made again."""
+    """Export regions; add failing operators to `refused`, and cut again."""
     exports: dict[tuple[fx.Node, ...], tuple[Region, onnx.ModelProto]] = {}
     while True:
         part_views(graph_module, computed, readers(refused))
@@ -219,7 +217,7 @@ def _exported(
 
 
 def _blamed(region: Region, failure: ExportFailure) -> dict[fx.Node, Unsupported]:
-    """The nodes that the exporter failed at: those of the operator that it named, or else those found by halving."""
+    """Return the nodes of the operator that the exporter names, otherwise bisect."""
     named = {node for node in region.nodes if str(node.target) == failure.target}
     if not named and len(region.working) > 1:
         reasons = {node: reason for half in halved(region) for node, reason in _failing(half).items()}
@@ -239,13 +237,13 @@ def _failing(region: Region) -> dict[fx.Node, Unsupported]:
 
 
 def _weighs(region: Region, steady: Collection[fx.Node], is_weight: IsWeight) -> Callable[[int, Any], bool]:
-    """Which inputs of a region may be constants: those of the whole graph that are weights, and not written to."""
+    """Return a predicate for region inputs that may be constants."""
     places = {place for place, node in enumerate(region.inputs) if node in steady or node.op == "get_attr"}
     return lambda place, value: place in places and is_weight(value)
 
 
 def failed_operators(program: Program) -> Iterator[FallbackOperator]:
-    """The operators of a region that PyTorch runs, since no session could be made of it, or its session failed."""
+    """Yield the operators of a region that lost its session."""
     reason = program.repeated if program.failure is None else program.failure
     if reason is not None:
         yield from _fallback_operators(program.region.working, dict.fromkeys(program.region.working, reason))
@@ -261,7 +259,6 @@ def _fallback_operators(nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsu
 def _runner(
     graph_module: fx.GraphModule, nodes: Sequence[fx.Node], regions: Sequence[Region], programs: Sequence[Program]
 ) -> Boxed:
-    """What runs a graph, given tensors."""
     inputs = graph_module.graph.find_nodes(op="placeholder")
     if len(regions) == 1 and set(regions[0].nodes) == set(nodes) and set(regions[0].inputs) <= set(inputs):
         return _direct(inputs, regions[0], programs[0], graph_module.graph.output_node().args[0])
@@ -270,7 +267,7 @@ def _runner(
 
 
 def _direct(inputs: Sequence[fx.Node], region: Region, program: Program, results: Sequence[Any]) -> Boxed:
-    """A graph that is one region: without the code that PyTorch writes for graphs."""
+    """Run a graph that is one region, without generated code."""
     reads = [inputs.index(node) for node in region.inputs]
     places = {node: place for place, node in enumerate((*region.outputs, *inputs))}
     gives = [places[result] if isinstance(result, fx.Node) else None for result in results]
@@ -295,7 +292,7 @@ def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
 
 
 def _run_reading(function: Boxed, lays: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
-    """Run a backward graph; before, what was kept for it at places in `lays` comes to the host, and is laid out."""
+    """Move saved tensors to the host in their expected layout, then run a backward graph."""
     for place, lay in lays.items():
         is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
         value = args[place].plain() if is_kept else args[place]
@@ -304,24 +301,23 @@ def _run_reading(function: Boxed, lays: Mapping[int, Callable[[Any], Any] | None
 
 
 def _boxed(function: Boxed) -> Boxed:
-    function._boxed_call = True  # type: ignore[attr-defined]  # how PyTorch is told
+    function._boxed_call = True  # type: ignore[attr-defined]  # PyTorch's mark of the calling convention
     return function
 
 
 _COMPILES = "compile_wrapper"
-"""The function of PyTorch's that compiles while it is called; its `fn` is what a person gave."""
+"""PyTorch's function that compiles; its local `fn` is the user's callable."""
 
 
 @dataclass(slots=True, weakref_slot=True)
 class Capture:
-    """What PyTorch captured in one go: a graph for inference, or one forward and one backward."""
+    """Graphs of one capture by Dynamo."""
 
     ended: str
-    """Why it ends where it does, if that is not the end of the function: a graph break."""
+    """Reason of the graph break; empty if there is none."""
     line: str
-    """`FILE:LINE` of where it ends so."""
+    """`FILE:LINE` of the graph break."""
     graphs: list[Graph] = field(default_factory=list)
-    """In the order in which they were compiled."""
 
 
 _captures: weakref.WeakKeyDictionary[Any, list[weakref.ref[Capture]]] = weakref.WeakKeyDictionary()
@@ -330,7 +326,7 @@ _lock = new_lock()
 
 
 def remember(capture: Capture) -> None:
-    """Note a capture for what is being compiled in this thread; it is forgotten when nobody keeps it any more."""
+    """Record a capture, by weak reference, for the callable being compiled."""
     owner = _compiled_now(sys._getframe())
     with _lock:
         _all[:] = [*(reference for reference in _all if reference() is not None), weakref.ref(capture)]
@@ -340,7 +336,7 @@ def remember(capture: Capture) -> None:
 
 
 def captures_of(compiled: Any) -> list[Capture]:
-    """What was captured for what torch.compile returned, or for what it was given, in order."""
+    """Return the captures of a callable, in order."""
     target = original_callable(compiled)
     with _lock:
         noted = [reference() for reference in _captures.get(target, ())]
@@ -353,7 +349,7 @@ def captures_of(compiled: Any) -> list[Capture]:
 
 
 def _has_run(capture: Capture, tensors: frozenset[int]) -> bool:
-    """Whether it ran with these weights: PyTorch runs for a module what it captured for another of its class."""
+    """Return True if the capture ran with these weights; modules of a class share captures."""
     return any(program.has_run(tensors) for graph in capture.graphs for program in graph.programs)
 
 
@@ -366,18 +362,18 @@ def _compiled_now(frame: FrameType | None) -> Any:
 
 
 def original_callable(compiled: Any) -> Any:
-    """Return the module or function behind what was compiled."""
+    """Return the module or function that was compiled."""
     if isinstance(compiled, torch._dynamo.OptimizedModule):
         return compiled._orig_mod
     compiled = getattr(compiled, "_torchdynamo_orig_callable", compiled)
-    if isinstance(getattr(compiled, "__wrapped__", None), torch.nn.Module):  # PyTorch's own modules are called so
+    if isinstance(getattr(compiled, "__wrapped__", None), torch.nn.Module):  # a module of PyTorch itself
         return compiled.__wrapped__
     bound = getattr(compiled, "__self__", None)
     return bound if isinstance(bound, torch.nn.Module) else getattr(compiled, "__func__", compiled)
 
 
 WeightsOf = Callable[[frozenset[int]], IsWeight]
-"""Which tensors may be constants, by the inputs of the graph that it writes to."""
+"""Graph inputs that are written -> predicate for constants."""
 
 
 def compile_captured(
@@ -387,11 +383,10 @@ def compile_captured(
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """Compile a graph that PyTorch captured; see `nnadapter.torch.nnadapter`.
+    """Compile a captured graph; see `nnadapter.torch.nnadapter`.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: an option does not exist or does not fit, or torch.compile was given more than options.
+        NNAdapterError: a device or an option is invalid.
     """
     if kwargs:
         raise InvalidOptionError(f"back end 'nnadapter' takes options= alone, got {', '.join(kwargs)}=; leave it out")
@@ -422,9 +417,9 @@ def compile_captured(
     try:
         with written_in_steps(graph_module):
             compiled: Callable[..., Any] = compiler(graph_module, example_inputs)
-    except (NNAdapterError, TensorifyScalarRestartAnalysis):  # the latter is how PyTorch starts over
+    except (NNAdapterError, TensorifyScalarRestartAnalysis):  # PyTorch restarts its analysis by the latter
         raise
-    except Exception as error:  # whatever PyTorch cannot compile, it can run
+    except Exception as error:  # PyTorch can run anything that it cannot compile
         if settings.options.fallback_at("compile") == "forbid":
             raise
         return _as_captured(graph_module, capture, settings, error)
@@ -439,7 +434,7 @@ def _needs_gradients(graph_module: fx.GraphModule, example_inputs: Sequence[Any]
 
 
 def _giving_one(graph_module: fx.GraphModule) -> fx.GraphModule:
-    """A person's own graph, which gives one tensor, as PyTorch's captures are: they give several."""
+    """Make a user's graph return a tuple."""
     graph = fx.Graph()
     graph.output((graph.graph_copy(graph_module.graph, {}),))
     return fx.GraphModule(graph_module, graph)
@@ -452,7 +447,7 @@ def _of_one(compiled: Callable[..., Any]) -> Callable[..., Any]:
 def _as_captured(
     graph_module: fx.GraphModule, capture: Capture, settings: Settings, error: Exception
 ) -> Callable[..., Any]:
-    """The graph as PyTorch captured it, run by PyTorch, with the reason in the report."""
+    """Return a function that runs the graph in PyTorch, with the reason in the report."""
     message = next(iter(str(error).strip().splitlines()), type(error).__name__)
     reason = Unsupported(
         Reason.COMPILE_FAILED, f"PyTorch failed to make graphs in ATen: {type(error).__name__}: {message}"
@@ -477,7 +472,7 @@ def _as_captured(
 
 
 def _run(capture: Capture, graph_module: fx.GraphModule, *inputs: Any) -> Any:
-    """Run a graph; the capture is kept as long as this is."""
+    """Keep the capture, and so its report, alive."""
     return graph_module(*inputs)
 
 
@@ -490,19 +485,19 @@ def _compile(
     graph_module: fx.GraphModule,
     _: Sequence[Any],
 ) -> Boxed:
-    context = torch._guards.TracingContext.try_get()  # none where a person calls the back end
+    context = torch._guards.TracingContext.try_get()  # None if user code calls the back end
     metadata = context.fw_metadata if context is not None and kind != "backward" else None
     shown = metadata.num_forward_returns if metadata is not None and kind == "forward" else None
     written = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else ()
     results = _lying(graph_module, kind, lying, written)
     graph, run = compile_graph(graph_module, kind, settings, is_weight(frozenset(written)), shown, written, results)
     capture.graphs.append(graph)
-    run.capture = capture  # type: ignore[attr-defined]  # lives as long as PyTorch keeps the function
+    run.capture = capture  # type: ignore[attr-defined]  # keeps the capture alive
     return run
 
 
 def _capture(graph_module: fx.GraphModule) -> Capture:
-    reason = getattr(graph_module, "compile_subgraph_reason", None)  # a person's own graph has none
+    reason = getattr(graph_module, "compile_subgraph_reason", None)  # missing in a user's graph
     if reason is None or not reason.graph_break:
         return Capture(ended="", line="")
     lines = [f"{frame.filename}:{frame.lineno}" for frame in reason.user_stack]
@@ -510,10 +505,7 @@ def _capture(graph_module: fx.GraphModule) -> Capture:
 
 
 def _weights(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> WeightsOf:
-    """Whether a tensor is a parameter or buffer of a module, and may be a constant as long as it does not change.
-
-    Where parameters are among what a graph writes to, it is the step of an optimizer, and all that it reads changes.
-    """
+    """Return a predicate for parameters and buffers; an optimizer step has no constants."""
     parameters = {place for place, value in enumerate(example_inputs) if isinstance(value, torch.nn.Parameter)}
     places = graph_module.graph.find_nodes(op="placeholder")
     weight_ids = {id(value) for node, value in zip(places, example_inputs, strict=True) if _is_held(node, value)}
@@ -530,12 +522,11 @@ def _is_held(node: fx.Node, value: Any) -> bool:
 
 
 def _lives(value: Any) -> bool:
-    """Whether a tensor is a parameter that lives on a device, as its gradient and the state of optimizers do."""
     return type(value) is Resident and isinstance(value, torch.nn.Parameter)
 
 
 def _lifted(graph_module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
-    """A graph that has what lies on a device as its first inputs, in place of attributes, and these."""
+    """Turn device-resident attributes into the first inputs."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(graph_module.graph, {}))
     lifted_module = fx.GraphModule(graph_module, graph)
@@ -555,22 +546,22 @@ def _lifted(graph_module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
 
 
 def _forms(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
-    """What AOTAutograd makes graphs with in place of tensors on a device: graphs take these as any others."""
+    """Replace device-resident inputs by tensors without data."""
     pairs = zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
     return [_form_of(node, value) if type(value) is Resident else value for node, value in pairs]
 
 
 def _form_of(node: fx.Node, value: Resident) -> Any:
-    """What Dynamo captured it as: its sizes are those of the graph, open or not."""
+    """Return the tensor that Dynamo captured, with the graph's dynamic sizes."""
     captured = node.meta.get("example_value")
     form = (captured if type(captured) is Resident else value).form.detach()
     return torch.nn.Parameter(form, value.requires_grad) if _lives(value) else form.requires_grad_(value.requires_grad)
 
 
 def _lying(graph_module: fx.GraphModule, kind: str, lying: frozenset[int], written: Sequence[int]) -> frozenset[int]:
-    """Which results of a graph lie on a device: gradients of parameters that do, and all of an optimizer's step."""
+    """Return device-resident results: gradients, or all results of an optimizer step."""
     results = graph_module.graph.output_node().args[0]
-    if kind == "backward":  # a gradient for each input
+    if kind == "backward":  # one gradient per input
         return lying if max(lying, default=0) < len(results) else frozenset()
     is_step = kind == "inference" and not lying.isdisjoint(written)
     return frozenset(range(len(results))) if is_step else frozenset()
@@ -585,11 +576,7 @@ def _none(written: frozenset[int]) -> IsWeight:
 
 
 def report_compiled(compiled: Any) -> TorchReport:
-    """Return what became of a module or function; see `nnadapter.torch.report`.
-
-    Raises:
-        InvalidOptionError: it is nothing that can be compiled.
-    """
+    """Report on a compiled callable; see `nnadapter.torch.report`."""
     if not callable(compiled):
         raise InvalidOptionError(f"a report is of what torch.compile returned, got {type(compiled).__name__}")
     target = original_callable(compiled)
@@ -600,7 +587,7 @@ def report_compiled(compiled: Any) -> TorchReport:
 
 
 def _not_captured(target: Any) -> tuple[str, ...]:
-    """Kinds of recurrent layers in a module, where PyTorch is not told to capture them."""
+    """Return types of recurrent layers that PyTorch does not capture by default."""
     if torch._dynamo.config.allow_rnn or not isinstance(target, torch.nn.Module):
         return ()
     layers = [module for module in target.modules() if isinstance(module, torch.nn.RNNBase)]
@@ -612,7 +599,7 @@ def _name(target: Any) -> str:
 
 
 def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFacts:
-    """The facts of a graph; where several modules share it, its sessions are those of the module with these weights."""
+    """Collect facts; if modules share the graph, of the sessions with these weights."""
     programs = [leaf for program in graph.programs for leaf in program.leaves]
     program_sessions = [(program, program.sessions(weights)) for program in programs]
     refused = [facts for program, sessions in program_sessions for facts in _refused(program, sessions)]
@@ -655,7 +642,7 @@ def _fallback_facts(fallback: FallbackOperator) -> FallbackOperatorFacts:
 
 
 def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[FallbackOperatorFacts]:
-    """What devices refused of sessions, by the operators that their nodes come from."""
+    """Return operators that a device refused."""
     node_origins = origins(program.model)
     return [
         FallbackOperatorFacts(

@@ -1,4 +1,4 @@
-"""Report of a compiled module or function: its facts, and their renderings as text and HTML."""
+"""Report of a compiled module or function: facts, text and HTML."""
 
 from __future__ import annotations
 
@@ -14,71 +14,71 @@ from nnadapter.report.report import PartitionReport
 from nnadapter.report.sections import count, quantity
 
 SCHEMA_VERSION = 2
-"""Of the JSON form."""
+"""Version of the JSON form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackOperatorFacts:
-    """Operators that stayed in PyTorch for one reason, at one line; or that their session ran on the CPU."""
+    """Operators in PyTorch, or refused by a device, with equal facts."""
 
     operator: str
-    """As `aten.NAME.OVERLOAD`."""
+    """`aten.NAME.OVERLOAD`."""
     device: str
-    """The device that refused it; empty where it did not come to a session."""
+    """Device that refused it; empty without a session."""
     reason: str
-    """A code of `partition.Reason`."""
+    """Code of `partition.Reason`."""
     detail: str
     line: str
-    """`FILE:LINE` of the person's source; empty where it is not known."""
+    """`FILE:LINE` of the user's source; empty if unknown."""
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFacts:
-    """One graph."""
+    """Facts of one graph."""
 
     kind: str
-    """`inference`, `forward` or `backward`."""
+    """`inference`, `forward` or `backward`; `captured` if PyTorch failed to compile it."""
     operators: int
-    """How many operators of ATen do work, in all."""
+    """ATen operators that do work."""
     delegated: int
-    """How many of these are in sessions."""
+    """Operators among these in sessions."""
     sessions: tuple[PartitionReport, ...]
-    """The reports of its sessions, those of regions that were not run yet left out."""
+    """Reports of its sessions."""
     pending_regions: int
-    """Regions that were not run yet, and so have no session."""
+    """Regions that have not run yet."""
     fallback_operators: tuple[FallbackOperatorFacts, ...]
-    """What stayed in PyTorch."""
+    """Operators that PyTorch runs."""
     refused_operators: tuple[FallbackOperatorFacts, ...]
-    """What is in sessions, and a device of them did not take."""
+    """Operators in sessions, refused by a device."""
     graph_break_reason: str
-    """Why the graph ends before the function does (a graph break); empty where it does not."""
+    """Reason of the graph break; empty if there is none."""
     graph_break_line: str
-    """Where it ends so."""
+    """`FILE:LINE` of the graph break."""
     unfrozen_weights: int
-    """Weights that changed so often that they are inputs."""
+    """Weights that changed too often to be constants."""
     input_bytes: int
-    """What goes into its sessions in each call; weights that are constants do not."""
+    """Bytes into its sessions per call, without constants."""
     output_bytes: int
-    """What comes out of them."""
+    """Bytes out of its sessions per call."""
     to_device_bytes: int
-    """What of it was copied to devices that have memory of their own, in the last call."""
+    """Bytes copied to devices in the last call."""
     to_host_bytes: int
-    """What was copied from them."""
+    """Bytes copied back."""
     separate_memory_devices: tuple[str, ...]
-    """These devices. To others, and to the CPU, tensors are handed over in the memory where they lie."""
+    """Devices with their own memory; others share tensors."""
     device_memory_full: bool
-    """One of these devices had no room for what stays there between graphs, when it was last tried."""
+    """A device had too little memory for resident values."""
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """Nodes of its sessions that run on accelerators, and all that run."""
+        """Nodes on accelerators, and all nodes that run."""
         counts = [_accelerated(report) for report in self.sessions]
         return sum(count for count, _ in counts), sum(count for _, count in counts)
 
     @property
     def flops(self) -> tuple[int, int]:
-        """FLOPs of its sessions on accelerators, and all of theirs."""
+        """FLOPs on accelerators, and all FLOPs."""
         totals = [sum(node.flops or 0 for node in report.nodes if node.state == "runs") for report in self.sessions]
         shares = [report.coverage.flops for report in self.sessions]
         return round(sum(share * total for share, total in zip(shares, totals, strict=True))), sum(totals)
@@ -86,23 +86,22 @@ class GraphFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledFacts:
-    """What became of what torch.compile was given; `TorchReport` adds the renderings."""
+    """Facts about a compiled module or function."""
 
     name: str
-    """The module's class, or the function's name."""
+    """Class of the module, or name of the function."""
     graphs: tuple[GraphFacts, ...]
-    """In the order in which they were compiled."""
     uncaptured_module_types: tuple[str, ...] = ()
-    """Kinds of modules in it, as `LSTM`, that PyTorch captures only where it is told to."""
+    """Types such as `LSTM` that PyTorch captures only if `allow_rnn` is set."""
 
     @property
     def breaks(self) -> tuple[GraphFacts, ...]:
-        """The graphs that end before the function does."""
+        """Graphs, except backward ones, that end in a graph break."""
         return tuple(graph for graph in self.graphs if graph.graph_break_reason and graph.kind != "backward")
 
     @property
     def coverage(self) -> float:
-        """Share of operators that sessions run, from 0 to 1."""
+        """Share of operators in sessions, from 0 to 1."""
         return _share(sum(graph.delegated for graph in self.graphs), sum(graph.operators for graph in self.graphs))
 
     @property
@@ -112,7 +111,7 @@ class CompiledFacts:
         return _share(sum(count for count, _ in counts), sum(count for _, count in counts))
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data: the fields of the classes of this file, sessions as `PartitionReport.to_dict`."""
+        """Return plain data: fields by name, sessions as `PartitionReport.to_dict`."""
         graphs = [
             {**plain_of(graph), "sessions": [report.to_dict() for report in graph.sessions]} for graph in self.graphs
         ]
@@ -121,7 +120,7 @@ class CompiledFacts:
 
 
 def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
-    """The facts of a graph without its sessions, as plain data."""
+    """Return the facts, except sessions, as plain data."""
     names = (
         "kind",
         "operators",
@@ -143,7 +142,7 @@ def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
 
 
 def gathered(operator_facts: list[FallbackOperatorFacts]) -> tuple[FallbackOperatorFacts, ...]:
-    """Return what is said of single operators with equal ones counted together, in the order in which they come."""
+    """Merge and count equal facts."""
     return tuple(
         FallbackOperatorFacts(**{**_fields(facts), "count": count}) for facts, count in Counter(operator_facts).items()
     )
@@ -166,11 +165,7 @@ _SHOWN = 20
 
 
 def to_text(report: CompiledFacts) -> str:
-    """Return the report as lines of text.
-
-    1. Summary: graphs, graph breaks, how many operators are in sessions.
-    2. For each graph what stayed in PyTorch, and what devices refused of its sessions, with lines of source.
-    """
+    """Return the report as text."""
     return "\n".join(
         (*_summary(report), *(line for numbered_graph in enumerate(report.graphs) for line in _graph(*numbered_graph)))
     )
@@ -245,7 +240,7 @@ _STYLE = (
 
 
 def to_page(report: CompiledFacts) -> str:
-    """Return a page that needs no network and no other file."""
+    """Return a self-contained HTML page."""
     title = escape(f"{report.name}: PyTorch graphs")
     head = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     body = f"<h1>{title}</h1><pre>{escape(str(report))}</pre>{''.join(_sessions(report))}"
@@ -262,16 +257,15 @@ def _sessions(report: CompiledFacts) -> Iterator[str]:
 
 
 class TorchReport(CompiledFacts):
-    """What became of what torch.compile was given."""
+    """Report of a module or function that torch.compile compiled; `str` returns it as text."""
 
     def to_json(self) -> str:
-        """`to_dict` as JSON text."""
+        """Return `to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=1)
 
     def to_html(self) -> str:
-        """The report as one HTML page: its text, and the page of each session, as for models."""
+        """Return a self-contained HTML page with the pages of the sessions."""
         return to_page(self)
 
     def __str__(self) -> str:
-        """The report as text."""
         return to_text(self)

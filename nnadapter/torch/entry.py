@@ -1,4 +1,4 @@
-"""What people call, where PyTorch may be missing: then it says so, and imports nothing."""
+"""Entry points of `nnadapter.torch`, which import PyTorch only when they are called."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callab
     """Compile a graph that PyTorch captured; `torch.compile(model, backend="nnadapter")` calls it.
 
     Args:
-        graph_module: the graph.
-        example_inputs: what it is called with first.
-        **keywords: `options=` of torch.compile, a dictionary: `devices`, as `InferenceSession` takes them, and fields
-            of `nnadapter.Options`.
+        graph_module: the captured graph.
+        example_inputs: inputs of the first call.
+        **keywords: `options=` of torch.compile, a dictionary: `devices`, as for `InferenceSession`, and fields of
+            `nnadapter.Options`.
 
     Returns:
-        What PyTorch calls in place of the graph. What is wrong with the options is raised there, as the error that it
-        is: PyTorch would make one of its own of what a back end raises.
+        A function that PyTorch calls in place of the graph. It raises errors in the options when it is called, because
+        PyTorch replaces errors that a back end raises by its own.
     """
     try:
         require_torch("torch.compile(backend='nnadapter')")
@@ -38,21 +38,22 @@ def nnadapter(graph_module: Any, example_inputs: Any, **keywords: Any) -> Callab
 
 
 def to_device(module: Any, device: str) -> Any:
-    """Make the parameters and buffers of a module live on a device, and return the module.
+    """Move the parameters and buffers of a module to a device, and return the module.
 
-    As `module.to(...)` for PyTorch's own devices: it comes before the optimizer is made, and gradients and the state of
-    optimizers are there as well. What reads one of them gets it from the device. On devices that compute in the host's
-    memory, and for tensors that cannot lie elsewhere (complex, sparse, not in rows, without elements), nothing changes.
+    Works like `module.to(...)` for PyTorch's own devices. Call it before creating the optimizer: gradients and
+    optimizer
+    state are then on the device too. Code that reads such a tensor gets its values from the device. Nothing changes on
+    devices that compute in host memory, and for complex, sparse, non-contiguous and empty tensors.
 
     Args:
-        module: a `torch.nn.Module`; it is changed.
-        device: as `InferenceSession` takes it.
+        module: a `torch.nn.Module`; modified in place.
+        device: as for `InferenceSession`.
 
     Raises:
         MissingExtraError: PyTorch is missing or too old.
-        InvalidOptionError: it is no module.
+        InvalidOptionError: `module` is not a module.
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-        OutOfMemoryError: the device has no room.
+        OutOfMemoryError: the device has too little memory.
     """
     require_torch("a module on a device")
     import torch
@@ -66,14 +67,14 @@ def to_device(module: Any, device: str) -> Any:
 
 
 def report(compiled: Any) -> TorchReport:
-    """Return what became of a module or function that torch.compile compiled, as far as it was run.
+    """Report on a module or function that torch.compile compiled: the graphs that have run so far.
 
     Args:
-        compiled: what torch.compile returned, or what it was given.
+        compiled: the argument or the result of torch.compile.
 
     Raises:
         MissingExtraError: PyTorch is missing or too old.
-        InvalidOptionError: it is nothing that can be compiled.
+        InvalidOptionError: `compiled` is not callable.
     """
     require_torch("a report of a compiled module")
     from nnadapter.torch.backend import report_compiled

@@ -1,4 +1,4 @@
-"""Memory layouts of tensors, and views that PyTorch creates outside sessions."""
+"""Memory layouts of tensors, and views that stay in PyTorch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ Order = tuple[int, ...]
 
 
 def order_of(like: Any) -> Order | None:
-    """Return the axes of a tensor from the one that varies slowest in memory; None where that is their own order.
-
-    Expanded tensors, parts of which lie in the same place, have none.
-    """
+    """Return the axes from the slowest to the fastest in memory; None for row-major or expanded tensors."""
     strides = [_number(stride) for stride in like.stride()]
     if 0 in strides:
         return None
@@ -27,7 +24,7 @@ def order_of(like: Any) -> Order | None:
 
 
 def strides_of_one(like: Any) -> tuple[int, ...] | None:
-    """Return the strides of a tensor of known sizes that differ from rows along axes of one element alone, or None."""
+    """Return strides that differ from row-major only in axes of size 1; otherwise None."""
     if any(isinstance(size, torch.SymInt) for size in (*like.shape, *like.stride())) or 0 in like.shape:
         return None
     step, differs = 1, False
@@ -41,13 +38,13 @@ def strides_of_one(like: Any) -> tuple[int, ...] | None:
 
 
 def laid_out(order: Order) -> Callable[[Any], Any]:
-    """Return what copies a tensor so that its axes vary in `order`, the slowest first."""
+    """Return a function that copies a tensor into an axis order."""
     back = tuple(order.index(axis) for axis in range(len(order)))
     return lambda tensor: tensor.permute(order).contiguous().permute(back)
 
 
 def lying_as(like: Any) -> Callable[[Any], Any] | None:
-    """Return what gives a tensor as `like` lies in memory: a copy, if it lies otherwise. None where that is in rows."""
+    """Return a function that copies a tensor into the layout of `like` if needed; None for row-major."""
     order = order_of(like) if isinstance(like, torch.Tensor) else None
     if order is None:
         return None
@@ -56,30 +53,29 @@ def lying_as(like: Any) -> Callable[[Any], Any] | None:
 
 
 def without_elements(like: Any) -> Callable[[Sequence[int]], Any]:
-    """Return what makes a tensor of a shape that has no elements, with the strides of PyTorch's own."""
+    """Return a factory of empty tensors with strides ordered as in `like`."""
     order = order_of(like) or tuple(range(like.ndim))
     back = tuple(order.index(axis) for axis in range(len(order)))
     return lambda shape: torch.empty([shape[axis] for axis in order], dtype=like.dtype).permute(back)
 
 
 def bytes_of(like: Any) -> int:
-    """Return how many bytes a tensor, or a size, takes; where sizes are open, in the first call."""
+    """Return bytes, with hints for dynamic sizes."""
     if not isinstance(like, torch.Tensor):
         return 8
     return prod(map(_number, like.shape)) * int(like.dtype.itemsize)
 
 
 def _number(size: Any) -> int:
-    """A size, or what it was in the first call where it is open."""
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 _UNSAFE = (torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default)
-"""Operators that give views, though their schema does not say so."""
+"""Operators that return views although their schemas deny it."""
 
 
 def is_view(node: fx.Node) -> bool:
-    """Return whether a node of a graph in ATen gives a tensor, or several, in the memory of the one that it reads."""
+    """Return True if the results share the memory of the input."""
     if node.target is operator.getitem:
         return is_view(node.all_input_nodes[0])
     return node.target in _UNSAFE or bool(getattr(node.target, "is_view", False))
@@ -88,11 +84,9 @@ def is_view(node: fx.Node) -> bool:
 def part_views(
     graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> None:
-    """Give who reads a view outside of sessions views of its own, where operators in sessions read one on the way too.
+    """Duplicate views that both sessions and other code read, so that the other code reads views by PyTorch.
 
-    1. They begin at what is no view, so all of them stay in PyTorch.
-    2. The graph's results are read so, but for those in `computed`, whose memory nobody sees: they stay as they are.
-    3. So is what nodes in `outside_nodes` read, which stay in PyTorch.
+    Other code means `outside_nodes` and the graph's results, except those in `computed`, whose memory is not visible.
     """
     graph, views = graph_module.graph, last_views(graph_module, computed, outside_nodes)
     end = graph.output_node()
@@ -111,7 +105,6 @@ def part_views(
 
 
 def _stays(node: fx.Node, views: set[fx.Node]) -> bool:
-    """Whether a node stays in PyTorch with all the views that it comes by, or is no view."""
     return not is_view(node) or (
         node in views and all(_stays(input_node, views) for input_node in node.all_input_nodes)
     )
@@ -130,7 +123,7 @@ def _copied(node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
 def last_views(
     graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> set[fx.Node]:
-    """Return the views that only such views, nodes in `outside_nodes` and the results read; but none in `computed`."""
+    """Return views that only code outside sessions reads; none in `computed`."""
     views: set[fx.Node] = set()
     for node in reversed(graph_module.graph.nodes):
         if is_view(node) and node not in computed and _are_last(node.users, views, outside_nodes):

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import onnx
 
 
-class WrongType(Exception):  # noqa: N818  it says why, and is always caught
-    """A result has a data type that rounding does not mend."""
+class WrongType(Exception):  # noqa: N818  always caught
+    """Result whose data type a cast cannot correct."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -42,10 +42,10 @@ class WrongType(Exception):  # noqa: N818  it says why, and is always caught
 
 
 def keep_type(graph: onnx.GraphProto, output: onnx.ValueInfoProto, like: Any) -> None:
-    """Let an output of `graph` have the data type of `like`: a tensor, or a number that is a size.
+    """Cast an output to the data type of `like`, a tensor or size, if the exporter widened it.
 
     Raises:
-        WrongType: it has one that is no wider floating-point type.
+        WrongType: it is not a wider floating-point type.
     """
     expected_type = _core.torch_dtype_to_onnx_dtype(like.dtype if isinstance(like, torch.Tensor) else torch.int64)
     actual_type = type(expected_type)(output.type.tensor_type.elem_type)
@@ -78,11 +78,11 @@ _INT = 2
 
 
 _ROUNDS = 2
-"""As the exporter's own optimizer takes."""
+"""Same as in the exporter's optimizer."""
 
 
 def tidy(model: onnx_ir.Model) -> None:
-    """Compute what is constant, write what is simpler so, and leave out what nobody reads or what is there twice."""
+    """Fold constants, simplify, and remove unused and duplicate values."""
     InlinePass()(model)
     for _ in range(_ROUNDS):
         fold_constants_ir(model, onnx_shape_inference=True)
@@ -94,9 +94,9 @@ def tidy(model: onnx_ir.Model) -> None:
 
 
 def _give_apart(graph: onnx_ir.Graph) -> None:
-    """A result that nothing computes, by a node of its own: a model of nothing but constants has one to run.
+    """Add an Identity for outputs without a producer, so that a constant model has a node.
 
-    The pass that does so below for inputs takes the input's name for the result.
+    `OutputFixPass` would give an output its input's name.
     """
     for place, value in enumerate(graph.outputs):
         if value.producer() is None:
@@ -162,7 +162,7 @@ RULES = (
     "remove_optional_bias_from_conv_transpose_rule",
     "remove_optional_bias_from_gemm_rule",
 )
-"""Of the exporter's optimizer, by their names there; of another version, those that it has."""
+"""Rewrite rules of onnxscript; missing ones are skipped."""
 _REWRITING = RewritePass(
     [
         *(RewriteRule(form, _itself, _is_one) for form in (_multiplied, _multiplying, _divided)),
@@ -182,7 +182,7 @@ _TIDYING = (
 
 
 def export_program(program: ExportedProgram) -> onnx.ModelProto:
-    """Return what `torch.onnx.export` writes of a program, which makes its table of operators anew each time.
+    """Export a program with a cached operator registry, unlike `torch.onnx.export`.
 
     Raises:
         OnnxExporterError: the exporter fails.
@@ -191,15 +191,15 @@ def export_program(program: ExportedProgram) -> onnx.ModelProto:
     return exported(program, registry=registry(opset), opset_version=opset)
 
 
-class _Decomposed(ExportedProgram):  # type: ignore[misc]  # it has no types here
-    """A program whose operators all have forms in ONNX: tracing it again would take longer than writing it."""
+class _Decomposed(ExportedProgram):  # type: ignore[misc]  # untyped
+    """Decomposed program, which the exporter does not trace again."""
 
     def run_decompositions(self, *_: Any, **__: Any) -> ExportedProgram:
         return self
 
 
 def exported(program: ExportedProgram, **options: Any) -> onnx.ModelProto:
-    """Return what PyTorch's exporter writes of a program, with these options of its own, tidied; the program changes.
+    """Export and simplify a program, which changes.
 
     Raises:
         OnnxExporterError: the exporter fails.
@@ -218,7 +218,7 @@ def exported(program: ExportedProgram, **options: Any) -> onnx.ModelProto:
     without_types(written.model)
     try:
         tidy(written.model)
-    except Exception as error:  # of rules that are not ours; what failed is said by the innermost cause
+    except Exception as error:  # raised by rules of onnxscript; the innermost cause has the message
         raise OnnxExporterError(f"what was written cannot be tidied: {error}") from error
     model: onnx.ModelProto = written.model_proto
     return model

@@ -1,4 +1,4 @@
-"""Modules and exported programs as ONNX models, given as objects or named on the command line."""
+"""PyTorch modules and exported programs as ONNX models."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ _INSTEAD = "torch.compile(module, backend='nnadapter')"
 
 
 def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
-    """Return a module, or an exported program, as an ONNX model.
+    """Export a module or an exported program as an ONNX model.
 
     Args:
-        module: the module, as it is: `eval()` is up to the person, and where it matters, training mode is refused. An
-            exported program may have open sizes.
-        example_inputs: what the module is called with: a tuple, a dictionary of keywords, or one tensor. None for an
-            exported program, which has its own.
+        module: a module or exported program. Call `eval()` first: training mode is refused if it matters. An exported
+            program may have dynamic shapes.
+        example_inputs: arguments of the module: a tuple, a dictionary of keywords, or one tensor. None for an exported
+            program.
 
     Raises:
         MissingExtraError: PyTorch or its exporter is missing or too old.
         InvalidOptionError: the inputs are missing.
-        InvalidModelError: it cannot be captured or exported, changes what it is given or its buffers, or draws random
-            numbers.
+        InvalidModelError: it cannot be captured or exported, mutates inputs or buffers, or draws random numbers.
     """
     require_torch("a PyTorch module as a model")
     import torch
@@ -52,13 +51,12 @@ def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
 
 
 def _on_host(module: Any) -> Any:
-    """A module with its tensors in the host's memory, which the exporter reads: a copy, if some live on a device."""
+    """Copy a device-resident module to the host."""
     tensors = (*module.parameters(), *module.buffers())
     return copy.deepcopy(module) if any(hasattr(tensor, "resident_state") for tensor in tensors) else module
 
 
 def _captured(module: Any, example_inputs: object) -> Any:
-    """A module as an exported program."""
     import torch
 
     named = dict(example_inputs) if isinstance(example_inputs, Mapping) else {}
@@ -67,14 +65,14 @@ def _captured(module: Any, example_inputs: object) -> Any:
     try:
         with quiet(), torch.no_grad():
             return torch.export.export(module, arguments, named)
-    except Exception as error:  # whatever the module raises, or PyTorch cannot capture
+    except Exception as error:  # the module may raise any error
         raise InvalidModelError(
             f"PyTorch cannot capture {type(module).__name__} as one graph: {_text(error)}; {_INSTEAD} takes it in parts"
         ) from error
 
 
 def _exported(name: str, program: Any) -> onnx.ModelProto:
-    """An exported program as a model: operators are written as those of compiled graphs, and refused for the same."""
+    """Export with the decompositions and refusals of compiled graphs."""
     import torch
 
     try:
@@ -99,7 +97,7 @@ def _exported(name: str, program: Any) -> onnx.ModelProto:
 
 
 def _refuse_changes(name: str, signature: Any) -> None:
-    """A session keeps no state: batch normalization in training would change its statistics."""
+    """Refuse mutated inputs or buffers, as in training."""
     changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if changed:
         raise InvalidModelError(
@@ -109,7 +107,7 @@ def _refuse_changes(name: str, signature: Any) -> None:
 
 
 def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
-    """Operators that the exporter writes as another function."""
+    """Refuse operators that are random or wrongly exported."""
     from nnadapter.torch.operators import is_random, written_otherwise
 
     for node in nodes:
@@ -124,7 +122,7 @@ def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
 
 
 def _keep_types(model: onnx.ModelProto, likes: Mapping[str, Any]) -> None:
-    """Results have PyTorch's data types; the exporter gives wider ones for sums of 16-bit numbers."""
+    """Undo the exporter's widening of 16-bit sums."""
     from nnadapter.torch.models import keep_type
 
     for value in model.graph.output:
@@ -133,7 +131,7 @@ def _keep_types(model: onnx.ModelProto, likes: Mapping[str, Any]) -> None:
 
 
 def _text(error: BaseException | None) -> str:
-    """What the innermost cause says, in one line."""
+    """Return the first line of the innermost cause."""
     while error is not None and error.__cause__ is not None:
         error = error.__cause__
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
@@ -144,20 +142,20 @@ _PROGRAM = ".pt2"
 
 
 def names_module(named: str) -> bool:
-    """Whether a name is one of a module: `SCRIPT.py:FUNCTION`, or `FILE.pt2`."""
+    """Return True for `SCRIPT.py:FUNCTION` and `FILE.pt2`."""
     return _FUNCTION.match(named) is not None or named.endswith(_PROGRAM)
 
 
 def load_named(named: str) -> onnx.ModelProto:
-    """Return the ONNX model of a module that `names_module` knows.
+    """Load a module or program that `names_module` accepts, as an ONNX model.
 
-    The function takes nothing and returns a module with its inputs, or an exported program. What the script prints goes
-    to the standard error, as the standard output is the report's; what it imports may lie beside it.
+    The function takes no arguments. It returns a module with its inputs, or an exported program. Output of the script
+    goes to stderr. The script can import modules from its folder.
 
     Raises:
         MissingExtraError: PyTorch or its exporter is missing or too old.
         ModelFileError: the file cannot be read.
-        InvalidOptionError: the script has no such function, or it returns something else, raises or ends the process.
+        InvalidOptionError: the script has no such function, or it raises, exits or returns something else.
         InvalidModelError: the exporter fails.
     """
     require_torch(f"{named!r}")
@@ -175,7 +173,7 @@ def _of_program(named: str, path: Path) -> onnx.ModelProto:
     try:
         with quiet():
             program = torch.export.load(path)
-    except Exception as error:  # what PyTorch says of files that it cannot read is of any type
+    except Exception as error:  # torch.export.load raises errors of any type
         raise ModelFileError(
             f"model file {named!r} is no exported program: {describe(error)}; write it by torch.export.save"
         ) from error
@@ -216,10 +214,9 @@ def _function(named: str, function: Any) -> Callable[[], Any]:
 
 
 def _needed(function: Callable[..., Any]) -> list[str]:
-    """The parameters that a function cannot do without."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # functions in C need not say
+    except ValueError:  # functions in C may have no signature
         return []
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [
@@ -231,7 +228,7 @@ def _needed(function: Callable[..., Any]) -> list[str]:
 
 @contextmanager
 def _running(path: Path) -> Iterator[None]:
-    """While it runs, a script finds what lies beside it, and prints to the standard error."""
+    """Let a script import from its folder, and print to stderr."""
     script_folder = str(path.resolve().parent)
     sys.path.insert(0, script_folder)
     try:
@@ -243,7 +240,7 @@ def _running(path: Path) -> Iterator[None]:
 
 
 def _error_with_line(error: Exception, path: Path) -> str:
-    """An error with the line of the script where it was raised."""
+    """Return the message with the script's line."""
     lines, trace = [], error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):

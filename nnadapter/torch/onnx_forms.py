@@ -1,17 +1,13 @@
-"""ONNX forms of operators that replace the exporter's: numbers, LSTM and GRU, and functions it gets wrong.
+"""ONNX forms that replace the exporter's: numbers, LSTM and GRU, and functions that it gets wrong.
 
-Numbers in a program, as they are: PyTorch's exporter writes real ones as float32, wherever they go.
+The exporter writes real numbers as float32. In float64 programs, `x * 1.1` is then off in the eighth digit, and even
+sizes can be wrong: `int(30 * 0.7)` is 20 in Python, but 21 in float32. So operators that create tensors from numbers,
+and
+arithmetic on sizes, have forms here.
 
-In a program on float64 tensors `x * 1.1` is `x * 1.10000002384`, off in the eighth digit. So operators that make a
-tensor of a number, which all others on such a number are written in, are written here. So are real numbers that follow
-from sizes: Python computes these as float64, and `int(30 * 0.7)` is 20, where float32 says 21.
-
-LSTM and GRU at inference as one operator each, which PyTorch's exporter has an ONNX form for.
-
-Where AOTAutograd makes a graph in ATen, it writes them step by step, for the length that comes first: a graph as long
-as the input, made again for every length. So before that, what PyTorch captured of them is put into operators of ours
-that stand for `aten::lstm.input` and `aten::gru.input`, and the exporter is told that they are those. For gradients
-they are written in steps.
+AOTAutograd unrolls LSTM and GRU for each length. At inference, custom operators with the ONNX forms of
+`aten::lstm.input`
+and `aten::gru.input` replace them before.
 """
 
 from __future__ import annotations
@@ -31,36 +27,36 @@ from torch.ops import aten
 _BOOL, _INT64, _FLOAT, _DOUBLE = (getattr(onnx_ir.DataType, name) for name in ("BOOL", "INT64", "FLOAT", "DOUBLE"))
 _NOT_SAID = -1
 _TYPES = {bool: _BOOL, int: _INT64, float: _FLOAT}
-"""What PyTorch makes of a number where no data type is said."""
+"""Python type -> PyTorch's default data type."""
 
 
 def _scalar_tensor(s: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """A tensor [] of a number. Source: `aten::scalar_tensor`."""
+    """Source: `aten::scalar_tensor`."""
     return _tensor(s, _FLOAT if dtype == _NOT_SAID else dtype)
 
 
 def _full(size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """A tensor of this size, of one number. Source: `aten::full`."""
+    """Source: `aten::full`."""
     return op.Expand(_tensor(fill_value, dtype), op.Cast(size, to=_INT64))
 
 
 def _full_like(self: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """A tensor of the size of another one, of one number. Source: `aten::full_like`."""
+    """Source: `aten::full_like`."""
     return op.Expand(_tensor(fill_value, self.dtype if dtype == _NOT_SAID else dtype), op.Shape(self))
 
 
 def _new_full(self: Any, size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
-    """Return a tensor of this size, of one number, with the data type of another one. Source: `aten::new_full`."""
+    """Source: `aten::new_full`."""
     return _full(size, fill_value, self.dtype if dtype == _NOT_SAID else dtype)
 
 
 def _sym_float(self: Any) -> Any:
-    """A size as a real number. Source: `torch.sym_float`."""
+    """Source: `torch.sym_float`."""
     return op.Cast(self, to=_DOUBLE)
 
 
 def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Whole numbers make a whole one where there is a function for that; others are computed in float64."""
+    """Compute integers by `of_whole`, other numbers in float64."""
 
     def written(*numbers: Any) -> Any:
         are_whole = (type(number) is int or getattr(number, "dtype", None) == _INT64 for number in numbers)
@@ -72,12 +68,12 @@ def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | Non
 
 
 def _floor_quotient(first: Any, second: Any) -> Any:
-    """Rounded down, as Python divides; ONNX rounds quotients of whole numbers towards 0."""
+    """Round down; ONNX rounds integers toward 0."""
     return op.Div(op.Sub(first, op.Mod(first, second)), second)
 
 
 def as_float32(number: Any) -> Any:
-    """The same number, which the exporter is told to write as float32."""
+    """Return the number, exported as a cast to float32."""
     return number
 
 
@@ -89,7 +85,6 @@ ARITHMETIC: Mapping[Callable[..., Any], Callable[..., Any]] = {
     operator.sub: _arithmetic(op.Sub, op.Sub),
     operator.neg: _arithmetic(op.Neg, op.Neg),
 }
-"""How numbers are made of sizes."""
 WRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     **ARITHMETIC,
     operator.floordiv: _arithmetic(lambda first, second: op.Floor(op.Div(first, second)), _floor_quotient),
@@ -103,14 +98,14 @@ _SEQUENCES = (
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default, aten.hamming_window.default,
 )  # fmt: skip
 _LONGEST = 1 << 16
-"""Elements of a sequence that is a constant."""
+"""Longest sequence that becomes a constant."""
 _NAMES = {"FLOAT": torch.float32, "DOUBLE": torch.float64, "FLOAT16": torch.float16}
 _NAMES |= {"INT64": torch.int64, "INT32": torch.int32, "INT16": torch.int16, "INT8": torch.int8, "UINT8": torch.uint8}
 _DTYPES = {_NOT_SAID: None, **{getattr(onnx_ir.DataType, name): dtype for name, dtype in _NAMES.items()}}
 
 
 def register_numbers(registry: Any) -> None:
-    """Let the exporter write these operators so."""
+    """Register the forms of numbers and sequences."""
     for target, function in WRITTEN.items():
         registry.register_op(target, function)
     for target in _SEQUENCES:
@@ -118,7 +113,7 @@ def register_numbers(registry: Any) -> None:
 
 
 def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """A sequence of known numbers is what PyTorch makes of them: how many there are hangs on a rounding, for one."""
+    """Compute static sequences in PyTorch, whose rounding even decides their length."""
 
     def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(number, (int, float)) for number in numbers)
@@ -132,10 +127,7 @@ def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Call
 
 
 def as_tensors(graph: fx.Graph) -> None:
-    """Let operators on tensors read real numbers that follow from sizes in the data type that they compute in.
-
-    As a tensor where they take one, else as a number.
-    """
+    """Convert real numbers from sizes to their consumer's data type, as a tensor or number."""
     for node in list(graph.nodes):
         if not isinstance(node.target, torch._ops.OpOverload) or node.target in WRITTEN:
             continue
@@ -150,7 +142,6 @@ def as_tensors(graph: fx.Graph) -> None:
 
 
 def _in_its_place(graph: fx.Graph, node: fx.Node, number: fx.Node, dtype: torch.dtype) -> fx.Node | None:
-    """What an operator reads in place of a number, if it does not read that."""
     places = zip(node.target._schema.arguments, node.args, strict=False)
     if any("Tensor" in str(argument.type) for argument, value in places if value is number):
         replacement = graph.call_function(aten.scalar_tensor.default, (number,), {"dtype": dtype})
@@ -168,14 +159,13 @@ def _in_its_place(graph: fx.Graph, node: fx.Node, number: fx.Node, dtype: torch.
 
 
 def without_types(model: onnx_ir.Model) -> None:
-    """Take away the data type of single numbers of float32: the exporter says that of all real ones."""
+    """Remove the type of float32 scalars, which the exporter gives to all real numbers."""
     for value in (value for node in model.graph for value in node.outputs):
         if value.dtype == _FLOAT and value.shape is not None and not len(value.shape) and not value.is_graph_output():
             value.type = None
 
 
 def _tensor(number: Any, dtype: int) -> Any:
-    """A tensor [] of this data type; the number may be a value already, that of a size."""
     if not isinstance(number, (bool, int, float)):
         if dtype == _NOT_SAID:
             dtype = _INT64 if number.dtype == _INT64 else _FLOAT
@@ -185,7 +175,7 @@ def _tensor(number: Any, dtype: int) -> Any:
 
 
 def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """Return a diagonal by its indices: the exporter multiplies by a mask, and infinities times 0 are NaN.
+    """Select a diagonal by indices. The exporter multiplies by a mask, and infinity times 0 is NaN.
 
     Source: `aten::diagonal`.
     """
@@ -206,18 +196,12 @@ def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
 
 
 def _determinant(A: Any) -> tuple[Any, Any, Any]:  # noqa: N803  as the operator's schema has it
-    """Return a determinant as the first of three results, of which the others are not read.
-
-    The exporter writes it as if it was the only one. Source: `aten::_linalg_det`.
-    """
+    """Return a determinant and two unused results; the exporter returns one. Source: `aten::_linalg_det`."""
     return op.Det(A), op.Identity(A), op.Cast(A, to=onnx_ir.DataType.INT32)
 
 
 def _quantize_per_tensor(input: Any, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: int) -> Any:  # noqa: A002
-    """Return integers between the bounds, which the exporter drops.
-
-    Source: `quantized_decomposed::quantize_per_tensor`.
-    """
+    """Clip to the bounds, which the exporter ignores. Source: `quantized_decomposed::quantize_per_tensor`."""
     kind = onnx_ir.DataType(dtype)
     bounds = (op.Constant(value=onnx_ir.tensor(bound, dtype=kind)) for bound in (quant_min, quant_max))
     is_known = isinstance(zero_point, int)
@@ -238,7 +222,7 @@ FORMS: Mapping[Callable[..., Any], Callable[..., Any]] = {
 
 
 def register_forms(registry: Any) -> None:
-    """Replace the exporter's functions."""
+    """Register `FORMS` and quantization."""
     for target, function in FORMS.items():
         registry.register_op(target, function)
     if has_quantization():
@@ -248,18 +232,18 @@ def register_forms(registry: Any) -> None:
 
 
 def has_quantization() -> bool:
-    """Return whether PyTorch has loaded its operators of quantization, which happens at any time."""
+    """Return True once PyTorch has loaded its quantization operators."""
     return hasattr(torch.ops.quantized_decomposed, "quantize_per_tensor")
 
 
 _SEQUENCE, _STATE, _LAYERS, _DROPOUT, _TRAIN = 0, 1, 4, 5, 6
 _ARGUMENTS = 9
-"""How many arguments they have, and the places of some."""
+"""Number of arguments; above, positions of some."""
 
 
 @torch.library.custom_op("nnadapter::lstm", mutates_args=())  # type: ignore[untyped-decorator]
 def _lstm(
-    input: Tensor,  # noqa: A002  the names are ATen's, by which the exporter goes
+    input: Tensor,  # noqa: A002  the exporter matches ATen's names
     hx: Sequence[Tensor],
     params: Sequence[Tensor],
     has_biases: bool,
@@ -269,7 +253,7 @@ def _lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `aten::lstm.input`: sequences [L, N, C] (or [N, L, C]), states and weights to results and last states."""
+    """Sequences [L, N, C] or [N, L, C] -> results, last states. Source: `aten::lstm.input`."""
     results = torch.lstm(
         input, list(hx), list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
@@ -288,25 +272,23 @@ def _gru(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor]:
-    """As `aten::gru.input`."""
+    """Source: `aten::gru.input`."""
     results = torch.gru(input, hx, list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first)
     return tuple(result.clone() for result in results)
 
 
 @_lstm.register_fake  # type: ignore[untyped-decorator]
 def _of_lstm(input: Tensor, hx: Sequence[Tensor], params: Any, *options: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: A002
-    """What results look like."""
     return _strided_result(input, hx[0], *options[-2:]), hx[0].new_empty(hx[0].shape), hx[1].new_empty(hx[1].shape)
 
 
 @_gru.register_fake  # type: ignore[untyped-decorator]
 def _of_gru(input: Tensor, hx: Tensor, params: Any, *options: Any) -> tuple[Tensor, Tensor]:  # noqa: A002
-    """What results look like."""
     return _strided_result(input, hx, *options[-2:]), hx.new_empty(hx.shape)
 
 
 def _strided_result(sequence: Tensor, state: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
-    """A result that lies in memory as PyTorch's: one step behind the other."""
+    """Return an empty time-major result."""
     first, second = (1, 0) if batch_first else (0, 1)
     width = state.shape[-1] * (2 if bidirectional else 1)
     result = sequence.new_empty((sequence.shape[first], sequence.shape[second], width))
@@ -317,11 +299,11 @@ PRESERVED_OPERATORS: Mapping[Any, tuple[Any, Any]] = {
     torch.lstm: (torch.ops.nnadapter.lstm.default, aten.lstm.input),
     torch.gru: (torch.ops.nnadapter.gru.default, aten.gru.input),
 }
-"""What PyTorch captures -> our operator, and the one of ATen whose ONNX form it has."""
+"""Captured function -> our operator, and the ATen operator with its ONNX form."""
 
 
 def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
-    """Put our operators in place of LSTM and GRU in a captured graph, where `registry` has ONNX forms for them."""
+    """Replace LSTM and GRU by our operators if `registry` can write them."""
     for node in graph_module.graph.nodes:
         custom_operator, theirs = PRESERVED_OPERATORS.get(node.target, (None, None))
         if custom_operator is not None and registry.is_registered(theirs) and _is_plain(node):
@@ -331,10 +313,10 @@ def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
 
 @contextmanager
 def written_in_steps(graph_module: fx.GraphModule) -> Iterator[None]:
-    """Make graphs with gradients within this.
+    """Disable oneDNN for graphs with an LSTM.
 
-    Where the input of an LSTM needs no gradient, PyTorch 2.13 takes an operator of oneDNN that is for inference alone,
-    and fails at what it left for the gradients of the weights. While oneDNN is switched off, it writes steps.
+    PyTorch 2.13 would choose an inference-only operator if the LSTM's input needs no gradient, and fail at the
+    weights'.
     """
     was = torch._C._get_mkldnn_enabled()
     is_there = bool(graph_module.graph.find_nodes(op="call_function", target=torch.lstm))
@@ -346,14 +328,14 @@ def written_in_steps(graph_module: fx.GraphModule) -> Iterator[None]:
 
 
 def register_recurrence(registry: Any) -> None:
-    """Tell the exporter that our operators are those of ATen."""
+    """Register our operators with the ONNX forms of ATen's."""
     for custom_operator, theirs in PRESERVED_OPERATORS.values():
         for form in registry.get_decomps(theirs):
             registry.register_op(custom_operator, form.onnx_function)
 
 
 def _is_plain(node: fx.Node) -> bool:
-    """Whether it is for sequences of one length, drops nothing out, and its states are as wide as its cells."""
+    """Return True for equal lengths without dropout and projections."""
     if len(node.args) != _ARGUMENTS or node.kwargs or not isinstance(node.args[2], (tuple, list)):
         return False
     states = node.args[_STATE] if isinstance(node.args[_STATE], (tuple, list)) else [node.args[_STATE]]

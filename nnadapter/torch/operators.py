@@ -1,6 +1,6 @@
-"""Which operators of ATen go to sessions, by PyTorch's own exporter, and why others stay in PyTorch.
+"""Selection of ATen operators for sessions: ONNX forms of PyTorch's exporter, and reasons for refusals.
 
-This file, `exporter.py` and `torch/regions.py` are the ones that know the exporter from inside.
+Only this module and `models.py` use internals of the exporter.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from nnadapter.torch.requirements import quiet
 from partition.graph import Reason, Unsupported
 
 _IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
-"""Arguments of operators that may draw random numbers -> the value with which they do not."""
+"""Argument -> value for which an operator is not random."""
 TAKEN_DTYPES = frozenset(
     (
         torch.float32, torch.float64, torch.float16, torch.bfloat16,
         torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool,
     )
 )  # fmt: skip
-"""Data types of tensors that cross from PyTorch to sessions."""
+"""Data types that sessions accept."""
 
 
 _AVERAGES = frozenset((torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_pool3d.default))
 _SMOOTHED = (torch.ops.aten._upsample_bilinear2d_aa.default, torch.ops.aten._upsample_bicubic2d_aa.default)
 _STATISTICS = frozenset(getattr(torch.ops.aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
 _OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
-"""How constants come into graphs: AOTAutograd deals with these itself, and fails where they are written otherwise."""
+"""Constants, which AOTAutograd handles; it fails if they are decomposed."""
 _BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
-"""Writes into memory by strides; PyTorch's own way to write it in others changes a tensor in place."""
+"""Operators whose decomposition by PyTorch mutates a tensor."""
 _OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.Scalar))
-"""PyTorch's own way to write it in others reads the bit of a sign, and says that this is no truth but a number."""
+"""Operators whose decomposition by PyTorch declares a sign bit as a number."""
 _BAGS = frozenset(
     (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
 )
@@ -52,28 +52,28 @@ _APPROXIMATE: Mapping[Any, str] = MappingProxyType({
     torch.ops.aten.logdet.default: "the logarithm of a determinant overflows with the determinant",
     torch.ops.aten.unique_consecutive.default: "unique_consecutive drops a first number that is the largest int32",
 })  # fmt: skip
-"""Operators that PyTorch's exporter writes as an approximation, and that have no exact form -> how it differs."""
+"""Operator without an exact ONNX form -> error of the exporter's."""
 _FUNCTIONALIZED = (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2)
-"""Operators that call a custom operator on copies of the inputs that it changes."""
+"""Calls of custom operators on copies of the inputs that these mutate."""
 _SCALING = frozenset(
     getattr(torch.ops.aten, name) for name in ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm")
 )
-"""Normalizations with a scale, which PyTorch takes in float32 beside what is coarser."""
+"""Normalizations with a scale, which may be float32 for inputs of lower precision."""
 
 
 def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
-    """Return the exporter's table from operators of ATen to functions that write ONNX."""
+    """Return the exporter's registry with our forms."""
     return _registry(opset, has_quantization=onnx_forms.has_quantization())
 
 
 def clear_registry() -> None:
-    """Forget the tables, so that the next one follows changed forms."""
+    """Clear the cached registries, so that changed forms apply."""
     _registry.cache_clear()
 
 
 @cache
 def _registry(opset: int, *, has_quantization: bool) -> Any:
-    """Make the table, which takes half a second; once more after PyTorch has loaded its quantization operators."""
+    """Build the registry (slow), again once quantization operators are loaded."""
     with quiet():
         onnx_registry = _registration.ONNXRegistry.from_torchlib(opset)
     onnx_forms.register_recurrence(onnx_registry)
@@ -84,7 +84,7 @@ def _registry(opset: int, *, has_quantization: bool) -> Any:
 
 @cache
 def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
-    """What is written in other operators before regions are made: what the exporter would write so, and ours first."""
+    """Return the decompositions to apply before regions are cut."""
     onnx_operators = set(_decomp.get_onnx_implemented_overloads(registry()))
     table = _decomp.create_onnx_friendly_decomposition_table(onnx_operators)
     preserved_operators = _OF_AUTOGRAD | _BY_STRIDES | _OF_SIGNS
@@ -99,7 +99,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., Any]:
-    """What writes an operator in others, but where it draws: numbers made in another way are others for a seed."""
+    """Skip random calls, whose numbers for a seed would change."""
     if not _is_seeded(operator):
         return written
     return lambda *arguments, **named: (
@@ -108,7 +108,7 @@ def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., A
 
 
 def refusal(node: torch.fx.Node) -> Unsupported | None:
-    """Return why a node of a graph in ATen stays in PyTorch; None if it goes to a session."""
+    """Return the reason for PyTorch to run an ATen node, or None."""
     for check in _CHECKS:
         refused = check(node)
         if refused is not None:
@@ -117,12 +117,12 @@ def refusal(node: torch.fx.Node) -> Unsupported | None:
 
 
 def name_of(node: torch.fx.Node) -> str:
-    """Return the operator of a node, as `aten.NAME.OVERLOAD`; of a custom one that changes inputs, its own name."""
+    """Return `aten.NAME.OVERLOAD`, or a custom operator's name."""
     return str(node.args[0] if node.target in _FUNCTIONALIZED else node.target)
 
 
 def is_size(node: torch.fx.Node) -> bool:
-    """Whether the node gives a number, not a tensor: a size, or what is computed of sizes."""
+    """Return True if the value is a number from sizes."""
     return _is_whole(node) or is_real(node)
 
 
@@ -131,14 +131,14 @@ def _is_whole(node: torch.fx.Node) -> bool:
 
 
 def is_real(node: torch.fx.Node) -> bool:
-    """Whether the node gives a real number that is computed of sizes, a quotient of two as a rule."""
+    """Return True if the value is a real number from sizes."""
     if node.target not in onnx_forms.ARITHMETIC or not isinstance(node.meta.get("val"), torch.SymFloat):
         return False
     return all(map(is_size, node.all_input_nodes))
 
 
 def computes(node: torch.fx.Node) -> bool:
-    """Whether the node does work: one that looks at its input in another way, or takes one of several, does not."""
+    """Return True unless the node is a view or selects a result."""
     if node.op != "call_function" or node.target is operator.getitem or not _tensors(node.meta.get("val")):
         return False
     return not is_view(node)
@@ -156,17 +156,16 @@ def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
 
 
 def is_random(node: torch.fx.Node) -> bool:
-    """Whether the node takes numbers from PyTorch's generator."""
+    """Return True if the node draws random numbers."""
     return _is_seeded(node.target) and _draws(node.target, node.args, node.kwargs)
 
 
 def _is_seeded(operator: Any) -> bool:
-    """Whether it may take numbers from PyTorch's generator."""
     return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
 
 
 def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether it does with these arguments: recurrent layers, attention and dropout draw in training alone."""
+    """Return True if the arguments make it random, as in training."""
     for place, argument in enumerate(operator._schema.arguments):
         if argument.name in _IDLE:
             value = arguments[place] if place < len(arguments) else named.get(argument.name, argument.default_value)
@@ -182,7 +181,7 @@ def _refuse_random(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
-    """Tensors that cannot cross, wherever they stand: in other memory, sparse, complex, or of another data type."""
+    """Refuse tensors on other devices, sparse, complex or of other types."""
     read = [_tensors(input_node.meta.get("val")) for input_node in node.all_input_nodes]
     for tensor in (tensor for several in (*read, _tensors(node.meta.get("val"))) for tensor in several):
         if tensor.is_complex():
@@ -210,7 +209,6 @@ def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _is_real_alone(node: torch.fx.Node) -> bool:
-    """Whether all tensors that the node reads and gives are of one of the data types that numbers are written as."""
     values = [tensor for related_node in (*node.all_input_nodes, node) for tensor in _tensors(related_node.meta["val"])]
     return {tensor.dtype for tensor in values} in ({torch.float32}, {torch.float64})
 
@@ -230,13 +228,13 @@ def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
 
 
 def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
-    """Return why the exporter's form of an operator is another function; None if it is not."""
+    """Return the difference of the exporter's form, or None."""
     reasons = (check(node) for check in _OTHERWISE)
     return next((reason for reason in reasons if reason is not None), None)
 
 
 def divisor_of(node: torch.fx.Node) -> Any:
-    """The divisor that an average over windows is given; None if it has none."""
+    """Return the divisor of an average pool, or None."""
     return node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
 
 
@@ -248,7 +246,7 @@ def _refuse_shifts(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
-    """Statistics of no elements: the mean of none is NaN in PyTorch, and 0 or an error elsewhere."""
+    """Refuse statistics of empty tensors, which are NaN in PyTorch only."""
     if getattr(node.target, "overloadpacket", None) not in _STATISTICS:
         return None
     read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
@@ -259,7 +257,7 @@ def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
-    """Sizes changed with antialiasing: the exporter leaves out scales, and corners that are aligned lie elsewhere."""
+    """Refuse antialiasing with scales, which the exporter drops, or aligned corners."""
     if node.target not in _SMOOTHED:
         return None
     _, size, is_aligned, *scales = node.args
@@ -276,7 +274,7 @@ def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
-    """By a scale that leaves a length as it is PyTorch leaves the elements as they are, and ONNX takes others."""
+    """Refuse scales that keep a length: only ONNX resamples then."""
     if node.target not in BY_SCALES or not node.args[-1]:
         return None
     lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]
@@ -290,7 +288,7 @@ def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
-    """Losses with smoothed labels, which the exporter leaves out, and a window that ONNX has with other factors."""
+    """Refuse smoothed labels, class probabilities and Hamming windows."""
     if node.target is torch.ops.aten.cross_entropy_loss.default and len(node.args) > 5 and node.args[5]:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses with smoothed labels have no form in ONNX")
     if node.target is torch.ops.aten.cross_entropy_loss.default and node.args[1].meta["val"].is_floating_point():
@@ -301,7 +299,7 @@ def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_mixed(node: torch.fx.Node) -> Unsupported | None:
-    """Normalizations whose scale has another type than what is normalized, as under autocast."""
+    """Refuse scales of another data type, as under autocast."""
     if getattr(node.target, "overloadpacket", None) not in _SCALING:
         return None
     read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
@@ -311,7 +309,7 @@ def _refuse_mixed(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
-    """Results of embedding bags beside the first, which the exporter fills with zeros."""
+    """Refuse further results of embedding bags, exported as zeros."""
     if getattr(node.target, "overloadpacket", None) not in _BAGS or not _reads_further(node):
         return None
     return Unsupported(
@@ -338,7 +336,6 @@ def _refuse_signs(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
-    """Whether a length times a scale is a size, and not rounded to it."""
     if scale is None or is_whole(scale):
         return True
     return isinstance(size, int) and isinstance(length, int) and length * scale == size
@@ -349,7 +346,7 @@ def _is_empty(tensor: Any) -> bool:
 
 
 def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
-    """Mean and deviation of a layer norm, which only gradients read: ONNX has them in float32."""
+    """Refuse saved statistics, except of layer norm in float32."""
     if node.target is torch.ops.aten._native_batch_norm_legit_no_training.default and _reads_further(node):
         return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics saved at inference are empty, and not in ONNX")
     if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
@@ -360,7 +357,6 @@ def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _reads_further(node: torch.fx.Node) -> bool:
-    """Whether somebody reads a result beside the first."""
     return any(user.target is operator.getitem and user.args[1] != 0 for user in node.users)
 
 
@@ -384,7 +380,6 @@ _CHECKS = (
 
 
 def _tensors(value: object) -> list[Any]:
-    """The tensors of what a node gives: one, or several in a row."""
     return list(_each_tensor(value))
 
 

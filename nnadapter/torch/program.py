@@ -1,31 +1,18 @@
-"""Regions as callables: a session made at the first call, and checks that constant weights are unchanged.
+"""Regions as callables: sessions with weights as constants, and PyTorch as fallback.
 
-Whether memory is what it was: some of its words, of many tensors, read in one go.
+At inference, weights are constants of a session, so devices pack them once. Each run checks that they are unchanged. A
+changed weight means a new session; after `_REPACKED` changes, it becomes an input. Other tensors, as of another module
+of
+the class, get their own session. After `_SETS` sets, weights are inputs, as they are in training.
 
-PyTorch does not count changes through `parameter.data`, through `parameter.numpy()` or by batch normalization. They are
-seen by the bytes: of small tensors all of them, of everything else a few, spread evenly. What changes a tensor as a
-whole changes those; a change of single elements of a large one may be missed.
+PyTorch counts changes in place (`_version`), but not by fused optimizers, batch normalization, `parameter.data` and
+`parameter.numpy()`. So a hook counts optimizer steps, and memory is compared: small tensors in full, larger ones at
+some
+words. Changes of single elements of a large tensor may be missed. Tensors are referenced weakly, because a session must
+not keep a model alive.
 
-Weights that a session has as constants: whether they still are what they were, asked at every call.
-
-PyTorch counts changes in place (`_version`), but not all: optimizers with `fused=True`, batch normalization and those
-who go through `.data` change tensors behind its back. So steps of optimizers over weights are counted here, by a hook
-on all of them, and memory is looked at. A call with hundreds of weights asks for all of them in one go.
-Tensors are held weakly: a session must not keep a model alive.
-
-A region as something that PyTorch calls with tensors: a session, made at the first call.
-
-Weights (parameters and buffers) that a region of inference reads are constants of its session, so that devices pack
-them once. A run asks whether they are still what they were. Where one has changed, a session is made
-again: weights that changed `_REPACKED` times are inputs from then on. Other tensors (another module of the same class,
-for which PyTorch runs the same graph) are no change: each set has a session of its own, which goes with its tensors.
-After `_SETS` sets, all weights of further ones are inputs. In training, all of them are inputs from the start.
-
-Tensors are handed to the session, and back, as arrays in the same memory, but where a device has memory of its own
-(`resident_runs.py`); what comes back is held against what the graph says. Where no session can be made of a region,
-or none
-for the sizes that come, it is cut in two (`regions.py`), and so on: what no session takes is run by PyTorch, and the
-report says why. A run that fails is done again by PyTorch.
+A region without a session, for its operators or for the requested sizes, is bisected. PyTorch runs the operators that
+remain, and runs that failed.
 """
 
 from __future__ import annotations
@@ -84,40 +71,39 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _WHOLE_BUFFER = 2**16
-"""Bytes up to which a buffer is compared as a whole: batch normalization of 16384 channels."""
+"""Bytes up to which a buffer is compared in full."""
 _WHOLE_PARAMETER = 2**14
-"""Bytes up to which a parameter is: a bias of 4096 classes. There are many, and they are read in each call."""
+"""Same for a parameter; lower, because there are many."""
 _WORD = 4
 _IN_ALL, _LEAST, _MOST = 2048, 4, 64
-"""How many words of tensors that are not compared as a whole are read: of all together, and of one."""
+"""Words compared of larger tensors: in total, at least and at most of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Words of some tensors' memory, as they were."""
+    """Sampled words of tensors' memory."""
 
     memory: Array
-    """uint32[N]: all memory between the first and the last of the tensors, most of which is not theirs."""
+    """uint32[N]: memory from the first to the last tensor."""
     word_positions: Array
-    """int64[M]: the words in it that are read."""
+    """int64[M]: sampled positions in `memory`."""
     bounds: tuple[int, ...]
-    """Where the words of each tensor begin among these, and the end."""
+    """Start of each tensor's words, and the end."""
     sampled_words: bytes
-    """What they were."""
 
     def hold(self) -> bool:
-        """Whether they are what they were; the tensors must be alive and where they were."""
+        """Return True if unchanged; the tensors must be alive and not moved."""
         return self.memory.take(self.word_positions).tobytes() == self.sampled_words
 
     def changed(self) -> list[int]:
-        """Which tensors have others."""
+        """Return indices of changed tensors."""
         was, current = np.frombuffer(self.sampled_words, np.uint32), self.memory.take(self.word_positions)
         differ = np.flatnonzero(was != current)
         return sorted(set((np.searchsorted(self.bounds, differ, "right") - 1).tolist()))
 
 
 def samples_of(tensors: Sequence[Any]) -> Samples:
-    """Return what some words of tensors are now; of those whose memory has gaps or is not the host's, none are read."""
+    """Sample words of dense tensors on the host."""
     dense = [tensor if _is_dense(tensor) else None for tensor in tensors]
     share = min(_MOST, max(_LEAST, _IN_ALL // max(len(tensors), 1)))
     words = [np.empty(0, np.int64) if tensor is None else _words(tensor, share) for tensor in dense]
@@ -137,7 +123,7 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def _words(tensor: Any, share: int) -> Array:
-    """Addresses int64[N] of the words of a tensor that are read; the outer ones may hold bytes beside it."""
+    """Return sampled addresses int64[N]; outer words may exceed the tensor."""
     start, size = tensor.data_ptr(), tensor.nbytes
     first, last = start // _WORD, -(-(start + size) // _WORD)
     is_whole = size <= (_WHOLE_PARAMETER if isinstance(tensor, torch.nn.Parameter) else _WHOLE_BUFFER)
@@ -146,8 +132,6 @@ def _words(tensor: Any, share: int) -> Array:
 
 
 class _Memory:
-    """Memory of the process as numpy takes it."""
-
     def __init__(self, address: int, count: int) -> None:
         self.__array_interface__ = {"data": (address, True), "shape": (count,), "typestr": "<u4", "version": 3}
 
@@ -161,7 +145,7 @@ _data_pointer = torch.Tensor.data_ptr
 
 
 class Steps:
-    """How many steps optimizers have made over a tensor."""
+    """Count of optimizer steps over a tensor."""
 
     __slots__ = ("count",)
 
@@ -171,32 +155,29 @@ class Steps:
 
 _count = attrgetter("count")
 _all_steps = Steps()
-"""Over any tensor that is a constant of a session."""
+"""Steps over all constants of sessions."""
 _stepped = WeakIdKeyDictionary()
-"""Tensor -> its `Steps`, for those that are constants of a session."""
+"""Constant of a session -> its `Steps`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Weights:
-    """The tensors that a session has as constants, as they were when it was made."""
+    """Constants of a session, with their state at its creation."""
 
     input_positions: tuple[int, ...]
-    """Which of the region's inputs they are."""
+    """Positions among the region's inputs."""
     versions: list[int]
     addresses: list[int]
     steps: tuple[Steps, ...]
     counts: list[int]
-    """What `steps` were."""
     all_steps: int
-    """What all steps were when `counts` were last asked for."""
+    """`_all_steps` when `counts` were last compared."""
     samples: Samples
     references: tuple[Any, ...]
-    """Weak ones; they say when a tensor is gone."""
     select_weights: Callable[[Sequence[Any]], Sequence[Any]]
-    """Takes them out of the inputs of a call."""
 
     def hold(self, inputs: Sequence[Any]) -> bool:
-        """Whether all of them are what they were, by the inputs of a call with the same tensors."""
+        """Return True if the same tensors are unchanged."""
         tensors = self.select_weights(inputs)
         return (
             [*map(_version, tensors)] == self.versions
@@ -213,7 +194,7 @@ class Weights:
         return True
 
     def changed(self, inputs: Sequence[Any]) -> list[int]:
-        """The places of those that are not what they were."""
+        """Return positions of changed weights."""
         tensors = self.select_weights(inputs)
         moved = {
             place
@@ -231,7 +212,7 @@ class Weights:
 
 
 def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Callable[[Any], None]) -> Weights:
-    """Return what `inputs` at `places` are now; `callback` is called when one of these tensors is no more."""
+    """Record weights; `callback` runs when one is freed."""
     tensors = tuple(inputs[place] for place in places)
     if tensors:
         _watch_optimizers()
@@ -251,7 +232,7 @@ def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Calla
 
 
 def taker(places: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return what takes the elements at `places` out of a row."""
+    """Return a selector of the elements at `places`."""
     if len(places) > 1:
         return itemgetter(*places)
     return lambda inputs: [inputs[place] for place in places]
@@ -279,28 +260,28 @@ def _count_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 _REPACKED = 3
-"""How often a session is made again because a weight has changed; then it is an input."""
+"""Sessions that a changing weight causes before it becomes an input."""
 _SETS = 8
-"""How many sets of weights are constants in all, those that are gone counted; PyTorch captures a function as often."""
+"""Maximum sets of constants, freed ones included; PyTorch recompiles as often."""
 _SESSION_ERRORS = (CompilationError, InvalidModelError)
-"""What a region costs its session, and no run: PyTorch can do what it has."""
+"""Errors that cost a region its session."""
 IsWeight = Callable[[int, Any], bool]
-"""Whether an input of a region, by its place, may be a constant."""
+"""(Position, value) of a region input -> it may be a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundSession:
-    """A session, and what it is fed."""
+    """Session for one set of weights."""
 
     session: InferenceSession
     weights: Weights
     fed: Fed
     resident_runner: ResidentRunner | None
-    """Runs it, where its device has memory of its own and something may stay there."""
+    """Runner for a device with its own memory."""
 
 
 class Program:
-    """Runs a region; safe to call from several threads."""
+    """Callable that runs a region. Thread-safe."""
 
     def __init__(
         self,
@@ -311,22 +292,13 @@ class Program:
         uses: Uses = NO_USES,
         failures: Failures | None = None,
     ) -> None:
-        """Take a region and its model.
-
-        Args:
-            region: what is run.
-            model: the region, exported.
-            settings: what its session is made with.
-            is_weight: which inputs may be constants.
-            uses: of the results.
-            failures: those of the region that this is a part of.
-        """
+        """Take a region and its model; parts of a region share `failures`."""
         self.region, self.model = region, model
         self.failure: Unsupported | None = None
-        """Why PyTorch runs it, where no session could be made."""
+        """Reason for PyTorch to run it, without a session."""
         self.repeated: Unsupported | None = None
-        """Why PyTorch ran it last in place of its session, for a call that failed there."""
-        self.__name__ = self.__qualname__ = f"region_{id(self):x}"  # what calls it in a graph's code
+        """Reason for the last rerun in PyTorch."""
+        self.__name__ = self.__qualname__ = f"region_{id(self):x}"  # name in the code of graphs
         self._settings, self._is_weight = settings, is_weight
         self._names = [value.name for value in model.graph.input]
         self._converts = [number_array if is_size(node) else to_array(node.meta["val"].dtype) for node in region.inputs]
@@ -338,20 +310,20 @@ class Program:
         self._run_apart: Callable[..., tuple[Any, ...]] | None = None
         self._parts: tuple[Program, ...] = ()
         self._changes: dict[int, int] = {}
-        self._weighing: tuple[int, ...] | None = None  # the inputs that are weights, known at the first call
-        self._taken = taker(())  # takes these out of the inputs
-        self._sets: dict[tuple[int, ...], BoundSession] = {}  # by the identities of the weights
+        self._weighing: tuple[int, ...] | None = None  # inputs that are weights; set at the first call
+        self._taken = taker(())  # selects these from the inputs
+        self._sets: dict[tuple[int, ...], BoundSession] = {}  # by ids of the weights
         self._begun = 0
         self._plain: BoundSession | None = None  # without constants
         self._lock = new_lock()
 
     @property
     def leaves(self) -> list[Program]:
-        """The programs that it was cut into, in order; itself alone where it is whole."""
+        """Programs after division; otherwise itself."""
         return [leaf for part in self._parts for leaf in part.leaves] or [self]
 
     def sessions(self, tensors: frozenset[int] = frozenset()) -> list[InferenceSession]:
-        """The sessions of its sets of weights: the latest that is among `tensors`, by identity, or else all."""
+        """Return the latest session with one of these weights (ids), otherwise all."""
         if self.failure is not None:
             return []
         sets = list(self._sets.items())
@@ -360,12 +332,12 @@ class Program:
         return [bound.session for bound in bounds]
 
     def has_run(self, tensors: frozenset[int]) -> bool:
-        """Whether a session has one of these tensors, by their identities, among its weights."""
+        """Return True if one of these tensors (ids) is a weight."""
         return any(not tensors.isdisjoint(key) for key in list(self._sets))
 
     @property
     def transferred_bytes(self) -> TransferredBytes:
-        """Bytes of a call: of the last one where a device has memory of its own, which counts, else by the graph."""
+        """Bytes of the last call, or according to the graph."""
         bound = self._latest
         if bound is None:
             return TransferredBytes(0, 0, 0, 0)
@@ -381,7 +353,6 @@ class Program:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a device had no room for what stays there, when it was last tried."""
         bound = self._latest
         return bound is not None and bound.resident_runner is not None and bound.resident_runner.is_crowded
 
@@ -391,14 +362,14 @@ class Program:
 
     @property
     def unfrozen_weights(self) -> int:
-        """How many weights changed so often that they are inputs."""
+        """Weights that changed too often to be constants."""
         return sum(changes > _REPACKED for changes in self._changes.values())
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the region.
 
         Raises:
-            NNAdapterError: what `InferenceSession` and its `run` raise, but for what can be run in PyTorch.
+            NNAdapterError: as `InferenceSession` and its `run`, except errors after which PyTorch runs it.
         """
         if self._run_apart is not None:
             return self._run_apart(*inputs)
@@ -421,17 +392,13 @@ class Program:
             return self._rerun_in_pytorch(error, inputs)
 
     def _rests_on_last_resort(self, session: InferenceSession) -> bool:
-        """Whether most of the session's last run was on onnx's reference evaluator, for which nobody asked.
-
-        PyTorch computes what the CPU's engine has no kernels for (bfloat16) many times as fast.
-        """
+        """Return True if onnx's reference evaluator ran most, unrequested: PyTorch is faster."""
         steps = session.provenance.steps if session.provenance is not None else ()
         spare = sum(step.seconds for step in steps if step.device == REFERENCE)
         named = {request if isinstance(request, str) else request[0] for request in self._settings.devices}
         return REFERENCE not in named and 2 * spare > sum(step.seconds for step in steps)
 
     def _move_to_pytorch(self) -> None:
-        """Have PyTorch run the region from the next call on."""
         detail = "neither its devices nor ONNX Runtime's CPU take most of it"
         with self._lock:
             first = self._run_apart is None
@@ -440,7 +407,7 @@ class Program:
             self._warn("compile", "which is faster there", InvalidModelError(detail))
 
     def _cut(self, error: CompilationError | InvalidModelError, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Run what no session can be made of: in parts if it has several operators, by PyTorch if not."""
+        """Divide the region, or run it in PyTorch."""
         if self._settings.options.fallback_at("compile") == "forbid":
             raise error
         with self._lock:
@@ -455,19 +422,19 @@ class Program:
         return run(*inputs)
 
     def _divided(self) -> Callable[..., tuple[Any, ...]] | None:
-        """What runs the region in two parts; None where it is not to be divided."""
+        """Return a function that runs both halves; None if undivided."""
         if len(self.region.working) < 2 or not self._failures.take():
             return None
         module, regions = halves(self.region)
         weighing = [weighing_in(module, region, self._is_weight) for region in regions]
         try:
             self._parts = tuple(self._part(*pair) for pair in zip(regions, weighing, strict=True))
-        except ExportFailure:  # as a whole it was
+        except ExportFailure:  # although the entire region was exported
             return None
         return joined(module, regions, self._parts)
 
     def _part(self, region: Region, is_weight: IsWeight) -> Program:
-        with ThreadPoolExecutor(1) as thread:  # what runs a compiled graph has switched parts of PyTorch off in its own
+        with ThreadPoolExecutor(1) as thread:  # running a compiled graph disables parts of PyTorch in its thread
             model = thread.submit(export, region.module).result()
         return Program(region, model, self._settings, is_weight, self._uses, self._failures)
 
@@ -476,7 +443,7 @@ class Program:
         return self._in_pytorch
 
     def _rerun_in_pytorch(self, error: ExecutionError | InvalidInputError, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Run by PyTorch what failed in its session; what fails there, too, is the caller's, as without us."""
+        """Rerun in PyTorch, whose errors propagate."""
         if self._settings.options.fallback_at("run") == "forbid":
             raise error
         results = self._in_pytorch(*inputs)
@@ -512,7 +479,7 @@ class Program:
                     return self._plain
             else:
                 changed = bound.weights.changed(inputs)
-                if not changed:  # another thread was here
+                if not changed:  # another thread has updated it
                     return bound
                 self._changes.update({place: self._changes.get(place, 0) + 1 for place in changed})
             self._sets[key] = bound = self._open_session(inputs, key, self._constant(inputs))
@@ -526,7 +493,7 @@ class Program:
         )
 
     def _weight_finalizer(self, key: tuple[int, ...]) -> Callable[[Any], None]:
-        """What forgets a set of weights when one of them is no more: its identity may come again."""
+        """Return a callback that drops a set of weights: ids can be reused."""
         program = weakref.ref(self)
 
         def forget(_: Any) -> None:
@@ -554,7 +521,8 @@ class Program:
     def _resident_runner(self, session: InferenceSession, fed: Fed, inputs: Sequence[Any]) -> ResidentRunner | None:
         roles = roles_of(self.region, self._uses)
         weighs = any(isinstance(inputs[place], (torch.nn.Parameter, Resident)) for _, place, _ in fed)
-        follows = any(self.region.inputs[place].op == "call_function" for _, place, _ in fed)  # another region
+        # produced by another region
+        follows = any(self.region.inputs[place].op == "call_function" for _, place, _ in fed)
         if not (weighs or follows or roles.resident_results) or not (device := owning_device(session)):
             return None
         dtypes = [node.meta["val"].dtype for node in self.region.outputs]

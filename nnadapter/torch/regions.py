@@ -1,4 +1,4 @@
-"""Regions of an ATen graph that run in sessions: settings, the cut, and the export as ONNX models."""
+"""Regions of an ATen graph that run in sessions: settings, partitioning, ONNX export."""
 
 from __future__ import annotations
 
@@ -46,20 +46,17 @@ _DEVICES = "devices"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the sessions of a compiled function are made with."""
+    """Devices and options of a compiled function."""
 
     devices: Sequence[DeviceRequest]
-    """As `InferenceSession` takes them."""
     options: Options
-    """How nodes are placed."""
 
 
 def read_settings(raw_options: Mapping[str, Any] | None) -> Settings:
-    """Return what `options=` of torch.compile says: `devices`, and fields of `nnadapter.Options`.
+    """Parse `options=` of torch.compile: `devices`, and fields of `nnadapter.Options`.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: a name is unknown, or a value does not fit.
+        NNAdapterError: a device or an option is invalid.
     """
     raw_options = {} if raw_options is None else raw_options
     option_names = [_DEVICES, *(field.name for field in fields(Options))]
@@ -79,22 +76,20 @@ def read_settings(raw_options: Mapping[str, Any] | None) -> Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """What becomes one session."""
+    """Nodes that one session runs."""
 
     module: fx.GraphModule
-    """Its placeholders are the inputs, in order."""
     inputs: tuple[fx.Node, ...]
-    """What it reads, in the graph that it was cut out of."""
+    """Inputs in the original graph, in the order of placeholders."""
     outputs: tuple[fx.Node, ...]
-    """What others read of it, there."""
+    """Results in the original graph that are read outside."""
     nodes: tuple[fx.Node, ...]
-    """Its nodes, there."""
     working: tuple[fx.Node, ...]
-    """Those of them that do work."""
+    """Nodes that do work."""
 
 
 def working(graph_module: fx.GraphModule) -> set[fx.Node]:
-    """Return the nodes of a graph that do work: they compute, and of something that may differ from run to run."""
+    """Return nodes that compute, on inputs that may differ between runs."""
     varying: set[fx.Node] = set()
     for node in graph_module.graph.nodes:
         if node.op != "call_function" or is_random(node) or not varying.isdisjoint(node.all_input_nodes):
@@ -105,9 +100,9 @@ def working(graph_module: fx.GraphModule) -> set[fx.Node]:
 def regions_of(
     graph_module: fx.GraphModule, refused: Collection[fx.Node], computed: Collection[fx.Node] = ()
 ) -> list[Region]:
-    """Return the regions of a graph, made of nodes that are not in `refused`; the graph is left as it is.
+    """Partition nodes that are not in `refused` into regions.
 
-    Results in `computed` are in regions even if they are views.
+    Results in `computed` are included even if they are views.
     """
     views = last_views(graph_module, computed, readers(refused))
     nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
@@ -124,14 +119,14 @@ def regions_of(
 
 
 def readers(refused: Collection[fx.Node]) -> frozenset[fx.Node]:
-    """Return those of these nodes that may look at how tensors lie in memory; who asks for a size does not."""
+    """Return refused nodes that may observe memory layouts."""
     return frozenset(node for node in refused if not is_size(node))
 
 
 def call_regions(
     graph_module: fx.GraphModule, regions: Sequence[Region], functions: Sequence[Callable[..., Any]]
 ) -> None:
-    """Put a call in the place of each region: its function takes the region's inputs and gives a tuple."""
+    """Replace each region by a call of its function, which returns a tuple."""
     replaced: dict[fx.Node, fx.Node] = {}
     for region, function in zip(regions, functions, strict=True):
         _call(graph_module.graph, region, function, replaced)
@@ -142,7 +137,7 @@ def call_regions(
 
 @contextmanager
 def _random_in_turn(graph: fx.Graph) -> Iterator[None]:
-    """Let each node that takes random numbers read the one before it, so that they stay in order."""
+    """Chain random nodes, so that they keep their order."""
     nodes = [node for node in graph.nodes if is_random(node)]
     was = [node.kwargs for node in nodes]
     for predecessor, node in pairwise(nodes):
@@ -155,7 +150,7 @@ def _random_in_turn(graph: fx.Graph) -> Iterator[None]:
 
 
 def _put_in_order(graph: fx.Graph) -> None:
-    """Move what a node reads before it, and leave the rest in order."""
+    """Move nodes before their readers."""
     placed: dict[fx.Node, None] = {}
     for node in list(graph.nodes):
         waiting = [node]
@@ -185,7 +180,7 @@ def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replace
 
 
 def region_of(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> Region:
-    """Return a region of these nodes, which are in order; none waits for one outside that waits for another of them."""
+    """Build a region; no path between its nodes may leave it."""
     inside = set(nodes)
     read = dict.fromkeys(
         input_node for node in nodes for input_node in node.all_input_nodes if input_node not in inside
@@ -221,14 +216,14 @@ def _placeholder(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 class _Sizes:
-    """How a region comes by sizes: from a tensor that it reads, from other sizes, or as inputs."""
+    """Sources of sizes: dimensions of tensors, other sizes, or inputs."""
 
     def __init__(self, tensors: Sequence[fx.Node]) -> None:
         dimensions = [(node, axis, size) for node in tensors for axis, size in enumerate(_shape(node))]
         self._places = {_expression(size): (node, axis) for node, axis, size in reversed(dimensions)}
 
     def required_inputs(self, node: fx.Node) -> list[fx.Node]:
-        """The sizes that have to be inputs, so that `node` can be had."""
+        """Return the inputs that a size needs."""
         if self._place(node) is not None:
             return []
         parts = node.all_input_nodes
@@ -237,7 +232,6 @@ class _Sizes:
         return [size_input for part in parts for size_input in self.required_inputs(part)]
 
     def copy(self, node: fx.Node, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> None:
-        """Put what gives a size into the region's graph."""
         place = self._place(node)
         if place is None:
             for part in node.all_input_nodes:
@@ -259,29 +253,29 @@ def _shape(node: fx.Node) -> Sequence[Any]:
 
 
 def _expression(size: Any) -> Any:
-    """What a size is computed as, in symbols; two of the same expression are always equal."""
+    """Return the symbolic expression of a size."""
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
 
 
 @dataclass(slots=True)
 class Failures:
-    """How many more programs of one region may fail before what fails is left whole."""
+    """Failures that remain for the parts of a region."""
 
     remaining: int
 
     def take(self) -> bool:
-        """Count one; False if there are none left."""
+        """Count a failure; return False if none remain."""
         self.remaining -= 1
         return self.remaining >= 0
 
 
 def failures_for(region: Region) -> Failures:
-    """Return how often the parts of a region may fail: enough to find three operators among its nodes."""
+    """Return enough failures to isolate three operators."""
     return Failures(4 * max(len(region.working), 1).bit_length())
 
 
 def halves(region: Region) -> tuple[fx.GraphModule, tuple[Region, Region]]:
-    """Return a copy of a region's graph, and two halves there, each with half of what does work: two nodes or more."""
+    """Split a copy of a region's graph by its two or more working nodes."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(region.module.graph, {}))
     module, names = fx.GraphModule(region.module, graph), {node.name for node in region.working}
@@ -290,7 +284,7 @@ def halves(region: Region) -> tuple[fx.GraphModule, tuple[Region, Region]]:
 
 
 def halved(region: Region) -> tuple[Region, Region]:
-    """Return the two halves of a region in the graph that it was cut out of, each with half of what does work there."""
+    """Split a region in its original graph."""
     return _halved(region.nodes, set(region.working))
 
 
@@ -305,7 +299,7 @@ def _halved(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> tuple[Region
 def joined(
     module: fx.GraphModule, parts: Sequence[Region], functions: Sequence[Callable[..., Any]]
 ) -> Callable[..., tuple[Any, ...]]:
-    """Return what runs the halves of a region one after the other, by `functions`, as the region's graph did."""
+    """Return a function that runs both halves."""
     call_regions(module, parts, functions)
     run: Callable[..., tuple[Any, ...]] = module.forward
     return run
@@ -314,7 +308,7 @@ def joined(
 def weighing_in(
     module: fx.GraphModule, part: Region, is_weight: Callable[[int, Any], bool]
 ) -> Callable[[int, Any], bool]:
-    """Which inputs of a part of `module` may be constants: those of the module's inputs that may be."""
+    """Return the predicate for constants of a part of `module`."""
     placeholders = list(module.graph.find_nodes(op="placeholder"))
     places = {place: placeholders.index(node) for place, node in enumerate(part.inputs) if node.op == "placeholder"}
     return lambda place, value: place in places and is_weight(places[place], value)
@@ -322,18 +316,18 @@ def weighing_in(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """By the names of nodes, which parts of a graph have as well."""
+    """Uses of values, by node name."""
 
     visible: Collection[str] = ()
-    """Those that somebody else than sessions of ours may look at, and see how they lie in memory."""
+    """Values whose memory layout is observable."""
     read: Collection[str] = ()
-    """Those that operators read which stay in PyTorch; of the graph's inputs also those that are results."""
+    """Values read in PyTorch, and inputs that are results."""
     returning: Collection[str] = ()
-    """Those that may be fed to another graph: gradients."""
+    """Gradients, which may be fed back."""
     device_tensor_results: Collection[str] = ()
-    """Those that come as tensors on a device, though a person has them: what is fed lives there."""
+    """Device tensors that user code holds."""
     written: Mapping[str, str] = field(default_factory=dict)
-    """Result, and the input that PyTorch writes it into."""
+    """Result -> input that PyTorch overwrites with it."""
 
 
 NO_USES = Uses()
@@ -341,28 +335,27 @@ NO_USES = Uses()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """What becomes of a region's results, each by its place among them."""
+    """Uses of a region's results, by position."""
 
     hidden: frozenset[int]
-    """Nobody but graphs reads these."""
+    """Results that only graphs read."""
     returning: frozenset[int]
-    """Others that may be fed back."""
+    """Other results that may be fed back."""
     device_tensor_results: frozenset[int]
-    """Those that come as tensors on a device, though a person has them."""
     written: Mapping[int, int]
-    """Which input each of these is written into, by its place among the region's inputs."""
+    """Result -> input that it overwrites."""
 
     @property
     def resident_results(self) -> frozenset[int]:
-        """Those that may stay on a device."""
+        """Results that may stay on a device."""
         return self.hidden | self.returning | self.device_tensor_results | self.written.keys()
 
 
 def computed_results(graph_module: fx.GraphModule, kind: str, shown: int | None) -> frozenset[fx.Node]:
-    """Return the results that sessions compute even if they are views, as nobody sees whose memory they share.
+    """Return results that sessions may compute even if they are views, because aliasing is not observable.
 
-    1. Those that the backward graph alone gets: behind the first `shown`.
-    2. Gradients that are all of what they look at.
+    1. Results after the first `shown`, saved for the backward graph.
+    2. Gradients that cover their base.
     """
     results = [result for result in graph_module.graph.output_node().args[0] if isinstance(result, fx.Node)]
     if kind == "backward":
@@ -386,16 +379,16 @@ def uses_of(
     regions: Sequence[Region] = (),
     lying: Collection[int] = (),
 ) -> Uses:
-    """Return who reads the results of a graph.
+    """Return the uses of a graph's values.
 
     Args:
         graph_module: the graph.
         kind: `inference`, `forward` or `backward`.
-        shown: how many of its results, the first ones, are seen by others than the backward graph; all if None.
+        shown: number of leading results visible outside the backward graph; None for all.
+        written: inputs that the first results overwrite.
         computed: see `regions_of`.
-        regions: of the graph.
-        written: which inputs its first results are written into, in their order.
-        lying: which of its results lie on a device, though a person has them.
+        regions: its regions.
+        lying: device-resident results that user code holds.
     """
     results, inputs = graph_module.graph.output_node().args[0], graph_module.graph.find_nodes(op="placeholder")
     pairs = zip(results, (inputs[place] for place in written if place < len(inputs)), strict=False)
@@ -412,7 +405,6 @@ def uses_of(
 
 
 def _pytorch_nodes(graph_module: fx.GraphModule, regions: Sequence[Region]) -> list[fx.Node]:
-    """The nodes that PyTorch runs."""
     inside = {node for region in regions for node in region.nodes}
     return [node for node in graph_module.graph.nodes if node.op == "call_function" and node not in inside]
 
@@ -422,7 +414,7 @@ def _names_read(nodes: Iterable[fx.Node]) -> frozenset[str]:
 
 
 def _visible_names(results: Sequence[object], views: Collection[fx.Node]) -> frozenset[str]:
-    """Names of results, and of what they are views of."""
+    """Return names of results and their bases."""
     names: set[str] = set()
     waiting = [result for result in results if isinstance(result, fx.Node)]
     while waiting:
@@ -433,7 +425,7 @@ def _visible_names(results: Sequence[object], views: Collection[fx.Node]) -> fro
 
 
 def roles_of(region: Region, uses: Uses) -> Roles:
-    """Return what becomes of the results of a region of a graph whose results are used so."""
+    """Return the uses of a region's results."""
     names, inputs = [node.name for node in region.outputs], {node.name: at for at, node in enumerate(region.inputs)}
     visible = {place for place, name in enumerate(names) if name in uses.visible}
     read = {place for place, name in enumerate(names) if name in uses.read}
@@ -453,7 +445,7 @@ _PYTORCH = str(Path(torch.__file__).parent)
 
 
 def line_of(stack_trace: str | None) -> str:
-    """Return `FILE:LINE` of the innermost call outside of PyTorch in a stack trace as text; empty if there is none."""
+    """Return the innermost `FILE:LINE` outside PyTorch, or an empty string."""
     frames = [(match["file"], match["line"]) for match in _FRAME.finditer(stack_trace or "")]
     outside = [f"{file}:{line}" for file, line in frames if not file.startswith(_PYTORCH)]
     return outside[-1] if outside else ""
@@ -467,31 +459,30 @@ def short(line: str) -> str:
 _BLAMED = re.compile(r"target=torch\.ops\.([\w.]+)\]")
 
 
-class ExportFailure(Exception):  # noqa: N818  it says why, and is always caught
-    """The exporter failed at an operator."""
+class ExportFailure(Exception):  # noqa: N818  always caught
+    """Failure of the exporter at an operator."""
 
     def __init__(self, target: str, detail: str) -> None:
         super().__init__(detail)
         self.target = target
-        """The operator as `aten.NAME.OVERLOAD`; empty where the exporter does not say which."""
+        """`aten.NAME.OVERLOAD`, if named."""
         self.detail = detail
-        """What it said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a node of a model comes from."""
+    """Operator and source line of an exported node."""
 
     operator: str
-    """As `aten.NAME.OVERLOAD`."""
+    """`aten.NAME.OVERLOAD`."""
     line: str
-    """`FILE:LINE`; empty where it is not known."""
+    """`FILE:LINE`; empty if unknown."""
 
 
 def export(module: fx.GraphModule) -> onnx.ModelProto:
-    """Return the ONNX model of a region, with inputs `given.NAME`, outputs `output_0` on, and nodes named for lines.
+    """Export a region: inputs `given.NAME`, outputs `output_0` and so on, node names with source lines.
 
-    The exporter gives names of Python to what it makes, which have no dots.
+    The exporter's own names have no dots.
 
     Raises:
         ExportFailure: the exporter fails.
@@ -503,7 +494,7 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
     try:
         with quiet(), torch._guards.tracing(None):
             model = exported(_program(module), registry=registry(), input_names=names, output_names=results)
-    except Exception as error:  # whatever the exporter cannot write, PyTorch can run
+    except Exception as error:  # PyTorch can run anything that the exporter cannot write
         raise ExportFailure(*_blame(error)) from error
     if [value.name for value in model.graph.output] != results:
         raise ExportFailure("", "the exporter gave other outputs than it was asked for")
@@ -517,19 +508,19 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
 
 
 def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
-    """Return what each node of an exported model comes from, by the node's name."""
+    """Map node names to origins."""
     return {node.name: _origin(_metadata(node)) for node in model.graph.node}
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:
-    """The exporter changes what nodes say of their values."""
+    """Copy, because the exporter changes metadata."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     return fx.GraphModule(module, graph)
 
 
 def _source(node: fx.Node) -> fx.Node:
-    """The operator that gives a result, or several with it."""
+    """Return the operator that produces a result."""
     return _source(node.all_input_nodes[0]) if node.target is operator.getitem else node
 
 
@@ -556,7 +547,7 @@ def _argument(node: Any) -> Any:
 
 
 def _blame(error: BaseException) -> tuple[str, str]:
-    """The operator that is at fault, and what was said of it: the innermost cause says most."""
+    """Return the failing operator and the innermost message."""
     match, cause = _BLAMED.search(str(error)), error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -565,7 +556,7 @@ def _blame(error: BaseException) -> tuple[str, str]:
 
 
 def _name_for_lines(nodes: Iterable[onnx.NodeProto]) -> None:
-    """Put the line of source behind each node's name, where reports and rules see it."""
+    """Append source lines to node names."""
     for node in nodes:
         line = short(_origin(_metadata(node)).line)
         node.name = f"{node.name.removeprefix('node_')}@{line}" if line else node.name.removeprefix("node_")

@@ -1,4 +1,4 @@
-"""Installed versions of PyTorch and its ONNX exporter, and suppression of the exporter's logs and warnings."""
+"""Required versions of PyTorch and its ONNX exporter, and suppression of its output."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from types import MappingProxyType
 from nnadapter.errors import MissingExtraError
 
 PACKAGES: Mapping[str, tuple[int, int]] = MappingProxyType({"torch": (2, 13), "onnxscript": (0, 7)})
-"""Package -> the lowest version that was tried: names inside of PyTorch are used, which come and go."""
+"""Package -> lowest tested version, because internals change."""
 
 
 def require_torch(feature: str) -> None:
-    """Refuse `feature` where PyTorch or its exporter to ONNX is missing or too old; nothing is imported.
+    """Check the versions of PyTorch and its ONNX exporter without importing them.
 
     Raises:
-        MissingExtraError: it is; the message says what to install.
+        MissingExtraError: one is missing or too old.
     """
     for package, lowest in PACKAGES.items():
         version = _version(package)
@@ -35,7 +35,7 @@ def require_torch(feature: str) -> None:
 
 
 def other_torch(feature: str, error: ImportError) -> MissingExtraError:
-    """Return what to raise where a PyTorch that is new enough lacks a name that `feature` needs."""
+    """Return the error for a PyTorch release without an internal name."""
     lowest = ".".join(map(str, PACKAGES["torch"]))
     message = " ".join(str(error).split())
     return MissingExtraError(
@@ -54,7 +54,6 @@ def _version(package: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
@@ -62,13 +61,12 @@ _LOGS = {
     **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
     **dict.fromkeys(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.export")), logging.CRITICAL),
 }
-"""From which level on they are heard: the exporter, the packages that it writes ONNX with, and what logs a traceback
-for inputs that a module does not take, or for a file that is no program, where an error is raised as well."""
+"""Logger -> lowest level shown; some log errors that are also raised."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep back what the exporter logs and warns of (packages that are not here, its own old interfaces)."""
+    """Suppress logs and warnings of the exporter."""
     levels = {log: log.level for log in _LOGS}
     for log, level in _LOGS.items():
         log.setLevel(level)

@@ -1,38 +1,21 @@
-"""Runs on devices with memory of their own: cached copies of inputs, resident outputs, transferred bytes.
+"""Runs on devices with their own memory: cached copies of inputs, resident outputs, transferred bytes.
 
-What of a session's values gains nothing by lying on its device: left out for a while, and then tried again.
+1. A result that only our graphs read is a `Resident` tensor, copied to the host if other code reads it.
+2. If parameters are device-resident, so are their gradients and values written into parameters, buffers and optimizer
+   state.
+3. Other visible results are copied to the host. They also stay on the device if they are fed back, which the first
+   calls
+   show: gradients, and values written into an input.
+4. Copies of inputs are cached for parameters, results that are fed back, and tensors that come twice in a row.
+5. Values that gain nothing on the device, or do not fit, are excluded and tried again after 2 calls, then 4, up to
+   `_MOST`: the cause may be temporary.
 
-What is seen in one call may be of that moment: a device that somebody else had filled. So nothing is left out for ever.
-It is tried again two calls later, and where that was in vain after twice as many, up to `_MOST`.
-
-Tensors of PyTorch of which a device has a copy: fed from there as long as they are what was copied, bit for bit.
-
-PyTorch, numpy and whoever knows an address may write to a tensor, and not all of them tell. So nothing is concluded
-from counters: beside the copy on the device stands one on the host, and the tensor is compared with it, whole, each
-time that it is fed. What differs is copied anew. This reads memory of the host, at its speed, where a copy would pass a
-bus. A copy is thus a guess at what a tensor may hold, found by its address, and never taken without a look. That makes
-simple what else were not: a result that PyTorch is about to write into a parameter is noted for the parameter before.
-
-Copied, and compared, is what comes again: parameters, results that are fed back, and a tensor that comes to the same
-input of a session twice in a row. What differed a few times in a row is no longer kept. A copy goes with the tensor's
-memory, and before that with its owner: a parameter, a tensor that a graph writes into, and for others an `Occurrence`,
-of which a session has few. So what is kept is bounded by what a model and its graphs have, not by what they are fed.
-What refers to owners and memory runs no Python when they go; devices free their memory when the next one asks for some.
-
-Runs of a region whose session has a device with memory of its own: what need not pass its border stays there.
-
-1. A result that only other graphs of ours read is a `Resident` tensor: it comes to the host if somebody else reads it.
-2. Where parameters live on a device (`resident_tensors.py`), so do their gradients, and what is written into
-parameters, buffers
-   and the state of optimizers.
-3. Any other result that a person may read comes to the host, and stays on the device as well where it is fed back:
-   gradients, for the step of an optimizer, and what is written into an input (weights, the state of optimizers and of
-   batch normalization). That nobody feeds it is learnt from the first calls.
-4. An input is fed from the device where it is what was copied there: parameters, results that
-   were noted, and a tensor that came to the same place in the call before. A batch is another each time, and passes.
-5. What gains nothing there is left out, and what a device has no room for; both are tried again.
-
-So a step of training moves the batch and what PyTorch has changed to the device, and what a person may read back.
+Writes to a tensor cannot be detected reliably. So each copy has a host copy, found by address, and each feed compares
+the tensor with it in full, which is faster than a transfer. This also allows to record a result before PyTorch writes
+it
+into a parameter. A copy lives no longer than the tensor's memory and its owner: a parameter, a tensor that a graph
+writes
+to, or an `Occurrence`. So models and graphs bound the cache, not inputs. Finalizers run no Python.
 """
 
 from __future__ import annotations
@@ -60,28 +43,26 @@ _FIRST, _MOST = 2, 1024
 
 
 class Trials:
-    """What is tried. Safe to use from several threads: who is late tries once more."""
+    """Values tried on the device. Thread-safe; a race costs one more try."""
 
     def __init__(self, places: Collection[int]) -> None:
-        """Take the places of results that may stay on the device."""
         self._places = frozenset(places)
         self.staying = self._places
-        """Places of results that stay."""
+        """Positions of results on the device."""
         self.passing: frozenset[str] = frozenset()
-        """Inputs that pass, as no step takes them from the device."""
+        """Inputs from the host, because no step reads them on the device."""
         self.is_crowded = False
-        """The device had no room when it was last tried."""
-        self._calls = 0  # until all is tried again; 0 while nothing is left out
+        """The device had too little memory."""
+        self._calls = 0  # until everything is tried again; 0 if nothing is excluded
         self._next = _FIRST
 
     def begin(self) -> None:
-        """Begin a call."""
         self._calls = max(self._calls - 1, 0)
         if not self._calls:
             self.staying, self.passing, self.is_crowded = self._places, frozenset(), False
 
     def leave_out(self, places: Collection[int], names: Collection[str]) -> None:
-        """End a call, in which these results and inputs gained nothing."""
+        """End a call; these results and inputs gained nothing."""
         self.staying, self.passing = self.staying.difference(places), self.passing.union(names)
         if places or names:
             self._wait()
@@ -89,12 +70,12 @@ class Trials:
             self._next = _FIRST
 
     def crowd(self) -> None:
-        """Let no result stay, as the device has no room."""
+        """Exclude all results: too little memory."""
         self.staying, self.is_crowded = frozenset(), True
         self._wait()
 
     def never(self, place: int) -> None:
-        """Let a result stay no more, and do not try it again."""
+        """Exclude a result for good."""
         self._places, self.staying = self._places - {place}, self.staying - {place}
 
     def _wait(self) -> None:
@@ -103,10 +84,7 @@ class Trials:
 
 
 def crossing(session: InferenceSession) -> tuple[int, int] | None:
-    """Return the bytes that the plan of a session copies to such devices and back; None if sizes are not known.
-
-    Where no step is on such a device, nothing is copied, whatever the session is fed.
-    """
+    """Return the bytes that a plan copies to such devices and back; None if unknown."""
     steps = [step for step in session.report().boundaries.operations if step.kind == "transfer"]
     owning = {name.partition(":")[0] for name in session.devices if has_memory(name)}
     if any(step.nbytes is None for step in steps):
@@ -116,65 +94,62 @@ def crossing(session: InferenceSession) -> tuple[int, int] | None:
 
 
 _MOST_MISSES = 4
-"""How often in a row a tensor may differ before it is no longer kept."""
+"""Consecutive differences that end caching of a tensor."""
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32), 8: (torch.int64, np.int64)}
-"""By bytes of an element, as what it is compared: NaN is equal to itself, and 0 is not -0."""
+"""Element size -> integer types for bitwise comparison: NaN equals NaN, 0 differs from -0."""
 _Key = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 """Address, data type, sizes, strides."""
 
 
 class Occurrence:
-    """A tensor at a place of a session, where it came or was made; a copy of it goes with this."""
+    """Tensor at an input or a result, weakly referenced; owner of its copy."""
 
     __slots__ = ("__weakref__", "_key", "_memory", "was_fed")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Take a tensor, which this does not keep alive."""
         self._key, self._memory = _key(tensor), weakref.ref(tensor.untyped_storage())
         self.was_fed = False
-        """The copy was."""
 
     def matches(self, tensor: torch.Tensor) -> bool:
-        """Whether it is this tensor: the same piece of the same memory."""
+        """Return True for the same view of the same memory."""
         return self._key == _key(tensor) and self._memory() is tensor.untyped_storage()
 
 
 @dataclass(eq=False, slots=True)
 class CachedCopies:
-    """What is known of a piece of memory that was fed."""
+    """Cached copy of a tensor's memory."""
 
     memory: weakref.ref[Any]
     owner: weakref.ref[Any]
-    """What this goes with."""
+    """Object that bounds the lifetime."""
     copies: Copies | None = None
-    """What it may hold, on the host and on devices."""
+    """Expected contents, on host and devices."""
     missed: int = 0
-    """How often in a row it held something else."""
+    """Consecutive differences."""
 
 
 class CopyCache:
-    """What is known of tensors. Safe to use from several threads: who is late copies once more."""
+    """Cache of tensors on devices. Thread-safe; a race costs one more copy."""
 
     def __init__(self) -> None:
         self._known: dict[_Key, CachedCopies] = {}
 
     def __len__(self) -> int:
-        """Of how many tensors there is a copy."""
         return sum(entry.copies is not None for entry in list(self._known.values()))
 
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
-        """Return what a device may compute with in a tensor's place; None if it is not kept.
+        """Return copies to feed, or None.
 
         Args:
-            tensor: what is fed.
-            array: the same, in the same memory.
-            owner: what a copy goes with; None where it comes for the first time, and none is to be made.
+            tensor: value to feed.
+            array: the same memory.
+            owner: owner of a new copy; None to create none.
         """
-        if tensor.is_neg():  # what lies in memory is not what it holds
+        if tensor.is_neg():  # its memory holds the negated values
             return None
         key = _key(tensor)
         entry = self._of(key, tensor)
-        copies = None if entry is None else entry.copies  # read once: another thread may note others meanwhile
+        copies = None if entry is None else entry.copies  # read once: another thread may replace it
         if entry is not None and copies is not None:
             if _are_equal(tensor, copies.host()):
                 entry.missed = 0
@@ -193,13 +168,7 @@ class CopyCache:
         return copies
 
     def note(self, tensor: torch.Tensor, copies: Copies, owner: object) -> None:
-        """Note what a tensor holds, or is about to hold: of its data type and shape.
-
-        Args:
-            tensor: it.
-            copies: what it holds.
-            owner: what the copies go with.
-        """
+        """Record contents that a tensor has, or is about to have."""
         key = _key(tensor)
         entry = self._of(key, tensor)
         if entry is None:
@@ -218,14 +187,14 @@ class CopyCache:
         return entry
 
     def _referred(self, key: _Key, referent: object) -> weakref.ref[Any]:
-        return weakref.ref(referent, partial(self._known.pop, key))  # of C: a finalizer runs no Python
+        return weakref.ref(referent, partial(self._known.pop, key))  # a finalizer in C runs no Python
 
     def forget(self) -> None:
-        """Let go of all copies: who needs them makes them again."""
+        """Release all copies."""
         self._known.clear()
 
     def release(self, unused: Iterable[Copies]) -> None:
-        """Let go of these copies."""
+        """Release these copies."""
         unused_ids = set(map(id, unused))
         for key, entry in list(self._known.items()) if unused_ids else ():
             if id(entry.copies) in unused_ids:
@@ -244,11 +213,11 @@ def _are_equal(tensor: torch.Tensor, array: Array) -> bool:
 
 
 COPY_CACHE = CopyCache()
-"""Those of the process: models share weights, and a step of an optimizer reads what a backward graph made."""
+"""Shared by models and optimizer steps."""
 
 
 _CALLS_BEFORE_LEAVING = 3
-"""After how many calls a result that was never fed back does not stay any more."""
+"""Calls after which a result that was not fed back is excluded."""
 Fed = tuple[tuple[str, int, Callable[[Any], Any]], ...]
 
 
@@ -256,27 +225,27 @@ class TransferredBytes(NamedTuple):
     """Bytes of one call."""
 
     input_bytes: int
-    """Fed to the session, wherever it lay."""
+    """Into the session."""
     output_bytes: int
-    """What the session gave, wherever it lies."""
+    """Out of the session."""
     to_device: int
-    """Copied from the host to devices."""
+    """From the host to devices."""
     to_host: int
-    """Copied from devices to the host."""
+    """From devices to the host."""
 
 
 def added(counts: Iterable[TransferredBytes]) -> TransferredBytes:
-    """Return what calls of several regions moved in all."""
+    """Return the sum over several regions."""
     return TransferredBytes(*map(sum, zip(TransferredBytes(0, 0, 0, 0), *counts, strict=True)))
 
 
 def owning_device(session: InferenceSession) -> str:
-    """Return the first device of a session that has memory of its own; empty if none has."""
+    """Return the session's first device with its own memory; otherwise empty."""
     return next(filter(_owns, session.devices), "")
 
 
 def owns_memory(settings: Settings) -> bool:
-    """Return whether sessions that are made with these settings have a device with memory of its own."""
+    """Return True if a device has its own memory."""
     return any(_owns(canonical(name)) for name in named_requests(settings.devices))
 
 
@@ -285,7 +254,7 @@ def _owns(device: str) -> bool:
 
 
 class ResidentRunner:
-    """Runs a session. Safe to use from several threads."""
+    """Runner of a session with device-resident values. Thread-safe."""
 
     def __init__(
         self, session: InferenceSession, device: str, fed: Fed, outputs: Mapping[str, torch.dtype], roles: Roles
@@ -293,45 +262,37 @@ class ResidentRunner:
         """Take a session.
 
         Args:
-            session: it.
-            device: that has memory of its own.
-            fed: for each input its name, its place among the region's inputs, and what makes an array of it.
-            outputs: names of the results, in order, and their data types.
-            roles: of the results.
+            session: runs on `device`.
+            device: has its own memory.
+            fed: name, position among the region's inputs, conversion to an array.
+            outputs: name -> data type of results, in order.
+            roles: uses of the results.
         """
         self._moved = TransferredBytes(0, 0, 0, 0)
-        self._is_apart = False  # the last run computed from arrays into arrays, and noted no transfers
+        self._is_apart = False  # the last run was from arrays to arrays and recorded no transfers
         self._session, self._device, self._fed, self._outputs = session, device, fed, tuple(outputs)
         self._dtypes = tuple(outputs.values())
         self._roles, self._trials = roles, Trials(roles.resident_results)
-        self._came: dict[str, Occurrence] = {}  # what came to each input last
-        self._waiting: dict[
-            int, tuple[Occurrence, ...]
-        ] = {}  # what results that may be fed back were, and nobody fed yet
+        self._came: dict[str, Occurrence] = {}  # last tensor of each input
+        self._waiting: dict[int, tuple[Occurrence, ...]] = {}  # results that may be fed back, and were not yet
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the device had no room when it was last tried."""
         return self._trials.is_crowded
 
     @property
     def transferred_bytes(self) -> TransferredBytes:
-        """By the last call."""
+        """Bytes of the last call."""
         crossed = crossing(self._session) if self._is_apart else None
         return self._moved._replace(to_device=crossed[0], to_host=crossed[1]) if crossed else self._moved
 
     def run(self, inputs: Sequence[Any], results: Results) -> tuple[Any, ...]:
-        """Run the session.
-
-        Args:
-            inputs: of the region.
-            results: makes tensors of what the session gave.
-        """
+        """Run the session; `results` converts its outputs to tensors."""
         self._trials.begin()
         feeds = {name: self._feed(name, inputs[place], convert) for name, place, convert in self._fed}
         try:
             values = self._run(feeds)
-        except OutOfMemoryError:  # what stays takes room; without it, the driver sees to its memory
+        except OutOfMemoryError:  # retry without resident values, which use memory
             COPY_CACHE.forget()
             self._trials.crowd()
             values = self._run(feeds)
@@ -343,7 +304,7 @@ class ResidentRunner:
         )
 
     def _lying(self, copies: Copies, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor that lies on the device; a plain one where PyTorch captures backward graphs as they run."""
+        """Return a device-resident tensor; a plain one under compiled autograd."""
         tensor = Resident.of(copies, dtype, self._read)
         captured = torch._dynamo.config.compiled_autograd or compiled_autograd.compiled_autograd_enabled
         return tensor.plain() if captured else tensor
@@ -363,7 +324,7 @@ class ResidentRunner:
         return COPY_CACHE.fed(value, array, owner) or array
 
     def _previous_occurrence(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
-        """What holds a tensor that came to an input in the call before; copies of what came instead of it go."""
+        """Return the owner of a tensor that came in the last call too."""
         occurrence = self._came.get(name)
         if occurrence is not None and occurrence.matches(tensor):
             return occurrence
@@ -371,7 +332,7 @@ class ResidentRunner:
         return None
 
     def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """What the session gives: arrays, and `Copies` of what stays."""
+        """Run the session; results are arrays, or `Copies` on the device."""
         transfers: list[Transfer] = []
         binding, staying = self._session.io_binding(), self._trials.staying
         for name, value in feeds.items():
@@ -392,7 +353,7 @@ class ResidentRunner:
         return values
 
     def _learn(self, feeds: Mapping[str, Any], transfers: Sequence[Transfer]) -> None:
-        """Leave out what gains nothing: results that were brought to the device, inputs that were not."""
+        """Exclude results that were copied to the device, and inputs that were not."""
         brought = {transfer.value for transfer in transfers if transfer.target == self._device}
         places = [place for place, name in enumerate(self._outputs) if name in brought]
         unused = {
@@ -404,7 +365,7 @@ class ResidentRunner:
         self._trials.leave_out(places, unused)
 
     def _output_contents(self, place: int, value: Any, inputs: Sequence[Any]) -> Any:
-        """What tensors are made of: an array of the caller's own, or `Copies` of what nobody reads there."""
+        """Return an array that the caller owns, or device-resident `Copies`."""
         if self._lies(place, inputs):
             return value if type(value) is Copies else Copies(value)
         if type(value) is not Copies or place in self._roles.hidden:
@@ -417,12 +378,12 @@ class ResidentRunner:
         return array.copy()
 
     def _lies(self, place: int, inputs: Sequence[Any]) -> bool:
-        """Whether a result that a person has comes as a tensor on a device."""
+        """Return True for device tensors that user code holds."""
         target = self._roles.written.get(place)
         return place in self._roles.device_tensor_results if target is None else type(inputs[target]) is Resident
 
     def _note(self, tensors: Sequence[Any], values: Sequence[Any], inputs: Sequence[Any]) -> None:
-        """Note what lies on the device of results that a person reads, for who is fed them."""
+        """Cache device copies of visible results."""
         for place, value in enumerate(values):
             if type(value) is not Copies or place in self._roles.hidden or self._lies(place, inputs):
                 continue
@@ -434,7 +395,7 @@ class ResidentRunner:
                 self._wait(place, tensors[place], value)
 
     def _wait(self, place: int, tensor: torch.Tensor, value: Copies) -> None:
-        """Note a result that may be fed back; what came before it goes when it was, or has not been for long."""
+        """Cache a result that may be fed back, until too many calls do not."""
         waiting = self._waiting.get(place, ())
         waiting = () if waiting and waiting[-1].was_fed else waiting
         if len(waiting) >= _CALLS_BEFORE_LEAVING:
@@ -447,7 +408,7 @@ class ResidentRunner:
     def _count(
         self, feeds: Mapping[str, Any], values: Sequence[Any], transfers: Sequence[Transfer], *, is_apart: bool
     ) -> None:
-        """Count a run; one that is apart computed from arrays, noted no transfers, and copied what passed borders."""
+        """Count a run; without recorded transfers (`is_apart`), all boundary values were copied."""
         input_bytes, output_bytes = sum(value.nbytes for value in feeds.values()), sum(value.nbytes for value in values)
         if is_apart and not all(type(value) is Copies and value.is_on(self._device) for value in feeds.values()):
             self._moved, self._is_apart = TransferredBytes(input_bytes, output_bytes, input_bytes, output_bytes), True
@@ -457,5 +418,5 @@ class ResidentRunner:
         self._moved, self._is_apart = TransferredBytes(input_bytes, output_bytes, to_device, to_host), False
 
     def _read(self, nbytes: int) -> None:
-        """Count what the host reads of results after the run."""
+        """Count bytes read after the run."""
         self._moved = self._moved._replace(to_host=self._moved.to_host + nbytes)

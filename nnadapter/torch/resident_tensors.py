@@ -1,4 +1,4 @@
-"""Conversion between tensors and arrays, device-resident tensors, and modules with such parameters."""
+"""Conversion between tensors and arrays; device-resident tensors and modules."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Array = np.ndarray[Any, Any]
 
 
 def to_array(dtype: torch.dtype) -> Callable[[Any], Array]:
-    """Return what makes an array of a tensor of `dtype` on the host, in its memory."""
+    """Return a function that views a host tensor as an array."""
     return {torch.bfloat16: _bfloat16_array, torch.float16: _float16_array}.get(dtype, _array)
 
 
 def to_tensor(dtype: torch.dtype) -> Callable[[Array], Any]:
-    """Return what makes a tensor of `dtype` of an array, in its memory."""
+    """Return a function that views an array as a tensor."""
     return _bfloat16_tensor if dtype is torch.bfloat16 else torch.from_numpy
 
 
 def number_array(number: int) -> Array:
-    """Return a size as an array."""
+    """Return a size as an int64 array []."""
     return np.asarray(int(number), np.int64)
 
 
@@ -43,7 +43,7 @@ def _array(tensor: Any) -> Array:
 
 
 def _float16_array(tensor: Any) -> Array:
-    """As `_bfloat16_array`, rounded where an operator of PyTorch gave more than its graph says: layer norm does."""
+    """Cast first: layer norm may return more precision than declared."""
     array: Array = tensor.to(torch.float16).numpy(force=True)
     return array
 
@@ -60,21 +60,22 @@ def _bfloat16_tensor(array: Array) -> Any:
 
 
 Results = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]
-"""Arrays that a session gave, and the region's inputs -> tensors."""
+"""Arrays from a session, inputs of the region -> tensors."""
 _Place = tuple[int, int]
-"""An input of a region, and one of its axes."""
+"""(Region input, axis)."""
 
 
 def results_of(inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], shown: Sequence[bool]) -> Results:
-    """Return what makes tensors of a region's results.
+    """Return a function that checks a session's results and converts them to tensors.
+
+    It raises ExecutionError if a data type or size differs from the graph, or a dynamic size from that of an input.
+    `Copies`
+    stay `Copies`.
 
     Args:
-        inputs: the region's inputs.
-        outputs: its results.
-        shown: for each of them whether somebody may see how it lies in memory.
-
-    What lies on a device may come as `Copies`, and is given so. Data types and sizes are held against the graph's; of
-    open sizes those that an input has as well. The function returned raises ExecutionError where one differs.
+        inputs: inputs of the region.
+        outputs: results of the region.
+        shown: for each result, True if its memory layout is observable.
     """
     places = _places(inputs)
     likes = [node.meta["val"] for node in outputs]
@@ -103,7 +104,7 @@ def results_of(inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], shown: Seq
 
 
 def _places(inputs: Sequence[fx.Node]) -> Mapping[Any, _Place]:
-    """Where each open size can be read."""
+    """Map dynamic sizes to input dimensions."""
     tensors = [(place, node.meta["val"]) for place, node in enumerate(inputs)]
     return {
         size.node.expr: (place, axis)
@@ -124,7 +125,6 @@ def _static_size(size: Any) -> int | None:
 
 
 def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """The data type of arrays; its name is that of numpy, too, but for bfloat16, which numpy has from a package."""
     import ml_dtypes
 
     return np.dtype(ml_dtypes.bfloat16 if dtype is torch.bfloat16 else str(dtype).removeprefix("torch."))
@@ -147,7 +147,7 @@ def _differs(name: str, array: Any, dtype: Any, shape: Sequence[int | None]) -> 
 
 
 def _converted(like: Any, is_visible: bool) -> Callable[[Any], Any]:
-    """What makes a tensor of an array, laid out in memory as PyTorch's own would be where somebody may see it."""
+    """Return a conversion to a tensor, in PyTorch's layout if it is visible."""
     convert, order = to_tensor(like.dtype), order_of(like) if is_visible else None
     converter = _in_rows(convert) if order is None else _in_order(convert, order)
     strides = strides_of_one(like) if is_visible else None
@@ -181,22 +181,22 @@ def _may_be_empty(like: Any) -> bool:
 
 
 class ResidentStorage:
-    """What a tensor holds; shared by those that PyTorch detached from it."""
+    """Contents of a tensor, shared with tensors detached from it."""
 
     __slots__ = ("copies", "is_pinned", "plain", "read")
 
     def __init__(self, copies: Copies | None, plain: torch.Tensor | None, read: Callable[[int], None]) -> None:
         self.copies = copies
-        """On devices, or nowhere but in an array; None since somebody may have written to `plain`."""
+        """On devices or in an array; None once code may have written to `plain`."""
         self.plain = plain
-        """The same on the host, once somebody has read it."""
+        """On the host, once read."""
         self.is_pinned = False
-        """Somebody knows the address of `plain`."""
+        """The address of `plain` was handed out."""
         self.read = read
-        """Told how many bytes are copied to the host, when they are."""
+        """Called with the number of bytes copied to the host."""
 
     def on_host(self, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor on the host, not to be written to."""
+        """Return a host tensor for reading only."""
         copies, plain = self.copies, self.plain
         if plain is None:
             assert copies is not None, "it lies somewhere"
@@ -207,11 +207,11 @@ class ResidentStorage:
 
     @property
     def is_seen(self) -> bool:
-        """Whether somebody may look at the memory of `plain`."""
+        """Other code may see the memory of `plain`."""
         return self.plain is not None and (self.is_pinned or _users(self.plain) > _UNSHARED_COUNT)
 
     def become(self, other: ResidentStorage) -> bool:
-        """Hold what another one does; False where that would leave somebody with what it was."""
+        """Take over contents; return False if other code may see the old ones."""
         if other.copies is None or self.is_seen:
             return False
         self.copies, self.plain, self.read = other.copies, None, other.read
@@ -219,30 +219,23 @@ class ResidentStorage:
 
 
 def _users(tensor: torch.Tensor) -> int:
-    """How many refer to a tensor's memory."""
     count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
     return count
 
 
 _UNSHARED_COUNT = _users(torch.empty(1))
-"""How many refer to memory that one tensor has for itself."""
+"""Reference count of unshared memory."""
 
 
 class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no types here
-    """A tensor on a device; safe to read from several threads."""
+    """Device-resident tensor. Thread-safe to read."""
 
     resident_state: ResidentStorage
-    __torch_function__ = torch._C._disabled_torch_function_impl  # sizes and data types are read as they are
+    __torch_function__ = torch._C._disabled_torch_function_impl  # sizes and data types need no dispatch
 
     @classmethod
     def of(cls, copies: Copies, dtype: torch.dtype, read: Callable[[int], None]) -> Resident:
-        """Return the tensor that lies on devices.
-
-        Args:
-            copies: it.
-            dtype: its data type, which arrays may have under another name.
-            read: told how many bytes are copied to the host, when they are.
-        """
+        """Create a tensor; `read` is called with the bytes copied to the host."""
         return cls._holding(ResidentStorage(copies, None, read), copies.shape, dtype)
 
     @classmethod
@@ -254,7 +247,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
 
     @property
     def form(self) -> torch.Tensor:
-        """A tensor of PyTorch like it, but without numbers: what Dynamo and its guards look at."""
+        """Tensor without memory, for Dynamo and its guards."""
         form = self.__dict__.get("_form")
         if form is None:
             form = torch.empty(self.shape, dtype=self.dtype)
@@ -264,12 +257,10 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         return form
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
-        """How Dynamo takes it apart."""
         return ["form"], None
 
     @classmethod
     def __tensor_unflatten__(cls, parts: Mapping[str, torch.Tensor], _: None, shape: Any, strides: Any) -> Resident:
-        """How Dynamo puts together what it computes forms with."""
         form = parts["form"]
         resident = cls._holding(ResidentStorage(None, form, untold), shape, form.dtype)
         resident._form = form
@@ -277,12 +268,12 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
 
     @property
     def copies(self) -> Copies | None:
-        """Where it lies; None since somebody may have written to it."""
+        """Contents on devices; None once code may have written on the host."""
         return self.resident_state.copies
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # Dynamo captures what runs in its graphs
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # Dynamo would capture it
     def plain(self) -> torch.Tensor:
-        """The tensor on the host, which the caller may write to: from then on it is that one."""
+        """Return the host tensor, which code may write to and holds the contents from now on."""
         plain = self.resident_state.on_host(self.dtype)
         self.resident_state.copies = None
         return plain
@@ -291,7 +282,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     def numpy(self, *, force: bool = False) -> Array:
         if self.requires_grad and not force:
             raise RuntimeError("a tensor that requires gradients is no array; use tensor.detach().numpy()")
-        array: Array = self.plain().detach().numpy()  # of a tensor of its own, which counts as one who looks
+        array: Array = self.plain().detach().numpy()  # the reference count of a separate tensor shows the reader
         return array
 
     def data_ptr(self) -> int:
@@ -300,7 +291,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         return address
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        if TracingContext.try_get() is not None:  # who captures asks whose memory is whose, and reads none
+        if TracingContext.try_get() is not None:  # tracing compares storages without reading them
             return torch.Tensor.untyped_storage(self)
         plain, self.resident_state.is_pinned = self.plain(), True
         return plain.untyped_storage()
@@ -312,7 +303,6 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
 
     @property
     def data(self) -> torch.Tensor:
-        """See `torch.Tensor.data`; what is set has the same sizes and data type."""
         return self.detach()
 
     @data.setter
@@ -332,25 +322,23 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         return self._read().tolist()
 
     def __deepcopy__(self, memo: Any) -> torch.Tensor:
-        """A copy of the tensor, on the host."""
+        """Copy to the host."""
         copied: torch.Tensor = memo.setdefault(id(self), self._as_itself(self._read().clone()))
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """What is saved to a file is the tensor."""
+        """Pickle as a host tensor."""
         return self._as_itself(self._read()).__reduce_ex__(protocol)
 
     def __repr__(self, **kwargs: Any) -> str:
-        """As the tensor."""
         return repr(self._as_itself(self._read()))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _read(self) -> torch.Tensor:
-        """The tensor on the host, not to be written to."""
         return self.resident_state.on_host(self.dtype)
 
     def _as_itself(self, plain: torch.Tensor) -> torch.Tensor:
-        """A plain tensor as what this is: a parameter, or one that requires gradients."""
+        """Wrap a plain tensor as a parameter, or as requiring gradients."""
         if isinstance(self, torch.nn.Parameter):
             return torch.nn.Parameter(plain, self.requires_grad)
         return plain.detach().requires_grad_(self.requires_grad) if self.requires_grad else plain
@@ -360,7 +348,7 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     def __torch_dispatch__(
         cls, function: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator of PyTorch on what is read here."""
+        """Run an operator on the host, unless it needs no values."""
         kwargs = kwargs or {}
         lying = _LYING.get(function)
         result = None if lying is None else lying(*args, **kwargs)
@@ -368,11 +356,11 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
 
 
 def untold(nbytes: int) -> None:
-    """Nobody counts."""
+    """Ignore a count of bytes."""
 
 
 def _on_host(function: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Run an operator on plain tensors."""
+    """Run an operator on host tensors."""
     written, named = _keeping(function)
     if written is None:
         raise RuntimeError(f"{function} changes the form of a tensor that lies on a device; use its clone()")
@@ -392,7 +380,7 @@ def _on_host(function: Any, args: Sequence[Any], kwargs: Any) -> Any:
     kwargs = {name: tree_map_only(Resident, plain if name in named else read, value) for name, value in kwargs.items()}
     results = function(*args, **kwargs)
     for tensor in read_residents:
-        if tensor.resident_state.is_seen:  # a result looks at it, whatever the schema says
+        if tensor.resident_state.is_seen:  # a result aliases it, whatever the schema declares
             tensor.resident_state.copies = None
     return (
         tree_map_only(torch.Tensor, lambda result: residents_by_id.get(id(result), result), results)
@@ -402,15 +390,13 @@ def _on_host(function: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 class _All:
-    """Contains everything."""
-
     def __contains__(self, item: object) -> bool:
         return True
 
 
 @functools.cache
 def _keeping(function: Any) -> tuple[Any, Any]:
-    """Which arguments an operator may write to or give views of, by place and by name; None if it changes forms."""
+    """Return arguments that an operator may write to or alias; None if it changes metadata."""
     schema = getattr(function, "_schema", None)
     if schema is None:
         return _All(), _All()
@@ -427,7 +413,7 @@ def _detached(tensor: Resident) -> Resident:
 
 
 def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
-    """What is copied into a tensor takes its place, where both lie on devices; None where that cannot be."""
+    """Share contents between device-resident tensors; otherwise return None."""
     if not type(target) is type(source) is Resident:
         return None
     is_one = target.shape == source.shape and target.dtype == source.dtype
@@ -435,7 +421,7 @@ def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
 
 
 def _full_like(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | None:
-    """The state of an optimizer, at its start."""
+    """Create optimizer state; None for another kind of tensor."""
     plain = {"dtype": tensor.dtype, "layout": torch.strided, "device": tensor.device, "pin_memory": False}
     copies = tensor.copies
     if copies is None or any(kwargs.get(name) not in (None, value) for name, value in plain.items()):
@@ -451,7 +437,7 @@ _LYING: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.zeros_like.default: _full_like,
     torch.ops.aten.full_like.default: _full_like,
 }
-"""Operators that need no numbers; None where they do."""
+"""Operators that need no values; None if they do."""
 
 
 _DTYPES = frozenset(
@@ -460,20 +446,20 @@ _DTYPES = frozenset(
         *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8),
     )
 )
-"""Data types that sessions take."""
+"""Data types that can be device-resident."""
 
 
 def move(module: torch.nn.Module, device: str) -> None:
-    """Make parameters and buffers of a module tensors that live on a device, if it has memory of its own.
+    """Make parameters and buffers device-resident, if the device has its own memory.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
-        OutOfMemoryError: the device has no room.
+        OutOfMemoryError: the device has too little memory.
     """
     name = canonical(device)
     if not has_memory(name):
         return
-    moved_tensors: dict[int, torch.Tensor] = {}  # by identity: weights that are tied stay so
+    moved_tensors: dict[int, torch.Tensor] = {}  # by id, so that tied weights stay tied
     for owner in module.modules():
         for tensors in (owner._parameters, owner._buffers):
             for key, tensor in list(tensors.items()):

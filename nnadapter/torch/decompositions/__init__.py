@@ -1,4 +1,4 @@
-"""Operators of ATen that have no form in ONNX, gradients above all, written in operators that have one."""
+"""Decompositions of ATen operators without an ONNX form, mostly gradients."""
 
 from nnadapter.torch.decompositions.table import DECOMPOSITIONS, decompositions
 

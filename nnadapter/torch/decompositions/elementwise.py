@@ -1,12 +1,6 @@
 """Decompositions of arithmetic: elementwise functions, rounding, float64 numbers, reductions, products.
 
-Operators on float64 tensors whose numbers ONNX keeps as float32, in attributes or as PyTorch's exporter writes them.
-
-Written in others, which take tensors of float64 in their place. On other data types they stay what they are.
-
-Largest and smallest elements, and their order.
-
-ONNX has these of numbers alone, and not of truths; PyTorch's exporter fails where no axes are named.
+ONNX attributes and the exporter round numbers to float32, so float64 has decompositions. ONNX has no extremes of bool.
 """
 
 from __future__ import annotations
@@ -26,7 +20,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def in_float32(written: Decomposition) -> Decomposition:
-    """Return a decomposition that computes 16-bit floating-point numbers in float32, as PyTorch's kernels do."""
+    """Compute 16-bit floats in float32, as PyTorch does."""
 
     @wraps(written)
     def computed(values: Tensor, *arguments: Any, **named: Any) -> Any:
@@ -42,7 +36,7 @@ def in_float32(written: Decomposition) -> Decomposition:
 
 
 def _of_reals(written: Decomposition) -> Decomposition:
-    """Return a decomposition that takes floating-point numbers, and integers as float32."""
+    """Convert integers to floats first."""
 
     @wraps(written)
     def computed(values: Tensor, *arguments: Any, **named: Any) -> Any:
@@ -63,14 +57,14 @@ def _expm1(values: Tensor) -> Tensor:
 
 @_of_reals
 def _log1p(values: Tensor) -> Tensor:
-    """Return log(1 + x), corrected for the rounding of 1 + x. Source: aten::log1p."""
+    """Return log(1 + x), corrected for rounding. Source: aten::log1p."""
     above = values + 1
     corrected = torch.log(above) * (values / (above - 1))
     return torch.where((above == 1) | (values == math.inf), values, corrected)
 
 
 def _log_sigmoid(values: Tensor) -> Tensor:
-    """Return the logarithm of the sigmoid, also where that is 0. Source: aten::log_sigmoid."""
+    """Return log(sigmoid(x)) without underflow. Source: aten::log_sigmoid."""
     return torch.where(values < 0, values, torch.zeros_like(values)) - torch.log1p(torch.exp(-values.abs()))
 
 
@@ -92,20 +86,18 @@ def _logaddexp2(first: Tensor, second: Tensor) -> Any:
 
 
 def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the larger numbers, and the smaller ones minus these."""
     is_less = first < second
     larger, smaller = torch.where(is_less, second, first), torch.where(is_less, first, second)
     return larger, smaller - larger
 
 
 def _is_negative(values: Tensor) -> Tensor:
-    """Return where numbers are negative or -0.0."""
     return (values < 0) | (torch.reciprocal(values) < 0)
 
 
 @in_float32
 def _atan2(ordinate: Tensor, abscissa: Tensor) -> Any:
-    """Return the angle of points, on the axes and at infinity too. Source: aten::atan2."""
+    """Return the angle, also on axes and at infinity. Source: aten::atan2."""
     if not ordinate.is_floating_point() or not abscissa.is_floating_point():
         return NotImplemented
     height, width = ordinate.abs(), abscissa.abs()
@@ -117,7 +109,7 @@ def _atan2(ordinate: Tensor, abscissa: Tensor) -> Any:
 
 
 def _angle(values: Tensor) -> Any:
-    """Return pi for negative numbers, 0 for others and NaN for NaN. Source: aten::angle."""
+    """Return pi for negative numbers, else 0 or NaN. Source: aten::angle."""
     if values.is_complex() or not values.is_floating_point():
         return NotImplemented
     angle = torch.where(values < 0, torch.full((), math.pi, dtype=values.dtype), torch.zeros_like(values))
@@ -125,7 +117,7 @@ def _angle(values: Tensor) -> Any:
 
 
 def _logit(values: Tensor, eps: float | None = None) -> Any:
-    """Return log(x / (1 - x)) of numbers limited to eps and 1 - eps; NaN stays. Source: aten::logit."""
+    """Return log(x / (1 - x)), clamped to eps. Source: aten::logit."""
     if eps is None or not values.is_floating_point():
         return NotImplemented
     low, high = (torch.full((), number, dtype=values.dtype) for number in (eps, 1 - eps))
@@ -134,7 +126,7 @@ def _logit(values: Tensor, eps: float | None = None) -> Any:
 
 
 def _of_float64(written: Decomposition) -> Decomposition:
-    """Return a decomposition of infinities for float64 alone, which the exporter rounds to float32 before."""
+    """Restrict to float64, which the exporter rounds to float32."""
     return lambda values: written(values) if values.dtype is torch.float64 else NotImplemented
 
 
@@ -153,18 +145,18 @@ OF_ELEMENTS: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten.isposinf.default: _of_float64(lambda values: values == math.inf),
     aten.isneginf.default: _of_float64(lambda values: values == -math.inf),
 }
-"""Elementwise functions whose form in the exporter differs from PyTorch's kernel."""
+"""Functions that the exporter computes differently."""
 
 
 def sign(values: Tensor) -> Any:
-    """1, 0 or -1; 0 for NaN, which ONNX keeps. Source: aten::sign."""
+    """Return 1, 0 or -1; 0 for NaN. Source: aten::sign."""
     if not values.is_floating_point():
         return NotImplemented
     return (values > 0).to(values.dtype) - (values < 0).to(values.dtype)
 
 
 def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any:
-    """Quotients; rounded down they are made of the remainder, as in Python: 1 // 0.1 is 9. Source: aten::div."""
+    """Divide; floor by remainder, so that 1 // 0.1 is 9. Source: aten::div."""
     kinds = [
         operand.is_floating_point() if isinstance(operand, Tensor) else isinstance(operand, float)
         for operand in (dividend, divisor)
@@ -188,7 +180,7 @@ def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any
 
 
 def _whole_quotient(dividend: Tensor, divisor: Any, rounding_mode: str) -> Tensor:
-    """Return quotients of integers; PyTorch's exporter computes them in float32."""
+    """Divide integers, for which the exporter uses float32."""
     down = torch.ops.aten.floor_divide.default(dividend, divisor)
     if rounding_mode == "floor":
         return down
@@ -197,7 +189,7 @@ def _whole_quotient(dividend: Tensor, divisor: Any, rounding_mode: str) -> Tenso
 
 
 def floor_divided(dividend: Tensor, divisor: Any) -> Any:
-    """As `divided`, rounded down. Source: aten::floor_divide."""
+    """Floor-divide real numbers. Source: aten::floor_divide."""
     is_real = isinstance(divisor, float) or (isinstance(divisor, Tensor) and divisor.is_floating_point())
     if not (dividend.is_floating_point() or is_real):
         return NotImplemented
@@ -205,7 +197,7 @@ def floor_divided(dividend: Tensor, divisor: Any) -> Any:
 
 
 def remainder(dividend: Any, divisor: Any) -> Any:
-    """Return remainders with the sign of the divisor, of the exact quotient. Source: aten::remainder."""
+    """Return remainders with the sign of the divisor. Source: aten::remainder."""
     kind = torch.result_type(dividend, divisor)
     if not kind.is_floating_point:
         return NotImplemented
@@ -218,7 +210,7 @@ def remainder(dividend: Any, divisor: Any) -> Any:
 
 
 def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
-    """Return numbers rounded to tens, hundreds and so on, by an exact power of ten. Source: aten::round.decimals."""
+    """Round by an exact power of ten. Source: aten::round.decimals."""
     if decimals >= 0 or not values.is_floating_point():
         return NotImplemented
     power = 10.0**-decimals
@@ -226,13 +218,11 @@ def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
 
 
 def multiplied_and_added(first: Tensor, second: Tensor, third: Tensor) -> Tensor:
-    """A product and a third number, added. Source: prims::fma, which steps of optimizers come to."""
+    """Source: prims::fma, used by compiled optimizer steps."""
     return first * second + third
 
 
 def _of_doubles(written: Decomposition) -> Decomposition:
-    """The same for float64 alone."""
-
     @wraps(written)
     def decomposed(*arguments: Any, **options: Any) -> Any:
         operands = (*arguments, *options.values())
@@ -243,27 +233,27 @@ def _of_doubles(written: Decomposition) -> Decomposition:
 
 
 def _added(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
-    """A sum, of which the second part is taken `alpha` times. Source: aten::add."""
+    """Source: aten::add with `alpha`."""
     return NotImplemented if alpha == 1 else torch.add(first, second * alpha)
 
 
 def _subtracted(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
-    """A difference, of which the second part is taken `alpha` times. Source: aten::sub."""
+    """Source: aten::sub with `alpha`."""
     return NotImplemented if alpha == 1 else torch.sub(first, second * alpha)
 
 
 def _filled(values: Tensor, mask: Tensor, value: float) -> Tensor:
-    """A number where a mask holds. Source: aten::masked_fill."""
+    """Source: aten::masked_fill."""
     return torch.where(mask, torch.full((), value, dtype=values.dtype), values)
 
 
 def _power(base: float, exponents: Tensor) -> Tensor:
-    """Powers of a number. Source: aten::pow."""
+    """Source: aten::pow."""
     return torch.pow(torch.full((), base, dtype=exponents.dtype), exponents)
 
 
 def _logarithm(base: float) -> Decomposition:
-    """Return a logarithm of this base: the exporter rounds the logarithm of the base to float32."""
+    """Return a logarithm without rounding log(base) to float32."""
     return lambda values: torch.log(values) * (1 / math.log(base))
 
 
@@ -294,7 +284,7 @@ _NORM_OF_FLOAT64 = get_decompositions([aten.linalg_vector_norm.default])[aten.li
 
 
 def as_one_element(operator: torch._ops.OpOverload) -> Decomposition:
-    """Return a decomposition of an operator along an axis for tensors of rank 0, which have no axis in ONNX."""
+    """Reshape rank 0 to rank 1, because ONNX needs an axis."""
 
     def written(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.dim():
@@ -307,7 +297,7 @@ def as_one_element(operator: torch._ops.OpOverload) -> Decomposition:
 
 
 def of_first_match(*written: Decomposition) -> Decomposition:
-    """Return a decomposition that is the first of several that applies."""
+    """Try decompositions in order."""
 
     def decomposed(*arguments: Any, **named: Any) -> Any:
         for decomposition in written:
@@ -320,19 +310,18 @@ def of_first_match(*written: Decomposition) -> Decomposition:
 
 
 def _converted_first(operator: torch._ops.OpOverload, values: Tensor, *arguments: Any, dtype: Any = None) -> Any:
-    """Convert before the reduction, where the exporter converts the result."""
+    """Convert before the reduction; the exporter converts after it."""
     if dtype is None or dtype == values.dtype:
         return NotImplemented
     return operator(values.to(dtype), *arguments)
 
 
 def _softmax(operator: torch._ops.OpOverload, values: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    """Convert before the softmax, where the exporter converts the result."""
     return NotImplemented if dtype is None or dtype == values.dtype else operator(values.to(dtype), dim)
 
 
 def _truth_of_nothing(is_all: bool, values: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return `any` or `all` of a tensor without elements: of none they are False and True."""
+    """Return `any` or `all` of empty tensors."""
     if 0 not in [size for size in values.shape if isinstance(size, int)]:
         return NotImplemented
     counted = (values == 0) if is_all else (values != 0)
@@ -343,10 +332,7 @@ def _truth_of_nothing(is_all: bool, values: Tensor, dim: Any = None, keepdim: bo
 def _vector_norm(
     values: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    """Return norms summed in float32 at least; axes are named where all are reduced.
-
-    Source: aten::linalg_vector_norm.
-    """
+    """Sum at least in float32, with named axes. Source: aten::linalg_vector_norm."""
     operator = aten.linalg_vector_norm.default
     if values.is_complex():
         return NotImplemented
@@ -363,7 +349,7 @@ def _vector_norm(
 def _moments(
     values: Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool
 ) -> tuple[Tensor, Tensor] | None:
-    """Return variance and mean along axes; None where these have to be written by PyTorch."""
+    """Return variance and mean; None if PyTorch computes them."""
     axes = [axis % values.dim() for axis in dim] if dim and values.dim() else list(range(values.dim()))
     sizes = [values.shape[axis] for axis in axes]
     correction = 1 if correction is None else correction
@@ -388,7 +374,6 @@ def _statistics(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Any:
-    """Return variances, or deviations, and means if wanted; of no elements they are NaN."""
     moments = _moments(values.float() if values.dtype in HALVES else values, dim, correction, keepdim)
     if moments is None:
         return NotImplemented
@@ -398,7 +383,7 @@ def _statistics(
 
 
 def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """Return products of all elements up to each one, of 2, 4, 8... elements in turn. Source: aten::cumprod."""
+    """Multiply in doubling steps. Source: aten::cumprod."""
     if dtype is None:
         dtype = values.dtype if values.is_floating_point() or values.is_complex() else torch.int64
     if dtype.is_complex:
@@ -435,7 +420,7 @@ OF_REDUCTIONS: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten.std_mean.correction: partial(_statistics, True, True),
     aten.cumprod.default: _running_product,
 }  # fmt: skip
-"""Reductions whose form in the exporter differs from PyTorch's kernel."""
+"""Reductions that the exporter computes differently."""
 
 
 def _as_numbers(operator: torch._ops.OpOverload) -> Callable[..., Any]:
@@ -474,11 +459,11 @@ OF_EXTREMES = {
     },
     **{operator: _over_axes(operator) for operator in (aten.amax.default, aten.amin.default)},
 }  # fmt: skip
-"""What is written otherwise where its input is bool, or where it names no axes."""
+"""Extremes and sorts of bool, or without axes."""
 
 
 def _without_sum(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    """Return a decomposition for a first factor of 0: PyTorch does not read the tensor, which may have NaN."""
+    """Omit the added tensor for beta 0: PyTorch does not read it, even if it is NaN."""
 
     def written(added: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if beta != 0:
@@ -495,4 +480,3 @@ OF_PRODUCTS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.baddbmm.default: _without_sum(torch.bmm),
     aten.addbmm.default: _without_sum(lambda first, second: torch.bmm(first, second).sum(0)),
 }
-"""Products and a sum, where the tensor that is added is left out."""

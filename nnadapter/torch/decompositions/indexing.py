@@ -30,17 +30,17 @@ OF_INDICES = {
         aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default, aten._unsafe_index_put.default,
     )
 }  # fmt: skip
-"""Elements by indices that are not int64, which ONNX has by int64 alone."""
+"""Indexing by other types than int64, which ONNX lacks."""
 
 
 def diagonal_scatter(values: Tensor, diagonal: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """The same with another diagonal; PyTorch's own way changes a tensor in place. Source: aten::diagonal_scatter."""
+    """Replace a diagonal; PyTorch's decomposition mutates a tensor. Source: aten::diagonal_scatter."""
     axes = (dim1 % values.dim(), dim2 % values.dim())
     moved = values.movedim(axes, (-2, -1))
     rows, columns = torch.arange(moved.shape[-2]), torch.arange(moved.shape[-1])
     is_there = columns == rows.unsqueeze(-1) + offset
     padding = values.new_zeros((*diagonal.shape[:-1], abs(offset)), dtype=diagonal.dtype)
-    # One behind the other along the diagonal, which has as many elements as the shorter side from its start on.
+    # The diagonal as a row or column: its length is that of the shorter side, from its start on.
     spread = (torch.cat([padding, diagonal], -1) if offset else diagonal).to(values.dtype)
     by_column = offset >= 0
     length = moved.shape[-1 if by_column else -2]
@@ -52,7 +52,7 @@ def diagonal_scatter(values: Tensor, diagonal: Tensor, offset: int = 0, dim1: in
 
 
 def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
-    """Return a decomposition for sources that have more elements than there are indices, and for rank 0."""
+    """Handle rank 0, other indices than int64, and sources larger than the indices."""
 
     def written(values: Tensor, dim: int, index: Tensor, source: Tensor, *arguments: Any, **named: Any) -> Any:
         if not (values.dim() and index.dim() and source.dim()):
@@ -72,7 +72,7 @@ def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
 def _scatter_reduce(
     values: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Return means at indices, and extremes that leave out what was there. Source: aten::scatter_reduce."""
+    """Return means, and extremes that exclude previous values. Source: aten::scatter_reduce."""
     operator = aten.scatter_reduce.two
     result = _scatter(operator)(values, dim, index, source, reduce, include_self=include_self)
     if result is not NotImplemented:
@@ -102,7 +102,7 @@ OF_SCATTERING: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.scatter_add.default: _scatter(aten.scatter_add.default),
     aten.scatter_reduce.two: _scatter_reduce,
 }
-"""Elements written at indices, in forms that the exporter drops an argument of or writes as invalid ONNX."""
+"""Scatters for which the exporter drops an argument or writes invalid ONNX."""
 
 
 def _long(indices: Tensor | None) -> Tensor | None:
@@ -110,7 +110,7 @@ def _long(indices: Tensor | None) -> Tensor | None:
 
 
 def copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """The source in the data type and dimensions of the target. Source: aten::copy."""
+    """Source: aten::copy."""
     copied = source.to(target.dtype) if source.dtype != target.dtype else source.clone()
     return copied if copied.shape == target.shape else copied.expand(target.shape)
 
@@ -125,7 +125,7 @@ def _nearest(
     output_size: Any,
     scale_factors: Sequence[float] | None,
 ) -> Any:
-    """The nearest elements: which these are hangs on a rounding, where a scale or its inverse is no whole number."""
+    """Resize with PyTorch's rounding, unless scales are integers or their inverses."""
     if all(is_whole(scale) or is_whole(1 / scale) for scale in scale_factors or ()):
         return NotImplemented
     assert scale_factors is not None, "else there would be no scale that is none"
@@ -135,20 +135,19 @@ def _nearest(
 
 
 def hangs_on_length(scale: float, length: Any) -> bool:
-    """Whether a scale may leave a length as it is, or double it: then PyTorch goes by that, and not by the scale."""
+    """Return True if PyTorch's choice of elements depends on a dynamic length."""
     return scale > 1 and not is_whole(scale) and not isinstance(length, int)
 
 
 def _effective_scale(scale: float, length: Any) -> float:
-    """The scale that PyTorch takes."""
     grown = int(length * scale) if isinstance(length, int) else None
     return {length: 1.0, 2 * length: 2.0}.get(grown, scale) if grown else scale
 
 
 def is_whole(scale: float) -> bool:
-    """Whether a scale is a whole number."""
+    """Return True for an integer scale."""
     return float(scale).is_integer()
 
 
 NEAREST = {operator: partial(_nearest, written) for operator, written in get_decompositions(_NEAREST).items()}
-"""Source: `aten::upsample_nearest2d` and those of one and three axes."""
+"""Source: `aten::upsample_nearest1d`, `2d` and `3d`."""

@@ -1,38 +1,19 @@
 """Decompositions of layers and their gradients: convolution, pooling, normalization, dropout, LSTM, attention.
 
-Linear maps along single axes, as products with small matrices: what averaging and its gradient are.
+Averages and their gradients are products with one matrix per axis, which folds to a constant for static shapes.
 
-The matrix of an axis says how much of each element goes into each result. A map over several axes is applied axis by
-axis, the gradient by the transposed matrices. The matrices are made by operations of whole numbers, so that they fold
-to constants where sizes are known.
-
-Gradients of convolutions as convolutions, over any number of spatial axes, plain and transposed.
-
-A convolution relates an image x, a result y and a filter w by y[t] = sum over k of w[k] x[stride t + dilation k - pad].
-So for a gradient g of y:
+A convolution of an image x with a filter w is y[t] = sum over k of w[k] x[stride t + dilation k - pad]. So for a
+gradient g of y:
 
 - the gradient of x is a transposed convolution of g with the same filter;
-- the gradient of w is dw[k] = sum over t of g[t] x[dilation k + stride t - pad]: a convolution of x with g as the
-  filter, in which stride and dilation have changed places. Batch and channels change places as well, because it is the
-  batch that is summed over.
+- the gradient of w is dw[k] = sum over t of g[t] x[dilation k + stride t - pad]: a convolution of x with g as filter.
+  Stride and dilation are exchanged, and so are batch and channels, because the sum runs over the batch.
 
-A transposed convolution is the same with x and y exchanged.
+A transposed convolution exchanges x and y.
 
-Gradients of pooling.
-
-Of the largest element of a window, by its index: it gets the window's gradient. Of averages, by a matrix per axis.
-
-Normalization of batches in training, and of weights, in plain arithmetic.
-
-PyTorch's exporter writes that of batches as at inference, with the running statistics, which is another function.
-
-Dropout, with the random choice as an operation of its own.
-
-So only the choice has to be made where PyTorch's random numbers are, and results are those of PyTorch for its seed.
-
-What PyTorch runs as one operator at inference: attention of several heads with its projections, and encoder layers.
-
-Masks are taken as its CPU kernels take them: what is not zero is left out.
+Batch normalization in training is arithmetic: the exporter would use the running statistics. Dropout draws by a
+separate
+operator, so that only it runs in PyTorch. Nonzero mask elements of fused attention are masked out, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -52,22 +33,17 @@ from nnadapter.torch.layouts import order_of
 
 
 def spread(gradient: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Return the gradient [..., sizes…] of what was averaged to [..., results…].
-
-    Args:
-        gradient: [..., results…].
-        matrices: for each of the last axes, [results, sizes].
-    """
+    """Return the gradient [..., sizes…] of averages, by matrices [results, sizes]."""
     return _along_axes(gradient, matrices)
 
 
 def gathered(image: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Return `image` [..., sizes…] averaged to [..., results…], by matrices [results, sizes]."""
+    """Return averages [..., results…], by matrices [results, sizes]."""
     return _along_axes(image, [matrix.t() for matrix in matrices])
 
 
 def _along_axes(values: Tensor, factors: Sequence[Tensor]) -> Tensor:
-    """Each of the last axes times its factor, [size, new size]; the last one first."""
+    """Multiply the last axes by factors [size, new size]."""
     for axis, factor in zip(range(values.dim() - 1, -1, -1), reversed(factors), strict=False):
         last = values.dim() - 1
         values = values.transpose(axis, last) if axis != last else values
@@ -77,15 +53,7 @@ def _along_axes(values: Tensor, factors: Sequence[Tensor]) -> Tensor:
 
 
 def means(size: int, starts: Tensor, ends: Tensor, counts: Tensor, like: Tensor) -> Tensor:
-    """Return the matrix [results, size] of means over stretches of an axis.
-
-    Args:
-        size: elements of the axis.
-        starts: [results, 1], the first element of each stretch; it may lie outside.
-        ends: [results, 1], the element behind it.
-        counts: [results, 1], what each sum is divided by.
-        like: a tensor of the data type wanted.
-    """
+    """Return the matrix [results, size] of means over ranges from `starts` to `ends`, each [results, 1]."""
     places = torch.arange(size, device=like.device)
     inside = (places >= starts) & (places < ends)
     return inside.to(like.dtype) / counts.to(like.dtype)
@@ -104,7 +72,7 @@ def convolution_backward(
     groups: int,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of image [N, C, …], weight and bias [O]; None for those that `output_mask` does not ask for.
+    """Return gradients of image [N, C, …], weight and bias [O], if in `output_mask`.
 
     Source: aten::convolution_backward.
     """
@@ -122,11 +90,11 @@ def convolution_backward(
 
 
 Moves = tuple[tuple[int, ...], ...]
-"""Stride, padding and dilation, a number for each spatial axis."""
+"""Stride, padding and dilation, for each spatial axis."""
 
 
 def _input_gradient(gradient: Tensor, image: Tensor, weight: Tensor, moves: Moves, groups: int) -> Tensor:
-    """What rows and columns no window reached, at the end of the image, is the output padding."""
+    """Return the image's gradient; output padding covers its end that no window reached."""
     reached = [
         (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1
         for size, kernel, stride, padding, dilation in zip(gradient.shape[2:], weight.shape[2:], *moves, strict=True)
@@ -140,7 +108,7 @@ def _transposed_input_gradient(gradient: Tensor, image: Tensor, weight: Tensor, 
 
 
 def _weight_gradient(image: Tensor, result: Tensor, weight: Tensor, moves: Moves, groups: int) -> Tensor:
-    """The gradient of weight [O, C / groups, …], with the image [N, C, …] and the result [N, O, …]."""
+    """Return the gradient of weight [O, C / groups, …]."""
     stride, padding, dilation = moves
     filters = _batch_and_channels_exchanged(result, 1)
     sums = _convolution(_batch_and_channels_exchanged(image, groups), filters, (dilation, padding, stride), groups)
@@ -159,7 +127,6 @@ def _batch_and_channels_exchanged(image: Tensor, groups: int) -> Tensor:
 
 
 def _cropped(image: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The first `sizes` elements of the spatial axes."""
     for axis, size in enumerate(sizes, 2):
         if image.shape[axis] != size:
             image = aten.slice.Tensor(image, axis, 0, size)
@@ -169,7 +136,6 @@ def _cropped(image: Tensor, sizes: Sequence[int]) -> Tensor:
 def _convolution(
     image: Tensor, weight: Tensor, moves: Moves, groups: int, output_padding: Sequence[int] | None = None
 ) -> Tensor:
-    """A convolution without bias; with output padding a transposed one."""
     stride, padding, dilation = moves
     transposed, extra = output_padding is not None, output_padding or [0] * len(stride)
     result: Tensor = aten.convolution.default(image, weight, None, stride, padding, dilation, transposed, extra, groups)
@@ -186,7 +152,7 @@ def max_pool_with_indices_backward(
     ceil_mode: bool,
     indices: Tensor,
 ) -> Tensor:
-    """Gradient of the image, over two or three axes. Source: aten::max_pool2d_with_indices_backward."""
+    """Source: aten::max_pool2d_with_indices_backward."""
     rank = len(kernel_size)
     steps = zip(*(_per_axis(sizes, rank) for sizes in (kernel_size, stride or kernel_size, dilation)), strict=True)
     is_disjoint = all((size - 1) * step + 1 <= move for size, move, step in steps)
@@ -194,12 +160,12 @@ def max_pool_with_indices_backward(
 
 
 def adaptive_max_pool_backward(grad_output: Tensor, image: Tensor, indices: Tensor) -> Tensor:
-    """Gradient of the image, over two axes. Source: aten::adaptive_max_pool2d_backward."""
+    """Source: aten::adaptive_max_pool2d_backward."""
     return _scattered(grad_output, image, indices, 2, False)
 
 
 def _scattered(gradient: Tensor, image: Tensor, indices: Tensor, rank: int, is_disjoint: bool) -> Tensor:
-    """Gradients at the places of their indices; `is_disjoint` says that no place comes twice."""
+    """Scatter gradients; `is_disjoint` means that no index is repeated."""
     planes = image.flatten(-rank)
     zeros, places, values = torch.zeros_like(planes), indices.flatten(-rank), gradient.flatten(-rank)
     scattered = zeros.scatter(-1, places, values) if is_disjoint else zeros.scatter_add(-1, places, values)
@@ -216,7 +182,7 @@ def average_pool_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Tensor:
-    """Gradient of the image, over two or three axes. Source: aten::avg_pool2d_backward."""
+    """Source: aten::avg_pool2d_backward."""
     rank = len(kernel_size)
     moves = zip(*(_per_axis(sizes, rank) for sizes in (kernel_size, stride or kernel_size, padding)), strict=True)
     matrices = [
@@ -228,14 +194,14 @@ def average_pool_backward(
 
 
 def _windows(result: int, size: int, move: Sequence[int], counting: tuple[bool, bool], like: Tensor) -> Tensor:
-    """The matrix of windows along an axis.
+    """Return the matrix of windows along an axis.
 
     Args:
         result: number of windows.
         size: elements of the axis.
         move: kernel, stride and padding.
-        counting: whether padding counts; whether the sum is divided by nothing.
-        like: a tensor of the data type wanted.
+        counting: (padding counts, sums are not divided).
+        like: a tensor of the result's data type.
     """
     kernel, stride, padding = move
     starts = (torch.arange(result, device=like.device) * stride - padding).unsqueeze(1)
@@ -246,27 +212,27 @@ def _windows(result: int, size: int, move: Sequence[int], counting: tuple[bool, 
 
 
 def adaptive_average_pool(image: Tensor, output_size: Sequence[int]) -> Tensor:
-    """Means of `output_size` stretches of each of the last axes. Source: aten::_adaptive_avg_pool2d."""
+    """Source: aten::_adaptive_avg_pool2d."""
     return _lying_as(image, gathered(image, _stretches(output_size, image.shape[-len(output_size) :], image)))
 
 
 def adaptive_average_pool_backward(grad_output: Tensor, image: Tensor, rank: int = 2) -> Tensor:
-    """Gradient of the image. Source: aten::_adaptive_avg_pool2d_backward."""
+    """Source: aten::_adaptive_avg_pool2d_backward."""
     return _lying_as(image, spread(grad_output, _stretches(grad_output.shape[-rank:], image.shape[-rank:], image)))
 
 
 def adaptive_average_volume_pool_backward(grad_output: Tensor, image: Tensor) -> Tensor:
-    """Gradient of the image. Source: aten::_adaptive_avg_pool3d_backward."""
+    """Source: aten::_adaptive_avg_pool3d_backward."""
     return adaptive_average_pool_backward(grad_output, image, 3)
 
 
 def _lying_as(image: Tensor, values: Tensor) -> Tensor:
-    """Products along axes lie as they were computed; PyTorch's own results lie as the image does."""
-    return values.clone(memory_format=suggest_memory_format(image))  # also without elements
+    """Restore the image's memory format."""
+    return values.clone(memory_format=suggest_memory_format(image))  # for empty tensors too
 
 
 def _stretches(results: Sequence[int], sizes: Sequence[int], like: Tensor) -> list[Tensor]:
-    """The matrices of axes that are cut into so many stretches, which may share an element at their ends."""
+    """Return the matrices of adaptive pooling, whose ranges may overlap."""
     matrices = []
     for result, size in zip(results, sizes, strict=True):
         numbers = torch.arange(result, device=like.device).unsqueeze(1)
@@ -290,10 +256,9 @@ def batch_norm_functional(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Result, saved mean, saved 1 / deviation, and the new running mean and variance.
+    """Return result, saved mean, saved 1 / deviation, new running mean and variance.
 
-    Outside of training the last four are empty, empty, and the running statistics as they were. Source:
-    aten::_native_batch_norm_legit_functional.
+    Source: aten::_native_batch_norm_legit_functional.
     """
     if not training:
         operator = torch.ops.aten._native_batch_norm_legit_no_training.default
@@ -317,9 +282,9 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """Return the result, saved mean and saved 1 / deviation; the last two are empty outside of training.
+    """Return result and empty statistics; training mutates statistics, so PyTorch decomposes it.
 
-    In training it changes the running statistics, and so is written by PyTorch. Source: aten::native_batch_norm.
+    Source: aten::native_batch_norm.
     """
     if training or running_mean is None or running_var is None:
         return NotImplemented
@@ -331,7 +296,7 @@ def batch_norm(
 def batch_norm_without_statistics(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Result, saved mean and saved 1 / deviation. Source: aten::_native_batch_norm_legit.no_stats."""
+    """Source: aten::_native_batch_norm_legit.no_stats."""
     result, mean, _, deviation = _normalized(values, weight, bias, eps)
     saved = values.dtype if weight is None else weight.dtype
     return result, mean.to(saved), deviation.to(saved)
@@ -340,7 +305,7 @@ def batch_norm_without_statistics(
 def _normalized(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The result, in the data type of the values, and mean, variance and 1 / deviation of every channel."""
+    """Return the result, and mean, variance and 1 / deviation per channel."""
     dtype = values.dtype
     values = values.float() if dtype in (torch.float16, torch.bfloat16) else values
     axes = [0, *range(2, values.dim())]
@@ -358,7 +323,7 @@ def _normalized(
 def weight_norm_backward(
     grad_weight: Tensor, direction: Tensor, length: Tensor, norms: Tensor, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of direction and length, of which `length * direction / norms` is the weight.
+    """Return gradients of direction and length, for weight `length * direction / norms`.
 
     Source: aten::_weight_norm_interface_backward.
     """
@@ -370,7 +335,7 @@ def weight_norm_backward(
 
 
 def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """The values with elements dropped by chance `p`, and which were kept. Source: aten::native_dropout."""
+    """Return values and the mask of retained elements. Source: aten::native_dropout."""
     if train is False or p == 0:
         return values.clone(), torch.ones_like(values, dtype=torch.bool)
     if p == 1:
@@ -380,7 +345,7 @@ def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor
 
 
 def _chosen(values: Tensor, p: float) -> Tensor:
-    """Ones by chance `p`, drawn in the order in which the values lie in memory, as PyTorch does."""
+    """Draw in memory order, as PyTorch does."""
     order = order_of(values)
     if order is None:
         return torch.ops.aten.bernoulli.p(values, p)
@@ -390,11 +355,11 @@ def _chosen(values: Tensor, p: float) -> Tensor:
 
 
 _DROPOUT, _TRAIN = 2, 3
-"""Places among the arguments behind sequences, states and weights."""
+"""Argument positions after sequences, states and weights."""
 
 
 def lstm(sequences: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *options: Any) -> Any:
-    """Written in steps, as many as the length, where states are narrower than cells. Source: aten::lstm.input."""
+    """Unroll LSTMs with projections. Source: aten::lstm.input."""
     state, cell = states
     if state.shape[-1] == cell.shape[-1] or (options[_TRAIN] and options[_DROPOUT]):
         return NotImplemented
@@ -411,19 +376,18 @@ def attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Result [N, H, L, E] and, for the gradient, the logarithm of the sum of each row's exponentials [N, H, L].
+    """Return the result [N, H, L, E] and log-sum-exps [N, H, L].
 
-    PyTorch's own decomposition gives the weights in place of the latter, which its gradient does not read.
     Source: aten::_scaled_dot_product_flash_attention_for_cpu.
     """
     key, value = (_for_each_head(tensor, query) for tensor in (key, value))
     scores = _scores(query, key, is_causal, attn_mask, scale)
     weights, sums = torch.softmax(scores, -1), torch.logsumexp(scores, -1)
-    if attn_mask is not None:  # a row that is masked whole gives 0, and gradients of 0
+    if attn_mask is not None:  # a fully masked row has results and gradients of 0
         row_mask = attn_mask.amax(-1, keepdim=True) != float("-inf")
         weights, sums = torch.where(row_mask, weights, 0.0), torch.where(row_mask.squeeze(-1), sums, 0.0)
     result = torch.matmul(weights, value)
-    # The kernel writes heads next to each other, and what comes behind it may view its result so.
+    # The kernel's result has heads next to each other, and later operators may view it so.
     laid_out = result.transpose(1, 2).contiguous().transpose(1, 2)
     return laid_out, sums
 
@@ -439,9 +403,8 @@ def attention_of_any_mask(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Result [..., L, E], as exported programs have it: of any rank, and masked by truths, too.
+    """Support any rank, bool masks and fully masked rows, at which the exporter fails.
 
-    PyTorch's exporter takes four axes, and gives NaN for rows that are masked whole.
     Source: aten::scaled_dot_product_attention.
     """
     if dropout_p:
@@ -467,10 +430,7 @@ def attention_backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value.
-
-    Source: aten::_scaled_dot_product_flash_attention_for_cpu_backward.
-    """
+    """Source: aten::_scaled_dot_product_flash_attention_for_cpu_backward."""
     shared, (key, value) = key.shape, (_for_each_head(tensor, query) for tensor in (key, value))
     weights = torch.exp(_scores(query, key, is_causal, attn_mask, scale) - logsumexp.unsqueeze(-1))
     of_weights = torch.matmul(grad_out, value.transpose(-2, -1))
@@ -482,13 +442,13 @@ def attention_backward(
 
 
 def _for_each_head(shared: Tensor, query: Tensor) -> Tensor:
-    """Keys or values [N, H / n, S, E] repeated for the n heads of the query that share them, [N, H, S, E]."""
+    """[N, H / n, S, E] -> [N, H, S, E]."""
     times = query.shape[1] // shared.shape[1]
     return shared if times == 1 else shared.repeat_interleave(times, 1)
 
 
 def _over_heads(gradient: Tensor, shared: Sequence[int]) -> Tensor:
-    """The gradient [N, H, S, E] of what was repeated, summed over heads that share it."""
+    """Sum over heads that share keys or values."""
     heads, kv_heads = gradient.shape[1], shared[1]
     return gradient if heads == kv_heads else gradient.unflatten(1, (kv_heads, heads // kv_heads)).sum(2)
 
@@ -506,7 +466,7 @@ def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, sc
 
 
 _OF_ROWS, _OF_KEYS = 0, 1
-"""What `mask_type` says of a mask: [L, S], or [N, S]; else it is [N, H, L, S]."""
+"""Masks [L, S] and [N, S]; others are [N, H, L, S]."""
 
 
 def multi_head_attention(
@@ -524,10 +484,7 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Result [N, L, E], and the weights [N, L, S] or [N, H, L, S]; these are empty where nobody needs them.
-
-    Source: aten::_native_multi_head_attention.
-    """
+    """Return the result [N, L, E], and weights if needed. Source: aten::_native_multi_head_attention."""
     projections = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
     heads = [functional.linear(*projection).unflatten(-1, (num_head, -1)).transpose(1, 2) for projection in projections]
     scores = torch.matmul(heads[0] / sqrt(embed_dim // num_head), heads[1].transpose(-2, -1))
@@ -562,7 +519,7 @@ def encoder_layer(
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor:
-    """Rows [N, L, E], attended and fed forward. Source: aten::_transformer_encoder_layer_fwd."""
+    """Source: aten::_transformer_encoder_layer_fwd."""
 
     def attend(rows: Tensor) -> Tensor:
         weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
@@ -587,7 +544,6 @@ def _norm(width: int, weight: Tensor, bias: Tensor, eps: float) -> Callable[[Ten
 
 
 def _spread(mask: Tensor, mask_type: int | None) -> Tensor:
-    """A mask that goes with scores [N, H, L, S]."""
     if mask_type == _OF_KEYS:
         return mask[:, None, None, :]
     return mask[None, None] if mask_type == _OF_ROWS else mask

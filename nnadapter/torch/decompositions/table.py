@@ -1,4 +1,4 @@
-"""THE table: what is written of ATen's operators in others, before PyTorch's exporter writes ONNX."""
+"""Table of decompositions that apply before PyTorch's exporter writes ONNX."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ Decomposition = Callable[..., Any]
 _OF_PYTORCH = get_decompositions(
     [aten.nll_loss_forward.default, aten.nll_loss2d_forward.default, aten.hardtanh_backward.default]
 )
-"""PyTorch's own, where its exporter has a wrong form.
+"""PyTorch's decompositions where its exporter is wrong.
 
-The sum of weights, which the gradient of a loss divides by, would be 1; the gradient at a bound would be passed on.
+The divisor of a loss's gradient would be 1, and gradients at a bound would pass.
 """
 
 
 def _merged(*tables: Mapping[torch._ops.OpOverload, Decomposition]) -> dict[torch._ops.OpOverload, Decomposition]:
-    """Return tables as one; of an operator that is in several, the first decomposition that applies is taken."""
+    """Merge tables; the first decomposition that applies is used."""
     operators = dict.fromkeys(operator for table in tables for operator in table)
     overload_decompositions = {
         overload: [table[overload] for table in tables if overload in table] for overload in operators
@@ -106,16 +106,16 @@ DECOMPOSITIONS: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten.floor_divide.default: floor_divided,
     **dict.fromkeys((aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor), remainder),
     aten.round.decimals: round_decimals,
-    inductor_prims.fma: multiplied_and_added,  # what steps of optimizers come to, whoever compiles them
+    inductor_prims.fma: multiplied_and_added,  # steps of compiled optimizers
     aten.scaled_dot_product_attention.default: attention_of_any_mask,
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten._native_multi_head_attention.default: multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: encoder_layer,
 }
-"""What has no form in ONNX, or a wrong one."""
+"""Operators without an ONNX form, or with a wrong one."""
 
 
 def decompositions() -> dict[torch._ops.OpOverload, Decomposition]:
-    """Return the decompositions for graphs that are exported: PyTorch's own for core ATen, and ours before them."""
+    """Return PyTorch's decompositions for core ATen, overridden by ours."""
     return {**core_aten_decompositions(), **DECOMPOSITIONS}
