@@ -1,9 +1,9 @@
-"""Paddle's predictor over sessions: a deployment script changes one import, and docs/paddle.md says what it gets.
+"""Paddle's predictor API over sessions: a deployment script changes one import. See docs/paddle.md.
 
     from nnadapter import paddle as paddle_infer   # was: import paddle.inference as paddle_infer
 
-Inside this room `paddle` is never Paddle, which is imported by the process alone that converts models
-(`nnadapter.paddle.worker`). Names are imported on first use.
+Inside this package, `paddle` is not Paddle. Only the process that converts models imports that
+(`nnadapter.paddle.worker`). Public names are imported lazily.
 """
 
 from __future__ import annotations

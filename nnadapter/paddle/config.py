@@ -1,4 +1,4 @@
-"""Paddle's Config: model, devices and options, with its names of types and places and its further settings."""
+"""Paddle's Config: model, devices and options, Paddle's enumerations, and its other settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DataType(Enum):
-    """Types of what a handle holds. Source: paddle.inference.DataType."""
+    """Data types. Source: paddle.inference.DataType."""
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
@@ -32,7 +32,7 @@ class DataType(Enum):
 
 
 class PrecisionType(Enum):
-    """What a graph engine may compute in. Source: paddle.inference.PrecisionType."""
+    """Precisions of a graph engine. Source: paddle.inference.PrecisionType."""
 
     Float32 = "float32"
     Int8 = "int8"
@@ -41,7 +41,7 @@ class PrecisionType(Enum):
 
 
 class PlaceType(Enum):
-    """Where memory lies. Source: paddle.inference.PlaceType."""
+    """Memory places. Source: paddle.inference.PlaceType."""
 
     UNK = "unknown"
     CPU = "cpu"
@@ -65,17 +65,17 @@ _BYTES: Mapping[DataType, int] = MappingProxyType(
 )
 
 _DECLARED: Mapping[str, str] = MappingProxyType({"float": "float32", "double": "float64"})
-"""ONNX Runtime's words for types where they are not numpy's."""
+"""ONNX Runtime's type names that differ from numpy's."""
 
 
 def dtype_of(declared: str) -> str:
-    """Return what numpy calls the type that a session declares: `tensor(float)` is `float32`."""
+    """Return the numpy name of a type that a session declares: `float32` for `tensor(float)`."""
     word = declared.removeprefix("tensor(").removesuffix(")")
     return _DECLARED.get(word, word)
 
 
 def data_type_of(name: str) -> DataType:
-    """Return the type that numpy calls so.
+    """Return the data type with a numpy name.
 
     Raises:
         InvalidInputError: Paddle has no such type.
@@ -88,12 +88,12 @@ def data_type_of(name: str) -> DataType:
 
 
 def get_num_bytes_of_data_type(dtype: DataType) -> int:
-    """Return how many bytes an element takes."""
+    """Return the bytes of an element."""
     return _BYTES[dtype]
 
 
 def get_version() -> str:
-    """Return the version of what runs the models, which is nnadapter."""
+    """Return the version of nnadapter, which runs the models."""
     return f"version: nnadapter {own_version()}\n"
 
 
@@ -161,7 +161,7 @@ IGNORED: Mapping[str, str] = MappingProxyType(
         "use_optimized_model": "nothing: what is compiled is kept by `set_optim_cache_dir`",
     }
 )
-"""Setter -> what it does: nothing, and why that is no harm."""
+"""Setter without effect -> the reason."""
 
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
@@ -178,7 +178,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "to_native_config": "there is no native predictor",
     }
 )
-"""Setter -> why it is an error: to go on without it would be something else than was asked for."""
+"""Setter that is an error, because ignoring it would change results or devices -> the reason."""
 
 ANSWERS: Mapping[str, object] = MappingProxyType(
     {
@@ -211,21 +211,20 @@ ANSWERS: Mapping[str, object] = MappingProxyType(
         "xpu_device_id": 0,
     }
 )
-"""Question -> its answer, whatever was set."""
+"""Getter -> its constant result."""
 
 
 _PathLike = str | os.PathLike[str]
 
 
 class Config:
-    """What a predictor is made of. Source: paddle.inference.Config.
+    """Configuration of a predictor. Source: paddle.inference.Config.
 
-    Besides what is defined here, it has Paddle's further setters, which mean what `nnadapter.paddle.config` says, and
-    Paddle's questions about them.
+    Paddle's other setters and getters exist too: see `IGNORED`, `REFUSED` and `ANSWERS` in `nnadapter.paddle.config`.
 
     Args:
-        model: the model's structure (`inference.json`, `inference.pdmodel`), its folder, or another Config to copy.
-        parameters: its parameters (`inference.pdiparams`); behind a folder, the name of its files without endings.
+        model: structure file (`inference.json`, `inference.pdmodel`), folder of the model, or a Config to copy.
+        parameters: parameter file (`inference.pdiparams`); after a folder, the stem of the model's files.
     """
 
     Precision = PrecisionType
@@ -244,7 +243,7 @@ class Config:
             self.set_model(model, parameters)
 
     def set_model(self, model: _PathLike, parameters: _PathLike | None = None) -> None:
-        """Set the model, as the constructor does."""
+        """Set the model, as in the constructor."""
         path = Path(model)
         if parameters is not None and path.is_dir():
             name = os.fspath(parameters)
@@ -254,34 +253,34 @@ class Config:
             self._model, self._parameters = path, Path(parameters) if parameters else None
 
     def set_prog_file(self, path: _PathLike) -> None:
-        """Set the file of the model's structure."""
+        """Set the structure file."""
         self._model = Path(path)
 
     def set_params_file(self, path: _PathLike) -> None:
-        """Set the file of the model's parameters."""
+        """Set the parameter file."""
         self._parameters = Path(path)
 
     def model_dir(self) -> str:
-        """The model's folder; empty where files were set."""
+        """Return the folder of the model; empty if files were set."""
         return str(self._model) if self._model is not None and self._model.is_dir() else ""
 
     def prog_file(self) -> str:
-        """The file of the model's structure; empty where a folder was set."""
+        """Return the structure file; empty if a folder was set."""
         return str(self._model) if self._model is not None and not self._model.is_dir() else ""
 
     def params_file(self) -> str:
-        """The file of the model's parameters; empty where none was set."""
+        """Return the parameter file; empty if none was set."""
         return str(self._parameters or "")
 
     def enable_custom_device(
         self, device_type: str, device_id: int = 0, precision_mode: PrecisionType = PrecisionType.Float32
     ) -> None:
-        """Run on a device of nnadapter's, the CPU for the rest.
+        """Run on a device of nnadapter, with the CPU as fallback.
 
         Args:
-            device_type: its name, as `nnadapter devices` lists it.
-            device_id: which of that name.
-            precision_mode: nothing: what a device computes in is an option of it, by `set_devices`.
+            device_type: name, as in `nnadapter devices`.
+            device_id: index among devices of that name.
+            precision_mode: ignored; precision is a device option, see `set_devices`.
         """
         self._custom = (device_type, device_id)
 
@@ -291,56 +290,55 @@ class Config:
         device_id: int = 0,
         precision_mode: PrecisionType = PrecisionType.Float32,
     ) -> None:
-        """Run on a GPU by ONNX Runtime, the device `ort:CUDA`; where there is none, a predictor is an error."""
+        """Run on a GPU by ONNX Runtime (`ort:CUDA`); creating a predictor raises if there is none."""
         self._gpu = device_id
 
     def disable_gpu(self) -> None:
-        """Do not run on a GPU."""
         self._gpu = None
 
     def set_cpu_math_library_num_threads(self, threads: int) -> None:
-        """Set how many threads the CPU's steps have."""
+        """Set the number of threads for nodes on the CPU."""
         self._threads = threads
 
     def set_optim_cache_dir(self, path: _PathLike) -> None:
-        """Keep what is compiled in this folder: `Options.cache_dir`."""
+        """Cache compiled programs in this folder: `Options.cache_dir`."""
         self.set_options(cache_dir=path)
 
     def set_devices(self, devices: DeviceRequest | Sequence[DeviceRequest] | None) -> None:
-        """Set the devices as `InferenceSession` takes them, instead of Paddle's way. Not in Paddle."""
+        """Set devices as for `InferenceSession`, overriding Paddle's settings. Not in Paddle."""
         self._devices = devices
 
     def set_options(self, options: Options | Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Set options of the session: all of them, or some by name. Not in Paddle."""
+        """Set session options: all of them, or some by name. Not in Paddle."""
         base_options = self._options if options is None else options_from(options)
         named = {name: getattr(base_options, name) for name in Options.__slots__}
         self._options = options_from({**named, **fields})
 
     def use_gpu(self) -> bool:
-        """Whether a GPU is to be used."""
+        """Return True if a GPU is enabled."""
         return self._gpu is not None
 
     def gpu_device_id(self) -> int:
-        """Which GPU."""
+        """Return the index of the GPU."""
         return self._gpu or 0
 
     def cpu_math_library_num_threads(self) -> int:
-        """How many threads the CPU's steps have; 1 where nothing was set, which leaves it to ONNX Runtime."""
+        """Return the number of CPU threads; 1 if unset, when ONNX Runtime decides."""
         return self._threads or 1
 
     @property
     def model(self) -> Path | None:
-        """The model's folder or structure. Not in Paddle."""
+        """Folder or structure file of the model. Not in Paddle."""
         return self._model
 
     @property
     def parameters(self) -> Path | None:
-        """The file of its parameters, where one was set. Not in Paddle."""
+        """Parameter file, if set. Not in Paddle."""
         return self._parameters
 
     @property
     def devices(self) -> DeviceRequest | Sequence[DeviceRequest] | None:
-        """The devices of the session; None for those of the process or the environment, else the CPU. Not in Paddle."""
+        """Devices of the session; None for the defaults of the process or environment. Not in Paddle."""
         if self._devices is not None:
             return self._devices
         if self._custom is not None:
@@ -357,11 +355,11 @@ class Config:
 
     @property
     def threads(self) -> int | None:
-        """Threads of the CPU's steps; None where none were set. Not in Paddle."""
+        """Number of CPU threads, if set. Not in Paddle."""
         return self._threads
 
     def summary(self) -> str:
-        """What was set, as a table."""
+        """Return the settings as a table."""
         rows = {
             "model": self._model or "",
             "parameters": self._parameters or "beside the model",
@@ -373,7 +371,7 @@ class Config:
         return "".join(f"{name:20}{value}\n" for name, value in rows.items())
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """One of Paddle's further settings or questions; see `nnadapter.paddle.config`."""
+        """Return one of Paddle's other setters or getters."""
         if name in IGNORED:
             return lambda *arguments, **named: None
         if name in ANSWERS:

@@ -1,9 +1,8 @@
-"""Conversion of Paddle models to ONNX in a child process, and the cache of converted models.
+"""Conversion of Paddle models to ONNX in a child process (`worker.py`), and the cache of converted models.
 
-The files of a Paddle model -> its ONNX model, by a process of its own (`worker.py`).
-
-The process sees the files under plain names in a folder of its own, where nothing else is: Paddle's C++ takes neither
-every path nor every letter. What it prints is caught, and quoted where it fails.
+The child works in a temporary folder with plain file names, because Paddle's C++ does not accept all paths. Its output
+is
+captured, and quoted if it fails.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
 PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"paddle": ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu"), "paddle2onnx": ("paddle2onnx",)}
 )
-"""Module -> the packages that bring it."""
+"""Module -> packages that provide it."""
 _LOWEST: Mapping[str, tuple[int, int]] = MappingProxyType({"paddle": (3, 0), "paddle2onnx": (2, 0)})
 
 _EXTRA = "run: pip install 'nnadapter[paddle]'"
 _WITHOUT_DEPENDENCIES = "run: pip install 'paddlepaddle>=3.0' && pip install --no-deps 'paddle2onnx>=2.0.1'"
-"""For Python 3.12: paddle2onnx depends on an onnxoptimizer without a wheel there, and nnadapter does not need it."""
+"""For Python 3.12: paddle2onnx requires an onnxoptimizer without a wheel there; nnadapter does not need it."""
 _OTHER_PYTHON = (
     "paddle2onnx 2.1 and earlier have no wheel for Python 3.13 and later; run the model with Python 3.11 or 3.12, or "
     "compile it there (`nnadapter compile`) and open the compiled file here"
@@ -54,10 +53,10 @@ _OTHER_PYTHON = (
 
 
 def require_paddle(feature: str) -> Mapping[str, str]:
-    """Return the versions of Paddle and of paddle2onnx, by module; `?` where no package says it.
+    """Return the versions of Paddle and paddle2onnx by module; `?` if unknown.
 
     Raises:
-        MissingExtraError: one of them is not there or too old, and `feature` needs it.
+        MissingExtraError: one is missing or too old; the message names `feature`.
     """
     versions = {module: _version(packages) for module, packages in PACKAGES.items()}
     for module, version in versions.items():
@@ -100,9 +99,9 @@ _REASONS = (
     re.compile(r"\[ERROR\](?:\[Paddle2ONNX\])? ?(?P<reason>.*)"),
     re.compile(r"(?P<reason>\w*(?:Error|Exception): .*)"),
 )
-"""How lines of the converter begin that say what is wrong, the most telling one first."""
+"""Patterns of the converter's error lines, the most specific first."""
 _NO_MODEL = "The exported ONNX model is invalid"
-"""It says so and gives the model all the same."""
+"""Message after which the converter still writes the model."""
 _ABORTED = "Due to the unsupported operators"
 _QUOTED = 300
 _NEXT = "save the model again, or convert it elsewhere and give the ONNX model"
@@ -114,11 +113,11 @@ _LEFT_OUT = ("CUSTOM_DEVICE_ROOT", "PYTHONSTARTUP")
 
 
 def convert(files: PaddleFiles) -> bytes:
-    """Return the ONNX model of a Paddle model, with a warning where it may be wrong.
+    """Convert a Paddle model to ONNX; warn if the result may be wrong.
 
     Raises:
-        InvalidModelError: it cannot be converted; the message says why, with the operations that are at fault.
-        ModelFileError: there is no room for it to be converted in.
+        InvalidModelError: it cannot be converted; the message names the unsupported operations or the cause.
+        ModelFileError: the disk is full.
     """
     label = f"Paddle model {str(files.structure)!r}"
     try:
@@ -153,15 +152,15 @@ def convert(files: PaddleFiles) -> bytes:
 
 
 def _place(path: Path, target: Path) -> None:
-    """Have a file stand under another name as well."""
+    """Link or copy a file."""
     try:
         target.symlink_to(path.absolute())
-    except (OSError, NotImplementedError):  # not everybody may, on Windows
+    except (OSError, NotImplementedError):  # needs a privilege on Windows
         shutil.copyfile(path, target)
 
 
 def _run(folder: Path, label: str) -> tuple[int, str]:
-    """The exit code of the process, and what it printed last."""
+    """Return the exit code of the child process and the end of its output."""
     environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     path = [entry for entry in sys.path if isinstance(entry, str)]
     with tempfile.TemporaryFile() as log_file:
@@ -169,10 +168,10 @@ def _run(folder: Path, label: str) -> tuple[int, str]:
             [sys.executable or "python", "-c", _BEGIN, str(folder), *path],
             cwd=folder,
             env={**environment, **_INSTALLING, **_QUIET, **_SETTINGS},
-            stdin=subprocess.PIPE,  # its end tells the process that this one is gone
+            stdin=subprocess.PIPE,  # its end tells the child that this process ended
             stdout=log_file,
             stderr=log_file,
-            process_group=0,  # an interrupt from the keyboard is this process's alone
+            process_group=0,  # keyboard interrupts reach only this process
         )
         try:
             code = process.wait(limits.PADDLE_CONVERSION_S)
@@ -191,7 +190,7 @@ def _run(folder: Path, label: str) -> tuple[int, str]:
 
 
 def _read_worker_facts(folder: Path) -> Mapping[str, Any]:
-    """What the process knew, as far as it came."""
+    """Return the facts that the child wrote; empty if there are none."""
     try:
         report = json.loads((folder / "told.json").read_bytes())
     except (OSError, ValueError):
@@ -200,7 +199,6 @@ def _read_worker_facts(folder: Path) -> Mapping[str, Any]:
 
 
 def _failure_reason(code: int, log_text: str, report: Mapping[str, Any]) -> str:
-    """What is said of a failure."""
     unsupported = report.get("unsupported", ())
     if report.get("wrong"):
         return f"what paddle2onnx makes of it is not what Paddle computes: {str(report['wrong'])[:_QUOTED]}"
@@ -225,11 +223,11 @@ def _shortened(text: object) -> str:
 
 
 KIND = "onnx"
-"""Of entries that are models which were converted."""
+"""Kind of cache entries for converted models."""
 _REVISION = 4
-"""Raised whenever `mending` or `worker` make something else of a model, or `checking` refuses more."""
+"""Increased whenever `repair` or `worker` change converted models or refuse more."""
 _converting = new_lock()
-"""One model is converted at a time: who wants the same one finds it kept."""
+"""Serializes conversions: a second request for a model finds it in the cache."""
 
 
 def as_onnx(
@@ -237,10 +235,10 @@ def as_onnx(
     options: Options | Mapping[str, Any] | None = None,
     parameters: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Return what a person gives as what is read as an ONNX model: all but Paddle's and PyTorch's is so already.
+    """Convert Paddle models and PyTorch modules to ONNX; return other sources unchanged.
 
     Raises:
-        As `onnx_of` and `nnadapter.torch.models.model_of` do.
+        NNAdapterError: as `onnx_of` and `nnadapter.torch.modules.model_of`.
     """
     kind = kind_of(source)
     if kind is SourceKind.PADDLE:
@@ -258,16 +256,16 @@ def onnx_of(
     options: Options | Mapping[str, Any] | None = None,
     parameters: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """Return a model of Paddle's as the contents of an ONNX file.
+    """Convert a Paddle model, or read it from the cache; return the ONNX file's contents.
 
     Args:
-        path: a file of the model, or its folder.
-        options: say where it is kept: in the folder of the cache, the usual one unless `cache_dir` names another.
-        parameters: the file of its parameters, where that does not stand beside it under its name.
+        path: a file or folder of the model.
+        options: `cache_dir` selects the cache folder; False disables the cache.
+        parameters: the parameter file, unless it is next to the structure with the same stem.
 
     Raises:
-        MissingExtraError: Paddle or paddle2onnx are not here.
-        ModelFileError, InvalidModelError: the model cannot be read, or not be converted.
+        MissingExtraError: Paddle or paddle2onnx is missing.
+        ModelFileError, InvalidModelError: the model cannot be read or converted.
     """
     files = files_of(Path(path), Path(parameters) if parameters is not None else None)
     versions = require_paddle(f"Paddle model {os.fspath(path)!r}")
@@ -316,7 +314,7 @@ def _key(files: PaddleFiles, versions: Mapping[str, str]) -> Key:
 
 
 def _part(path: Path, words: Mapping[str, str]) -> KeyPart:
-    """A file, by what it holds."""
+    """Return a key part for a file's contents."""
     try:
         with path.open("rb") as file:
             return KeyPart(file_digest(file, "sha256").hexdigest(), {**words, "bytes": str(path.stat().st_size)})

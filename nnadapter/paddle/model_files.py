@@ -1,4 +1,4 @@
-"""Files of a Paddle inference model: lookup by path, and completeness of parameter files."""
+"""Files of a Paddle inference model: search by path, and validation of parameter files."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from nnadapter.files.source_kind import PADDLE_OLD_NAME
 
 _MAGIC = b'"magic":"pir"'
 _MAGIC_WITHIN = 256
-"""Bytes at the beginning of a structure of Paddle 3 in which its magic stands."""
+"""Leading bytes of a Paddle 3 structure that contain the magic."""
 _HAS_PARAMETERS = b'{"#":"p",'
-"""How an operation that stands for a parameter begins there."""
+"""Start of a parameter operation in a structure."""
 _USUAL = ("inference", "model", "__model__")
-"""Stems that Paddle's own tools write, the one that is taken first in front."""
+"""Stems that Paddle's tools write, in order of preference."""
 _OLD_PARAMETERS = ("__params__", "params")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddleFiles:
-    """A model in one or two files."""
+    """Model in one or two files."""
 
     structure: Path
     parameters: Path | None
-    """None: it has none."""
+    """None if the model has no parameters."""
 
     @property
     def is_old(self) -> bool:
-        """Whether it was saved before Paddle 3, as a program in protobuf."""
+        """True for models saved before Paddle 3, which are protobuf programs."""
         return self.structure.suffix != ".json"
 
 
 def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
-    """Return the files of the model at a path.
+    """Find the files of the model at a path.
 
     Args:
-        path: a folder that holds one model, the file of its structure, or that of its parameters.
-        parameters: the file of its parameters; looked for beside its structure if None.
+        path: a folder with one model, its structure file, or its parameter file.
+        parameters: the parameter file; searched for next to the structure if None.
 
     Raises:
-        ModelFileError: a file is not there or cannot be read, or a folder holds no model or several.
-        InvalidModelError: a file is no model of Paddle's, or too large.
+        ModelFileError: a file is missing or unreadable, or a folder has no model or several.
+        InvalidModelError: a file is not a Paddle model, or too large.
     """
     structure = _structure_in(path) if path.is_dir() else _structure_of(path)
     _check_file(structure, "model file", limits.PADDLE_STRUCTURE_BYTES)
@@ -64,7 +64,7 @@ def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
 
 
 def structures_in(folder: Path) -> Mapping[str, Path]:
-    """Return the structures of models in a folder, by their names without endings.
+    """Return the structure files of models in a folder, by stem.
 
     Raises:
         ModelFileError: the folder cannot be read.
@@ -74,7 +74,7 @@ def structures_in(folder: Path) -> Mapping[str, Path]:
     except OSError as error:
         raise ModelFileError(f"folder {str(folder)!r} cannot be read: {error.strerror}; check the path") from error
     stems: dict[str, Path] = {}
-    for name in names:  # .json comes before .pdmodel, as Paddle prefers it
+    for name in names:  # .json precedes .pdmodel, as Paddle prefers it
         path = folder / name
         if path.suffix == ".pdmodel" or name == PADDLE_OLD_NAME or (path.suffix == ".json" and _is_structure(path)):
             stems.setdefault(path.stem, path)
@@ -82,7 +82,7 @@ def structures_in(folder: Path) -> Mapping[str, Path]:
 
 
 def _structure_in(folder: Path) -> Path:
-    """The structure of the one model in a folder, or of the one that is called as Paddle calls it."""
+    """Return the only structure in a folder, or the one with a usual name."""
     stems = structures_in(folder)
     for usual in _USUAL:
         if usual in stems:
@@ -101,7 +101,7 @@ def _structure_in(folder: Path) -> Path:
 
 
 def _structure_of(path: Path) -> Path:
-    """The structure that a path of a file means: what is given as parameters has it beside it."""
+    """Return the structure for a path, which may name the parameter file next to it."""
     if path.suffix != ".pdiparams":
         return path
     for suffix in (".json", ".pdmodel"):
@@ -122,7 +122,7 @@ def _parameters_of(structure: Path) -> Path | None:
 def _check_file(path: Path, label: str, most: int) -> None:
     if not path.exists():
         raise ModelFileError(f"{label} {str(path)!r} does not exist; check the path")
-    if not path.is_file():  # a pipe, a device: it is read more than once
+    if not path.is_file():  # pipes and devices cannot be read twice
         raise ModelFileError(f"{label} {str(path)!r} is no regular file; save the model in files")
     try:
         with path.open("rb"):
@@ -138,10 +138,10 @@ def _check_file(path: Path, label: str, most: int) -> None:
 
 
 def _looked_at(structure: Path) -> bool:
-    """Whether a structure needs parameters.
+    """Return True if a structure needs parameters.
 
     Raises:
-        InvalidModelError: it is no structure.
+        InvalidModelError: the file is not a structure.
     """
     if structure.suffix != ".json":
         return True
@@ -164,14 +164,14 @@ def _is_structure(path: Path) -> bool:
 _BITS: Mapping[int, int] = MappingProxyType(
     {0: 8, 1: 16, 2: 32, 3: 64, 4: 16, 5: 32, 6: 64, 20: 8, 21: 8, 22: 16, 23: 64, 24: 128, 32: 8, 33: 8}
 )
-"""Type of a tensor -> bits of an element. Source: paddle's framework.proto, VarType.Type."""
+"""Element type -> bits. Source: paddle's framework.proto, VarType.Type."""
 _DESCRIPTION_BYTES = 1 << 12
 _TYPE, _SIZE = 0x08, 0x10
-"""Tags of a description. Source: paddle's framework.proto, VarType.TensorDesc."""
+"""Protobuf tags. Source: paddle's framework.proto, VarType.TensorDesc."""
 
 
 def check_whole(path: Path) -> None:
-    """Do nothing where a file holds tensors from its beginning to its end, as Paddle writes them.
+    """Check that a parameter file consists of complete tensors, as Paddle writes them.
 
     Raises:
         ValueError: it does not.
@@ -190,9 +190,9 @@ def check_whole(path: Path) -> None:
 
 
 def _bytes_of_next(file: BinaryIO) -> int:
-    """How many bytes the elements of the next tensor have, which follow."""
+    """Read the header of a tensor; return the number of bytes that follow it."""
     _, levels = struct.unpack("<IQ", file.read(12))
-    if levels:  # offsets of sequences, which parameters have none of
+    if levels:  # sequence offsets, which parameters do not have
         raise KeyError(levels)
     _, length = struct.unpack("<Ii", file.read(8))
     if not 0 < length <= _DESCRIPTION_BYTES:
@@ -214,7 +214,7 @@ def _bytes_of_next(file: BinaryIO) -> int:
 
 
 def _numbers(contents: bytes) -> Iterator[int]:
-    """The varints that some bytes are."""
+    """Yield the varints in some bytes."""
     value, shift = 0, 0
     for byte in contents:
         value |= (byte & 0x7F) << shift

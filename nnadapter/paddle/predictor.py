@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Tensor:
-    """One input or output of a predictor. Source: paddle.inference.Tensor.
+    """Handle of one input or output of a predictor. Source: paddle.inference.Tensor.
 
     Args:
-        name: of the input or output.
-        dtype: that the model declares, as numpy calls it.
-        get: gives what an output holds, None before a run; None for an input.
+        name: name of the input or output.
+        dtype: numpy name of the type that the model declares.
+        get: returns the value of an output, None before a run; None for an input.
     """
 
     def __init__(self, name: str, dtype: str, get: Callable[[], Array | None] | None = None) -> None:
@@ -37,15 +37,14 @@ class Tensor:
 
     @property
     def value(self) -> Array | None:
-        """What it holds; None where that is nothing. Not in Paddle."""
+        """Current value, or None. Not in Paddle."""
         return self._value if self._get is None else self._get()
 
     def name(self) -> str:
-        """The name of the input or output."""
         return self._name
 
     def reshape(self, shape: Sequence[int] | int) -> None:
-        """Set the shape of an input. What it holds stays where it fills that, as in Paddle; else it holds nothing."""
+        """Set the shape of an input. The value is truncated to it, as in Paddle; None if it has too few elements."""
         self._refuse_output("reshape")
         self._shape = [shape] if isinstance(shape, int) else [int(size) for size in shape]
         size = prod(self._shape)
@@ -53,46 +52,46 @@ class Tensor:
         self._value = None if value is None or value.size < size else value.reshape(-1)[:size].reshape(self._shape)
 
     def copy_from_cpu(self, data: Array | Sequence[str]) -> None:
-        """Copy an array, or a list of strings, into an input, which gets its shape."""
+        """Copy an array, or a list of strings, into an input, and set its shape."""
         self._refuse_output("copy_from_cpu")
         self._value = np.array(_array(data, "copy_from_cpu"), order="C")
         self._shape = list(self._value.shape)
 
     def share_external_data(self, data: Any) -> None:
-        """Have an input hold an array itself, or a tensor that numpy reads without a copy."""
+        """Use an array, or a tensor that numpy can read, as the input's value without a copy."""
         self._refuse_output("share_external_data")
         self._value = np.asarray(data)
         self._shape = list(self._value.shape)
 
     def copy_to_cpu(self) -> Array:
-        """Return a copy of what it holds.
+        """Return a copy of the value.
 
         Raises:
-            InvalidInputError: that is nothing: no run came before.
+            InvalidInputError: there is no value yet.
         """
         if self.value is None:
             raise InvalidInputError(f"{self._name!r} holds nothing; call Predictor.run first", name=self._name)
         return np.array(self.value)
 
     def shape(self) -> list[int]:
-        """The shape: of an output, that of the last run."""
+        """Return the shape; for an output, the shape in the last run."""
         if self._get is None:
             return list(self._shape)
         return [] if self.value is None else list(self.value.shape)
 
     def type(self) -> DataType:
-        """The data type: of what it holds, else what the model declares."""
+        """Return the data type of the value, otherwise the declared one."""
         return data_type_of(self._dtype if self.value is None else self.value.dtype.name)
 
     def lod(self) -> list[list[int]]:
-        """Paddle's offsets of sequences of different lengths, which no model here has: none."""
+        """Return no offsets: Paddle's variable-length sequences are not supported."""
         return []
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
-        """Take none; see `lod`.
+        """Accept empty offsets only.
 
         Raises:
-            InvalidInputError: there are some.
+            InvalidInputError: there are offsets.
         """
         if any(map(len, lod)):
             raise InvalidInputError(
@@ -114,17 +113,17 @@ def _array(data: Any, method: str) -> Array:
 
 
 class Predictor:
-    """A model that runs on what its handles hold. Source: paddle.inference.Predictor.
+    """Model with handles for its inputs and outputs. Source: paddle.inference.Predictor.
 
-    Use one from one thread at a time; `clone` gives others, which share the compiled model.
+    Not thread-safe; `clone` returns a predictor for another thread that shares the compiled model.
 
     Args:
-        session: runs the model; `create_predictor` makes it.
+        session: session of the model; see `create_predictor`.
     """
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
-        """What runs the model. Not in Paddle."""
+        """Session of the model. Not in Paddle."""
         self._results: Mapping[str, Array] = {}
         self._inputs = {
             node_arg.name: Tensor(node_arg.name, dtype_of(node_arg.type)) for node_arg in session.get_inputs()
@@ -135,32 +134,30 @@ class Predictor:
         }
 
     def get_input_names(self) -> list[str]:
-        """Names of the inputs, in the model's order."""
+        """Return the names of inputs, in the model's order."""
         return list(self._inputs)
 
     def get_output_names(self) -> list[str]:
-        """Names of the outputs, in the model's order."""
+        """Return the names of outputs, in the model's order."""
         return list(self._outputs)
 
     def get_input_handle(self, name: str) -> Tensor:
-        """The handle of an input."""
         return _of(self._inputs, name, "input")
 
     def get_output_handle(self, name: str) -> Tensor:
-        """The handle of an output."""
         return _of(self._outputs, name, "output")
 
     def run(self, inputs: Sequence[Any] | None = None) -> list[Array] | None:
-        """Run on what the handles of inputs hold, or on arrays.
+        """Run on the values of the input handles, or on arrays.
 
         Args:
-            inputs: an array for every input, in their order, or tensors that numpy reads.
+            inputs: an array, or a tensor that numpy can read, for every input in order.
 
         Returns:
-            Nothing; results are in the handles of outputs. With `inputs`, an array for every output, in their order.
+            None; results are in the output handles. With `inputs`, an array for every output in order.
 
         Raises:
-            InvalidInputError: an input holds nothing, or what does not fit the model.
+            InvalidInputError: an input has no value, or one that does not fit the model.
             ExecutionError: a device failed and fallback is forbidden.
         """
         if inputs is None:
@@ -174,18 +171,18 @@ class Predictor:
         return None if inputs is None else results
 
     def clone(self, stream: object = None) -> Predictor:
-        """Return another predictor with handles of its own, for another thread."""
+        """Return a predictor with separate handles, for another thread."""
         return Predictor(self.session)
 
     def clear_intermediate_tensor(self) -> None:
-        """Nothing to do: values between steps live in memory that a run borrows."""
+        """Do nothing: intermediate values are in memory that a run borrows."""
 
     def try_shrink_memory(self) -> int:
-        """Nothing to do, see `clear_intermediate_tensor`; how many bytes were freed."""
+        """Do nothing, and return 0 freed bytes."""
         return 0
 
     def report(self) -> PartitionReport:
-        """What runs where and why. Not in Paddle."""
+        """Return the session's report. Not in Paddle."""
         return self.session.report()
 
     def _result(self, name: str) -> Array | None:
@@ -193,10 +190,10 @@ class Predictor:
 
 
 def create_predictor(config: Config) -> Predictor:
-    """Return a predictor of the model in `config`, on its devices. Source: paddle.inference.create_predictor.
+    """Create a predictor for the model and devices in `config`. Source: paddle.inference.create_predictor.
 
     Raises:
-        InvalidOptionError: no model is set.
+        InvalidOptionError: `config` has no model.
         NNAdapterError: see `nnadapter.InferenceSession`.
     """
     if config.model is None:
@@ -207,7 +204,7 @@ def create_predictor(config: Config) -> Predictor:
 
 
 def _session_options(threads: int | None) -> onnxruntime.SessionOptions | None:
-    """ONNX Runtime's options, where something was set that is said by them."""
+    """Return ONNX Runtime options, or None for the defaults."""
     if threads is None:
         return None
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -224,11 +221,11 @@ def _of(handles: Mapping[str, Tensor], name: str, kind: str) -> Tensor:
 
 
 class PredictorPool:
-    """Predictors of one model, which share what is compiled. Source: paddle.inference.PredictorPool.
+    """Predictors that share one compiled model. Source: paddle.inference.PredictorPool.
 
     Args:
-        config: of the model.
-        size: how many there are.
+        config: names the model and devices.
+        size: number of predictors.
     """
 
     def __init__(self, config: Config, size: int = 1) -> None:
@@ -238,7 +235,7 @@ class PredictorPool:
         self._predictors = [first, *(first.clone() for _ in range(size - 1))]
 
     def retrieve(self, index: int) -> Predictor:
-        """Return the predictor of a number, from 0."""
+        """Return the predictor at an index, from 0."""
         if not 0 <= index < len(self._predictors):
             raise InvalidOptionError(
                 f"the pool holds {len(self._predictors)} predictors, there is none of number {index}"
@@ -246,4 +243,4 @@ class PredictorPool:
         return self._predictors[index]
 
     retrive = retrieve
-    """As Paddle 2 wrote it."""
+    """Name in Paddle 2."""

@@ -1,4 +1,4 @@
-"""Repair of Paddle models: rewritten structures before conversion, and corrections of what paddle2onnx writes."""
+"""Repair of Paddle models: rewritten structures before conversion, and corrected output of paddle2onnx."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 _DIALECT = "1."
-"""In front of names of Paddle's own operations. Others are of its containers, control flow and parameters."""
+"""Prefix of Paddle's operations. Containers, control flow and parameters have others."""
 _NOT_CONVERTED = frozenset({"data", "feed", "fetch", "shadow_output", "if", "while", "has_elements", "select_input"})
-"""Operations of Paddle's that stand for inputs, outputs and control flow, of which the converter keeps no list."""
+"""Operations for inputs, outputs and control flow, which the converter does not list."""
 _DRAWING = frozenset({"bernoulli", "dropout", "gaussian", "multinomial", "poisson", "randint", "uniform"})
-"""Operations whose results nobody foretells."""
+"""Operations with random results."""
 _OLD_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "add": "elementwise_add",
@@ -51,11 +51,11 @@ _OLD_NAMES: Mapping[str, str] = MappingProxyType(
         "unsqueeze": "unsqueeze2",
     }
 )
-"""Paddle 3's names of operations -> those by which the converter lists them, where they differ."""
+"""Operation in Paddle 3 -> different name in the converter's list."""
 
 
 def unsupported_in(operations: Collection[str], listed: Collection[str]) -> list[str]:
-    """Return those of some operations that a converter does not have which lists these, by their names."""
+    """Return the operations that are not in a converter's list, sorted."""
     return sorted(name for name in operations if not _is_listed(name.removesuffix("_"), listed))
 
 
@@ -64,14 +64,14 @@ def _is_listed(name: str, listed: Collection[str]) -> bool:
 
 
 def operations_of(program: Any) -> frozenset[str]:
-    """Return the names of Paddle's operations in a program, in graphs inside of operations as well."""
+    """Return the names of Paddle's operations in a program, including nested graphs."""
     named = (str(operation["#"]) for operation in walked(program))
     names = (name.removeprefix(_DIALECT) for name in named if name.startswith(_DIALECT))
     return frozenset(names) - _NOT_CONVERTED
 
 
 def walked(program: Any) -> Iterator[Any]:
-    """Return every operation of a program, those in graphs inside of operations as well."""
+    """Yield every operation of a program, including nested graphs."""
     regions = list(program["regions"])
     while regions:
         for block in regions.pop()["blocks"]:
@@ -81,7 +81,7 @@ def walked(program: Any) -> Iterator[Any]:
 
 
 def draws_numbers(program: Any) -> bool:
-    """Return whether a program draws random numbers; dropout does so in training alone."""
+    """Return True if a program draws random numbers; dropout does only in training."""
     drawing = (operation for operation in walked(program) if str(operation["#"]).removeprefix(_DIALECT) in _DRAWING)
     return not all(map(_is_test, drawing))
 
@@ -91,20 +91,20 @@ def _is_test(operation: Any) -> bool:
 
 
 _DTYPES: Mapping[str, str] = MappingProxyType({"0.t_f16": "float16", "0.t_f32": "float32", "0.t_f64": "float64"})
-"""Data types of elements as structures write them -> as attributes name them."""
+"""Element types in structures -> names in attributes."""
 _CUBE, _FACTOR = 0.044715, 2 * sqrt(2 / pi)
 _LINEAR = 20.0
-"""The default threshold of softplus, from which it differs from its input by less than any data type resolves."""
+"""Default threshold of softplus; above it, softplus equals its input in any data type."""
 _CHANNELS_FIRST: Mapping[str, str] = MappingProxyType({"NDHWC": "NCDHW", "NHWC": "NCHW", "NLC": "NCL", "NWC": "NCW"})
 _LAYOUTS_TAKEN = frozenset({"1.pad3d"})
-"""Operations that the converter takes with the channels last."""
+"""Operations that the converter accepts with channels last."""
 _TENSOR = "0.t_dtensor"
 _NO_VALUE = 0
-"""The number of an input that is left out."""
+"""Number of an omitted input."""
 
 
 def expand(program: Any) -> bool:
-    """Expand operations of a program, in place, and return whether there was any to expand."""
+    """Expand operations of a program in place; return True if any was expanded."""
     values, is_changed = _Values(program), False
     for block in _blocks(program["regions"]):
         operations: list[Any] = []
@@ -120,7 +120,7 @@ def expand(program: Any) -> bool:
 
 
 def _numbers(program: Any) -> Iterator[int]:
-    """Yield the number of every value, wherever a structure names it."""
+    """Yield the number of every value in a structure."""
     pending = [program]
     while pending:
         item = pending.pop()
@@ -133,7 +133,7 @@ def _numbers(program: Any) -> Iterator[int]:
 
 
 def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
-    """Yield every block of some regions, including those of regions inside of operations."""
+    """Yield every block of some regions, including nested ones."""
     for region in regions:
         for block in region["blocks"]:
             yield block
@@ -142,7 +142,7 @@ def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
 
 
 class _Values:
-    """The values of a program: their types, those that are constant integers, and the last number."""
+    """Values of a program: types, constant integers, and the last number in use."""
 
     def __init__(self, program: Any) -> None:
         self.last = max(map(abs, _numbers(program)), default=0)
@@ -159,13 +159,13 @@ class _Values:
                         self.integers[result["%"]] = _attributes(operation)["value"]
 
     def shape(self, number: int) -> list[int] | None:
-        """Return the shape of a tensor, with -1 for sizes that are not known; None if the value is none, or unknown."""
+        """Return the shape of a tensor, with -1 for unknown sizes; None for other or unknown values."""
         type_ = self.types.get(number)
         return type_["D"][1] if type_ is not None and type_["#"] == _TENSOR else None
 
 
 class _Writer:
-    """Writes the operations that replace one; new values are numbered after all others of the program."""
+    """Writer of the operations that replace one; numbers new values after all others."""
 
     def __init__(self, operation: Any, values: _Values) -> None:
         self.operation, self.values = operation, values
@@ -185,7 +185,7 @@ class _Writer:
 
     @property
     def dtype(self) -> str | None:
-        """The data type of the result; None if it is not one of usual reals."""
+        """Data type of the result; None unless it is float16, float32 or float64."""
         type_ = self.output["TT"]
         return _DTYPES.get(type_["D"][0]["#"]) if type_["#"] == _TENSOR else None
 
@@ -209,7 +209,7 @@ class _Writer:
         return self.write("1.full_int_array", [], attributes, shape=[len(numbers)], dtype="0.t_i64")
 
     def scaled(self, value: Any, factor: float, bias: float = 0.0, *, output: Any = None) -> Any:
-        """Write the product of a value and a number, and a number added to it."""
+        """Write value * factor + bias."""
         attributes = [_attribute("bias", "0.a_f32", bias), _attribute("bias_after_scale", "0.a_bool", True)]
         return self.write("1.scale", [value, self.constant(factor)], attributes, output=output)
 
@@ -223,7 +223,7 @@ class _Writer:
         dtype: str | None = None,
         output: Any = None,
     ) -> Any:
-        """Write an operation, and return its result, which has the operation's type in what is not stated."""
+        """Write an operation and return its result, with the type of the replaced operation's by default."""
         if output is None:
             type_ = deepcopy(self.output["TT"])
             if shape is not None:
@@ -239,7 +239,7 @@ class _Writer:
         return output
 
     def rewrite(self, inputs: Mapping[int, Any], **attributes: object) -> None:
-        """Write the operation itself, with other inputs, by position, and with other values of attributes."""
+        """Write the operation itself, with other inputs (by position) and attributes."""
         operation = deepcopy(self.operation)
         for position, value in inputs.items():
             operation["I"][position] = {"%": value["%"]}
@@ -254,7 +254,7 @@ def _attribute(name: str, kind: str, value: object) -> dict[str, object]:
 
 
 def _attributes(operation: Any) -> dict[str, Any]:
-    """Return the values of an operation's attributes by name."""
+    """Return the attributes of an operation by name."""
     return {
         attribute["N"]: _number(attribute["AT"]) for attribute in operation.get("A", ()) if isinstance(attribute, dict)
     }
@@ -272,7 +272,7 @@ def _sizes(values: Sequence[int]) -> Any:
 
 
 def _with_channels_first(operation: Any, values: _Values) -> list[Any]:
-    """Return an operation, between two transposes where the last dimension of its tensors is that of channels."""
+    """Put an operation with channels last between two transposes."""
     layout, inputs = _attributes(operation).get("data_format"), operation.get("I")
     shape = values.shape(inputs[0]["%"]) if inputs else None
     if layout is None or layout not in _CHANNELS_FIRST or operation["#"] in _LAYOUTS_TAKEN or shape is None:
@@ -302,7 +302,7 @@ def _with_channels_first(operation: Any, values: _Values) -> list[Any]:
 
 
 def _gelu(writer: _Writer) -> bool:
-    """Write out GELU by tanh, which the converter takes for the exact one."""
+    """Expand GELU by tanh, which the converter writes as the exact one."""
     if writer.attributes.get("approximate") is not True or writer.dtype is None:
         return False
     x = writer.input
@@ -314,7 +314,7 @@ def _gelu(writer: _Writer) -> bool:
 
 
 def _hardtanh(writer: _Writer) -> bool:
-    """Clip to the stated bounds; the converter clips to -1 and 1."""
+    """Clip to the bounds of the attributes; the converter clips to -1 and 1."""
     low, high = writer.attributes["t_min"], writer.attributes["t_max"]
     if (low, high) == (-1.0, 1.0) or writer.dtype is None:
         return False
@@ -324,7 +324,7 @@ def _hardtanh(writer: _Writer) -> bool:
 
 
 def _softplus(writer: _Writer) -> bool:
-    """Compute log(1 + exp(beta x)) / beta, and x where beta x is above the threshold."""
+    """Expand log(1 + exp(beta x)) / beta, and x if beta x is above the threshold."""
     beta, threshold = writer.attributes["beta"], writer.attributes["threshold"]
     if beta == 0 or (beta, threshold) == (1.0, _LINEAR) or writer.dtype is None:
         return False
@@ -340,7 +340,7 @@ def _softplus(writer: _Writer) -> bool:
 
 
 def _thresholded_relu(writer: _Writer) -> bool:
-    """Give the stated number, which the converter takes for 0, where the input is not above the threshold."""
+    """Expand a value other than 0 below the threshold, which the converter ignores."""
     threshold, number = writer.attributes["threshold"], writer.attributes.get("value", 0.0)
     if number == 0 or writer.dtype is None:
         return False
@@ -353,7 +353,7 @@ def _thresholded_relu(writer: _Writer) -> bool:
 
 
 def _round(writer: _Writer) -> bool:
-    """Round to the stated decimals; the converter rounds to integers."""
+    """Expand rounding to decimals; the converter rounds to integers."""
     decimals = writer.attributes.get("decimals", 0)
     if decimals == 0 or writer.dtype is None:
         return False
@@ -364,7 +364,7 @@ def _round(writer: _Writer) -> bool:
 
 
 def _layer_norm(writer: _Writer) -> bool:
-    """Give scale and shift, which are vectors in Paddle, the dimensions that are normalized."""
+    """Reshape scale and shift, vectors in Paddle, to the normalized dimensions."""
     first, shape = writer.attributes["begin_norm_axis"], writer.values.shape(writer.input["%"])
     sizes = shape[first:] if shape is not None else []
     _, scale, shift = writer.operation["I"]
@@ -384,7 +384,7 @@ def _layer_norm(writer: _Writer) -> bool:
 
 
 def _mean(writer: _Writer) -> bool:
-    """Name the axes of a mean over all of them; the converter ends the process."""
+    """List the axes of a mean over all of them, at which the converter crashes."""
     shape, axes = writer.values.shape(writer.input["%"]), writer.operation["I"][1]["%"]
     if not shape or writer.values.integers.get(axes) != []:
         return False
@@ -393,7 +393,7 @@ def _mean(writer: _Writer) -> bool:
 
 
 def _norm(writer: _Writer) -> bool:
-    """Write out norms of infinite order as extremes of magnitudes; flatten what a norm of all elements reads."""
+    """Expand norms of infinite order to extremes of magnitudes; flatten the input of a norm over all elements."""
     attributes = writer.attributes
     order, axis, is_flat = attributes["porder"], attributes["axis"], attributes.get("asvector", False)
     shape = writer.values.shape(writer.input["%"])
@@ -414,7 +414,7 @@ def _norm(writer: _Writer) -> bool:
 
 
 def _convolution(writer: _Writer) -> bool:
-    """Ignore dilations where Paddle pads to the same size, as it does."""
+    """Ignore dilations with SAME padding, as Paddle does."""
     attributes = writer.attributes
     if attributes["padding_algorithm"] != "SAME" or set(attributes["dilations"]) == {1}:
         return False
@@ -423,9 +423,9 @@ def _convolution(writer: _Writer) -> bool:
 
 
 def _transposed_convolution(writer: _Writer) -> bool:
-    """State an output size as padding of the output, and padding to the same size in numbers.
+    """Express an output size as output padding, and SAME padding in numbers.
 
-    An output size belongs to one input size: the padding is what remains when the output is divided by the stride.
+    An output size implies one input size: the output padding is the remainder by the stride.
     """
     attributes, inputs = writer.attributes, writer.operation["I"]
     shape, filters = writer.values.shape(writer.input["%"]), writer.values.shape(inputs[1]["%"])
@@ -478,7 +478,7 @@ _EXPANSIONS: Mapping[str, Callable[[_Writer], bool]] = MappingProxyType(
         "1.thresholded_relu": _thresholded_relu,
     }
 )
-"""Operation -> what expands it; False if the converter takes it as it is."""
+"""Operation -> its expansion, which returns False if the converter supports it as it is."""
 
 
 _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -494,18 +494,18 @@ _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "1.trilinear_interp": ("scale",),
     }
 )
-"""Operation -> attributes that Paddle writes as doubles, and the converter takes as floats alone."""
+"""Operation -> attributes that Paddle writes as doubles, and the converter reads as floats only."""
 _DOUBLE, _FLOAT = "0.a_f64", "0.a_f32"
 _HOISTED = "1.full_int_array"
-"""Constants that the converter finds in the outermost block alone: axes and shapes."""
+"""Constant axes and shapes, which the converter finds in the outermost block only."""
 
 
 def rewrite(program: Any) -> bool:
-    """Put a program right, in place, and return whether anything was to be done.
+    """Rewrite a program in place for the converter; return True if anything changed.
 
-    1. Attributes that are doubles, where floats are read, become floats.
-    2. Constants of axes and shapes in graphs of loops and branches go in front of these, where they are as good.
-    3. Operations are expanded into others, for attributes that the converter does not take.
+    1. Doubles become floats in attributes that the converter reads as floats.
+    2. Constant axes and shapes move out of loops and branches.
+    3. Operations with unsupported attributes are expanded.
     """
     changed = expand(program)
     for operation in walked(program):
@@ -527,7 +527,7 @@ def _narrowed(value: Any) -> bool:
 
 
 def _hoisted(block: Any) -> bool:
-    """Move the constants in graphs inside of a block's operations in front of the operation."""
+    """Move constants in nested graphs in front of the operation that has these graphs."""
     operations: list[Any] = []
     for operation in block["ops"]:
         for inner in (
@@ -542,9 +542,9 @@ def _hoisted(block: Any) -> bool:
 
 
 def _region_blocks(region: Any) -> list[Any]:
-    """Every block of a region, those of regions inside of it as well."""
+    """Return every block of a region, including nested ones."""
     blocks = list(region["blocks"])
-    for block in blocks:  # which grows
+    for block in blocks:  # grows during the loop
         blocks += (
             nested_block
             for operation in block["ops"]
@@ -556,20 +556,20 @@ def _region_blocks(region: Any) -> list[Any]:
 
 _OPERATIONS = ("1.quantize_linear", "1.dequantize_linear")
 _INTEGERS = {"bit_length": (8,), "qmin": (-128, -127), "qmax": (127,)}
-"""What is taken as integers of 8 bits; axes, and how ties are rounded, are passed on."""
+"""Supported attributes: 8-bit integers. Axes and rounding of ties are passed on."""
 _FLOATS = {"qmin": -448, "qmax": 448}
-"""By which the converter tells float8e4m3fn."""
+"""Values that mean float8e4m3fn to the converter."""
 _FLOAT8, _INT8 = 17, 3
 """Source: onnx.TensorProto.FLOAT8E4M3FN, INT8."""
 _DIVISORS = {"QuantizeLinear": 448.0, "DequantizeLinear": 112.0}
-"""What the converter divides scales by that are the largest real."""
+"""Divisors by which the converter derives scales from the largest value."""
 
 
 def mark(program: Any) -> int:
-    """Make the quantizing operations of a program, in place, those with floats, and return how many there are.
+    """Mark quantizing operations of a program in place as float8; return their number.
 
     Raises:
-        ValueError: one of them is to fewer or more bits, or to floats.
+        ValueError: an operation has other than 8 bits, or floats.
     """
     operations = [item for item in walked(program) if item["#"] in _OPERATIONS]
     for operation in operations:
@@ -586,10 +586,10 @@ def mark(program: Any) -> int:
 
 
 def restore(model: onnx.ModelProto, count: int) -> None:
-    """Make integers of the operations that `mark` marked.
+    """Turn the operations that `mark` marked back into integer ones.
 
     Raises:
-        ValueError: the converter wrote them otherwise than is known.
+        ValueError: the converter wrote an unknown form.
     """
     made_by = {name: node for node in model.graph.node for name in node.output}
     quantizing = [node for node in model.graph.node if node.op_type in _DIVISORS]
@@ -611,7 +611,7 @@ def restore(model: onnx.ModelProto, count: int) -> None:
 
 
 def unrounded(model: onnx.ModelProto) -> None:
-    """Leave out what quantizes reals and makes reals of them again: Paddle's predictor does so on the CPU."""
+    """Remove quantization followed by dequantization, which Paddle's predictor skips on the CPU."""
     made_by = {name: node for node in model.graph.node for name in node.output}
     for node in model.graph.node:
         source = made_by.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
@@ -622,14 +622,14 @@ def unrounded(model: onnx.ModelProto) -> None:
 
 
 def _checked_producer(made_by: Mapping[str, Any], name: str, op_type: str) -> str:
-    """The name, if such a node makes it."""
+    """Return the name; raise ValueError if its producer has another type."""
     if name not in made_by or made_by[name].op_type != op_type:
         raise ValueError(f"value {name!r} of a quantizing node is made by no {op_type}")
     return name
 
 
 def _rescale(constant: Any, divisor: float) -> None:
-    """Have a scale, which is the largest real, divided by the largest integer."""
+    """Replace the divisor of a scale, which is the largest real value, by the largest integer."""
     (attribute,) = constant.attribute
     if attribute.t.raw_data != struct.pack("<f", divisor):
         raise ValueError("a scale of a quantizing node is divided by something else")
@@ -644,7 +644,7 @@ def _retype(cast: Any) -> None:
 
 
 def _unbind(model: onnx.ModelProto, name: str) -> None:
-    """Make the Max and the Min, that hold reals to what floats of 8 bits reach, pass on what they get."""
+    """Replace the Max and Min that clip to the range of float8 by Identity."""
     for op_type in ("Max", "Min"):
         bounds = [node for node in model.graph.node if node.op_type == op_type and node.input[0] == name]
         if len(bounds) != 1:
@@ -660,21 +660,21 @@ _INT64 = 7
 
 
 def repair_model(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> bytes:
-    """Return a model as it is to be run.
+    """Correct a converted model.
 
-    1. Outputs get the names that they have in Paddle, where the converter gave them others.
-    2. Operations that quantize to integers do so again (`quantized`).
-    3. Outputs that have no dimensions, of which the converter makes one of a single element, have none.
-    4. Nodes and weights that nothing reads are left out.
+    1. Rename outputs to Paddle's names.
+    2. Restore quantization to integers; see `restore`.
+    3. Restore outputs of rank 0, which the converter writes with one element.
+    4. Remove unused nodes and weights.
 
     Args:
-        contents: of the model.
-        outputs: names of its outputs in Paddle; none where the model has these.
-        quantizing: how many operations quantize.
+        contents: the ONNX model.
+        outputs: Paddle's output names; empty if they are right already.
+        quantizing: number of quantizing operations.
 
     Raises:
-        InvalidModelError: it is no model.
-        ValueError: the converter wrote something otherwise than is known.
+        InvalidModelError: it is not a model.
+        ValueError: the converter wrote an unknown form.
     """
     model = load_model(contents)
     named = dict(zip((output.name for output in model.graph.output), outputs, strict=False))
@@ -693,7 +693,7 @@ def repair_model(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -
 
 
 def without_rounding(contents: bytes) -> bytes:
-    """Return a model that quantizes as one that does not, which is what Paddle's predictor runs on the CPU."""
+    """Return a model without quantization, as Paddle's predictor runs it on the CPU."""
     model = load_model(contents)
     unrounded(model)
     _drop_unread(model.graph)
@@ -701,7 +701,7 @@ def without_rounding(contents: bytes) -> bytes:
 
 
 def _without_dimensions(graph: onnx.GraphProto) -> None:
-    """Have outputs that are declared to have no dimensions be so; whoever reads them goes on with one element."""
+    """Reshape outputs that are declared with rank 0; other readers still see one element."""
     for value in graph.output:
         made_at = next((at for at, node in enumerate(graph.node) if value.name in node.output), None)
         kind = value.type.tensor_type
@@ -731,7 +731,7 @@ def _drop_unread(graph: onnx.GraphProto) -> None:
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, in graphs that it holds as well."""
+    """Yield the names that a node reads, including in its graphs."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

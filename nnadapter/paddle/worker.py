@@ -1,4 +1,4 @@
-"""Process that converts Paddle models and compares them with Paddle's own predictor; its crashes end it alone."""
+"""Process that converts a Paddle model and compares it with Paddle's predictor; a crash ends only this process."""
 
 from __future__ import annotations
 
@@ -22,42 +22,46 @@ from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir.operand import Array
 
 _SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3)})
-"""How far a real may be off, as a share of the largest one of its output, before it is said, and before it is refused.
-Engines differ by a hundredth of the latter; between them lies what the converter approximates."""
+"""Tolerances of real outputs, relative to the largest value: for a warning, and for a refusal.
+
+Differences between engines are much smaller than the second; approximations by the converter lie between the two.
+"""
 _SHARES_OF_HALVES = (1e-2, 1e-2)
 _NOTHING = 1e-6
-"""How far a real may be off in any case."""
+"""Absolute tolerance of real outputs."""
 _MOST = 0.1
-"""The share of integers that may differ: indices of values that are all but equal."""
+"""Share of integers that may differ: indices of nearly equal values."""
 _QUOTED = 200
 _ERROR = re.compile(r"\w+Error: .*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What came of holding a converted model against Paddle's predictor; it agrees where both are empty."""
+    """Result of a comparison with Paddle's predictor; both fields are empty if the model agrees."""
 
     wrong: str = ""
-    """How it differs."""
+    """Difference that refuses the model."""
     doubt: str = ""
-    """Why nothing was compared, or how it differs by what may be an approximation."""
+    """Difference that may be an approximation, or the reason why nothing was compared."""
 
 
 def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool) -> Comparison:
-    """Return how a converted model compares with Paddle's results on seeded inputs.
+    """Compare a converted model with Paddle's results on seeded inputs.
 
-    Nothing is compared where a model draws numbers, or where Paddle does not run it on inputs like these: random reals
-    from 0 to 1, zeros and ones as integers, usual sizes where it leaves sizes open. Then reals from -1 to 1 are tried,
-    where Paddle makes numbers of them: slopes and clips below 0 are seen in no other way.
+    Inputs are real numbers from 0 to 1, integers 0 and 1, and usual sizes for dynamic dimensions. Then real numbers
+    from -1
+    to 1, which show slopes and clips below 0, if Paddle's results are finite. Nothing is compared for models with
+    random
+    numbers, or if Paddle fails on the inputs.
 
     Args:
         contents: the converted model.
-        structure: of the Paddle model.
-        parameters: of it; the file need not exist.
-        draws: whether it draws random numbers.
+        structure: structure file of the Paddle model.
+        parameters: parameter file of the Paddle model; need not exist.
+        draws: the model draws random numbers.
 
     Raises:
-        Exception: Paddle cannot load it.
+        Exception: Paddle cannot load the model.
     """
     if draws:
         return Comparison(doubt="not held against Paddle, since it draws random numbers")
@@ -70,7 +74,7 @@ def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool)
         return Comparison(doubt=f"not held against Paddle, since no inputs can be made up ({error})")
     try:
         expected = _predicted(predictor, feed)
-    except Exception as error:  # noqa: BLE001  Paddle's are no RuntimeErrors; of values that do not fit, say
+    except Exception as error:  # noqa: BLE001  Paddle raises other types than RuntimeError
         return Comparison(
             doubt=f"not held against Paddle, which does not run it on inputs that are made up ({_short_error(error)})"
         )
@@ -85,7 +89,7 @@ def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool)
 def _held_below_0(contents: bytes, predictor: Any, feed: Mapping[str, Array]) -> Comparison:
     try:
         expected = _predicted(predictor, feed)
-    except Exception:  # noqa: BLE001  such inputs may be none of the model's
+    except Exception:  # noqa: BLE001  such inputs may be invalid for the model
         return Comparison()
     is_defined = all(np.isfinite(array).all() for array in expected.values() if array.dtype.kind == "f")
     return _run_and_held(contents, feed, expected) if is_defined else Comparison()
@@ -94,7 +98,7 @@ def _held_below_0(contents: bytes, predictor: Any, feed: Mapping[str, Array]) ->
 def _run_and_held(contents: bytes, feed: Mapping[str, Array], expected: Mapping[str, Array]) -> Comparison:
     try:
         actual = _computed(contents, feed)
-    except Exception as error:  # noqa: BLE001  ONNX Runtime has classes of its own for each cause
+    except Exception as error:  # noqa: BLE001  ONNX Runtime raises a type for each cause
         return Comparison(wrong=f"it does not run: {' '.join(str(error).split())}")
     return _compare_outputs(actual, expected)
 
@@ -117,7 +121,7 @@ def _predictor(structure: Path, parameters: Path) -> Any:
 
     config = Config(str(structure), str(parameters) if parameters.exists() else "")
     config.disable_glog_info()
-    config.disable_mkldnn()  # which computes some of it in other types
+    config.disable_mkldnn()  # computes in other data types
     config.switch_ir_optim(False)
     return create_predictor(config)
 
@@ -130,7 +134,7 @@ def _predicted(predictor: Any, feed: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _short_error(error: Exception) -> str:
-    """What Paddle says, without the places in its code that it tells around it."""
+    """Return Paddle's message without locations in its code."""
     match = _ERROR.search(str(error))
     return match[0] if match else f"{type(error).__name__}: {' '.join(str(error).split())[:_QUOTED]}"
 
@@ -146,7 +150,7 @@ def _computed(contents: bytes, feed: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _array_difference(actual: Array, expected: Array) -> Comparison:
-    """How two arrays compare."""
+    """Compare one output."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         form = f"{expected.dtype.name}{list(expected.shape)}"
         return Comparison(wrong=f"is {actual.dtype.name}{list(actual.shape)}, and {form} in Paddle")
@@ -169,20 +173,20 @@ def _array_difference(actual: Array, expected: Array) -> Comparison:
 
 
 OPSET = 17
-"""Asked for; the converter takes a higher one where an operation needs it."""
+"""Requested opset; the converter uses a higher one if an operation needs it."""
 
 NO_ROOM = 74
-"""The exit code where the folder's disk is full: then nothing can be told in a file."""
+"""Exit code if the disk is full, when no file can report it."""
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def main(name: str) -> None:
-    """Convert what lies in the folder of that name."""
+    """Convert the model in the folder `name`, and write `model.onnx` there."""
     folder = Path(name)
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     try:
         (folder / "model.onnx").write_bytes(_converted(folder))
-    except Exception as error:  # noqa: BLE001  whatever they raise is said by the process that waits
+    except Exception as error:  # noqa: BLE001  the parent process reports it
         if isinstance(error, OSError) and error.errno in _FULL:
             sys.exit(NO_ROOM)
         _report_facts(folder, error=" ".join(f"{type(error).__name__}: {error}".split()))
@@ -218,7 +222,7 @@ def _converted(folder: Path) -> bytes:
     if converted != structure:
         converted.write_text(json.dumps(program))
     parameters_path = str(parameters) if parameters.exists() else ""
-    # `enable_optimize` installs packages by itself.
+    # `enable_optimize` would install packages.
     written = paddle2onnx.export(str(converted), parameters_path, None, OPSET, enable_optimize=False)
     if not written:
         raise ValueError("it gave no model")
@@ -237,7 +241,7 @@ def _converted(folder: Path) -> bytes:
 
 
 def _translated(folder: Path) -> tuple[Path, Path, list[str]]:
-    """A program of Paddle 2 as one of Paddle 3: its files, and the names that its outputs had."""
+    """Translate a program of Paddle 2 to Paddle 3; return its files and the original output names."""
     import paddle
     from paddle2onnx import load_parameter, save_program
 
@@ -255,7 +259,7 @@ def _report_facts(folder: Path, **facts: object) -> None:
 
 
 def _end_with_parent(folder: Path) -> None:
-    """Wait for the end of standard input, which the other process holds open."""
+    """Exit when standard input closes, that is when the parent process ends."""
     os.read(0, 1)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
