@@ -23,7 +23,7 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
     """Return `[B, S, heads * depth]` as `[B, heads, S, depth]`.
 
     Raises:
-        Refusal: the last axis cannot be taken apart so.
+        Refusal: the last axis is not divisible.
     """
     dimensions = context.dimensions(name)
     if heads < 1 or len(dimensions) != 3 or dimensions[2] % heads:
@@ -36,27 +36,26 @@ def split_heads(context: ConversionContext, node: OnnxNode, name: str, heads: in
 
 
 def join_heads(context: ConversionContext, operand: int, outputs: Sequence[str]) -> None:
-    """Give `[B, heads, S, depth]` as `[B, S, heads * depth]`, under the name in `outputs`."""
+    """Add `[B, heads, S, depth]` as `[B, S, heads * depth]`, named in `outputs`."""
     batch, heads, steps, depth = context.type_of(operand).dimensions
     (exchanged,) = context.add("TRANSPOSE", (operand,), {"perm": _EXCHANGED})
     context.add("RESHAPE", (exchanged,), {"shape": (batch, steps, heads * depth)}, outputs)
 
 
 _STAGES = ("product", "capped", "masked", "softmax")
-"""What the attribute `qk_matmul_output_mode` means, by number."""
+"""Meanings of `qk_matmul_output_mode`."""
 
 
 @converter("Attention", 23, 24, 25)
 def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
-    """Attention of any rank and number of heads. Source: ONNX Attention-25.
+    """Convert Attention (23, 24, 25) to ATTENTION.
 
-    1. Inputs of rank 3 are taken apart into heads, and the output is put together again.
-    2. Past keys and values are concatenated with the new ones; that is what `present_key` and `present_value` are.
-       A cache at its start, which has no elements, is left out.
-    3. Since version 24, a mask that is too short forbids the keys that it does not reach: it is padded.
+    1. Inputs of rank 3 are split into heads, and the output is merged.
+    2. Past keys and values are concatenated with new ones, unless the cache is empty.
+    3. Since version 24, a short mask is padded to hide the keys beyond it.
 
-    `softmax_precision` asks for a precision of the softmax: a device takes its own for all of the operation.
-    Refused: past keys without values or beside `nonpad_kv_seqlen`.
+    `softmax_precision` is ignored; devices choose one precision. Refused: past keys without values or with
+    `nonpad_kv_seqlen`.
     """
     packed = len(context.dimensions(node.input(0))) == 3
     query, key, value = _inputs(context, node, packed=packed)
@@ -74,7 +73,7 @@ def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list[int]:
-    """Query, key and value with heads of their own."""
+    """Return query, key and value, split into heads."""
     heads = [node.integer(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
     if packed:
         return [split_heads(context, node, node.input(position), heads[position]) for position in range(3)]
@@ -84,7 +83,7 @@ def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list
 
 
 def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) -> tuple[int, int, int]:
-    """Keys and values with the past ones before them, and how many those are."""
+    """Return all keys and values, and the number of past ones."""
     past = node.input(4), node.input(5)
     if any(past) and (not all(past) or node.input(6)):
         raise Refusal(
@@ -105,7 +104,7 @@ def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) ->
 
 
 def _mask(context: ConversionContext, node: OnnxNode, keys: int) -> int:
-    """The mask, padded to as many keys as there are; it may have a last axis of 1 before version 24."""
+    """Return the mask, padded to the number of keys since version 24."""
     name = node.input(3)
     if not name:
         return ABSENT
@@ -136,10 +135,7 @@ def _attributes(context: ConversionContext, node: OnnxNode, query: int, offset: 
 
 @converter("FlexAttention", 1, domain="ai.onnx.preview")
 def convert_flex_attention(context: ConversionContext, node: OnnxNode) -> None:
-    """FlexAttention without functions of its own. Source: ONNX's preview of FlexAttention-1.
-
-    Refused: `score_mod` and `prob_mod`, which are graphs.
-    """
+    """Convert ai.onnx.preview FlexAttention (1) to ATTENTION. Refused: the graphs `score_mod` and `prob_mod`."""
     for name in ("score_mod", "prob_mod"):
         if name in node.attributes:
             raise Refusal(
@@ -153,10 +149,7 @@ def convert_flex_attention(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("RotaryEmbedding", 23)
 def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None:
-    """RotaryEmbedding: cosine and sine of the positions are looked up, then pairs are turned.
-
-    Source: ONNX RotaryEmbedding-23. Refused: a part that is turned which the caches do not fit.
-    """
+    """Convert RotaryEmbedding (23) to GATHER of the tables and ROTARY_EMBEDDING."""
     packed = len(context.dimensions(node.input(0))) == 3
     heads = node.integer("num_heads", 0)
     x = split_heads(context, node, node.input(0), heads) if packed else context.operand(node.input(0))
@@ -176,7 +169,7 @@ def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None
 
 
 def _looked_up(context: ConversionContext, node: OnnxNode, position: int) -> int:
-    """Rows of a cache by the input `position_ids`, or the cache itself, which then has a row per position."""
+    """Return cache rows for `position_ids`; without them, the cache has one row per position."""
     cache = context.operand(node.input(position))
     if not node.input(3):
         return cache
@@ -192,7 +185,7 @@ def _operands(context: ConversionContext, node: OnnxNode) -> list[int]:
 
 @converter("LinearAttention", 27)
 def convert_linear_attention(context: ConversionContext, node: OnnxNode) -> None:
-    """LinearAttention; `chunk_size` says how to compute, not what. Source: ONNX LinearAttention-27."""
+    """Convert LinearAttention (27) to LINEAR_ATTENTION; `chunk_size` does not affect results."""
     heads = node.integer("q_num_heads")
     width = (0, *context.dimensions(node.input(0)))[-1]
     depth = width // heads if heads > 0 else 0
@@ -207,7 +200,7 @@ def convert_linear_attention(context: ConversionContext, node: OnnxNode) -> None
 
 @converter("CausalConvWithState", 27)
 def convert_causal_convolution(context: ConversionContext, node: OnnxNode) -> None:
-    """CausalConvWithState; `silu` is another name of `swish`. Source: ONNX CausalConvWithState-27."""
+    """Convert CausalConvWithState (27) to CAUSAL_CONV."""
     activation = node.text("activation", "none")
     attributes = {"activation": "swish" if activation == "silu" else activation}
     context.add("CAUSAL_CONV", _operands(context, node), attributes, node.outputs)
@@ -215,12 +208,12 @@ def convert_causal_convolution(context: ConversionContext, node: OnnxNode) -> No
 
 @exporter("ATTENTION")
 def export_attention(write: NodeWriter) -> Sequence[str]:
-    """ATTENTION. Source: ONNX Attention-25.
+    """Export ATTENTION as Attention (24), or 25 for windows.
 
-    What `offset` and windows forbid is a mask: ONNX says the first by past keys alone, and the second since opset 25.
-    Beside lengths, windows are attributes, as it is the run that decides which keys they forbid.
-
-    Refused: queries without keys that give NaN, where something masks.
+    Causality with `offset`, and windows, become a mask: ONNX expresses an offset only by past keys, and windows only
+    since
+    25. With `lengths`, windows are attributes, since they depend on data. Refused: NaN for queries without keys, if
+        masked.
     """
     of = write.operation
     query, key, value, mask, lengths = write.inputs
@@ -230,7 +223,7 @@ def export_attention(write: NodeWriter) -> Sequence[str]:
     is_causal, mask = of.is_causal, _spread(write, mask)
     if not lengths and (stated or (is_causal and of.offset)):
         is_causal, stated, mask = False, {}, _with_band(write, mask)
-    if of.scale < 0:  # of which ONNX Runtime would take the root
+    if of.scale < 0:  # ONNX Runtime takes the root of the scale
         query = write.node("Neg", query)
     scores = of.scores != "none"
     made = write.nodes(
@@ -249,13 +242,13 @@ def export_attention(write: NodeWriter) -> Sequence[str]:
 
 
 def _sizes(write: NodeWriter) -> tuple[int, int]:
-    """How many queries and keys there are."""
+    """Return the numbers of queries and keys."""
     keys: int = write.operation.key.type.dimensions[2]
     return write.type.dimensions[2], keys
 
 
 def _spread(write: NodeWriter, mask: str) -> str:
-    """The mask, spread over queries and keys: ONNX takes one that is short for one that forbids the other keys."""
+    """Write the mask at full size, since ONNX hides keys beyond a short mask."""
     if not mask:
         return mask
     wanted, dimensions = _sizes(write), write.operation.mask.type.dimensions
@@ -265,9 +258,9 @@ def _spread(write: NodeWriter, mask: str) -> str:
 
 
 def _with_band(write: NodeWriter, mask: str) -> str:
-    """The mask, and what causality and windows forbid to each query by its distance from the key.
+    """Write the mask combined with causality and windows, by distance of query and key.
 
-    The band is written as ops on places: as a constant it would take as much as all scores.
+    The band is computed, since a constant would be as large as all scores.
     """
     of = write.operation
     queries, keys = write.known(_sizes(write))
@@ -286,7 +279,7 @@ def _with_band(write: NodeWriter, mask: str) -> str:
 
 
 def _places(write: NodeWriter, first: int, count: int) -> str:
-    """So many whole numbers from the first one on."""
+    """Write `count` consecutive integers."""
     return write.node("Range", *(write.number(limit, DataType.INT64) for limit in (first, first + count, 1)))
 
 
@@ -302,7 +295,7 @@ def _check_empty(write: NodeWriter) -> None:
 
 @exporter("ROTARY_EMBEDDING")
 def export_rotary_embedding(write: NodeWriter) -> str:
-    """ROTARY_EMBEDDING. Source: ONNX RotaryEmbedding-23."""
+    """Export ROTARY_EMBEDDING as RotaryEmbedding (23)."""
     of = write.operation
     part = 2 * of.cosine.type.dimensions[2]
     whole = part == write.type.dimensions[3]
@@ -317,7 +310,7 @@ def export_rotary_embedding(write: NodeWriter) -> str:
 
 
 def _rows(write: NodeWriter, position: int) -> str:
-    """Cosine or sine with a row for every position of every item of the batch: ONNX broadcasts none."""
+    """Write cosines or sines expanded to the batch, since ONNX does not broadcast them."""
     type_ = write.types[position]
     assert type_ is not None, "both are required"
     batch, _, steps, _ = write.type.dimensions

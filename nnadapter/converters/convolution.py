@@ -1,8 +1,6 @@
-"""Converters of convolutions, and the window attributes that pooling shares with them.
+"""Converters of convolutions, and window attributes shared with pooling.
 
-The attributes that convolution and pooling share, for pictures and volumes: two or three axes, explicit pads.
-
-A sequence `[N, C, L]` is taken as a picture of height 1: what it lacks is put before what it has.
+A sequence `[N, C, L]` is treated as a picture of height 1.
 """
 
 from __future__ import annotations
@@ -15,27 +13,27 @@ from nnadapter.ir import AttributeValue, schema_of
 from nnadapter.ir.symbolic_numbers import symbolic_max
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-"""What the attribute `auto_pad` may say."""
+"""Values of `auto_pad`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """How a window moves over `rank` spatial axes; every list has that many values."""
+    """Window over spatial axes; every tuple has one value per axis."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     auto_pad: str
     pads: tuple[int, ...]
-    """As in the node, begin of every axis and then end of every axis; zeros if `auto_pad` is set."""
+    """All begins, then all ends; zeros if `auto_pad` is set."""
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Elements from a window's first to its last."""
+        """Extent of a dilated window."""
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     def attributes(self, pads: Sequence[int]) -> dict[str, AttributeValue]:
-        """Strides, dilations and the resolved pads as attributes of an operation on pictures or volumes."""
+        """Return the attributes of an operation on pictures or volumes."""
         return {
             "strides": as_picture(self.strides, 1),
             "dilations": as_picture(self.dilations, 1),
@@ -48,10 +46,10 @@ def read_windows(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
 
     Args:
         node: the node.
-        kernel: size of the window; its length is the number of spatial axes.
+        kernel: window size.
 
     Raises:
-        Refusal: a list has the wrong length, or auto_pad is unknown.
+        Refusal: wrong list length, or unknown auto_pad.
     """
     rank = len(kernel)
     auto_pad = node.text("auto_pad", "NOTSET") or "NOTSET"
@@ -90,10 +88,7 @@ def _positive(node: OnnxNode, name: str, values: tuple[int, ...]) -> tuple[int, 
 
 
 def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return pads with which a window fits ceil(size / stride) times, the odd one where `auto_pad` says.
-
-    Source: ONNX Conv-11, auto_pad SAME_UPPER and SAME_LOWER.
-    """
+    """Return pads for ceil(size / stride) windows. Source: ONNX Conv-11, auto_pad SAME_UPPER and SAME_LOWER."""
     totals = [
         symbolic_max(0, (-(-size // stride) - 1) * stride + extent - size)
         for size, stride, extent in zip(sizes, windows.strides, windows.extents, strict=True)
@@ -102,22 +97,22 @@ def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def split_pads(totals: Sequence[int], *, more_at_end: bool) -> tuple[int, ...]:
-    """Split the padding of every axis into begins and ends; `more_at_end` says where the odd one goes."""
+    """Split total padding into begins and ends; `more_at_end` places an odd element."""
     smaller = tuple(total // 2 for total in totals)
     larger = tuple(total - total // 2 for total in totals)
     return smaller + larger if more_at_end else larger + smaller
 
 
 def resolve_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return explicit pads: begin of every axis, then end of every axis."""
+    """Return explicit pads: all begins, then all ends."""
     return same_pads(windows, sizes) if windows.auto_pad.startswith("SAME") else windows.pads
 
 
 def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return the spatial dimensions of a node's first input: one to three.
+    """Return one to three spatial sizes of the first input.
 
     Raises:
-        Refusal: there are more, or none.
+        Refusal: another rank.
     """
     dimensions = context.dimensions(node.input(0))
     if not 3 <= len(dimensions) <= 5:
@@ -129,24 +124,18 @@ def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]
 
 
 def as_picture(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
-    """Return one value per axis of a picture or volume, `filler` standing for the height that a sequence lacks."""
+    """Prepend `filler` for a sequence's missing height."""
     return (filler,) * (2 - len(values)) + values
 
 
 def picture_pads(pads: Sequence[int]) -> tuple[int, ...]:
-    """Return pads of a picture, (top, left, bottom, right), or of a volume."""
+    """Return pads of a picture (top, left, bottom, right) or volume."""
     rank = len(pads) // 2
     return as_picture(tuple(pads[:rank]), 0) + as_picture(tuple(pads[rank:]), 0)
 
 
 def operation_type(family: str, sizes: Sequence[int], suffix: str = "") -> str:
-    """The operation of a family for so many spatial sizes: `CONV_2D` for sequences and pictures, `CONV_3D` for volumes.
-
-    Args:
-        family: such as `CONV`.
-        sizes: the spatial sizes.
-        suffix: what follows in the name.
-    """
+    """Return the operation of a family, such as `CONV_2D` for sequences and pictures, or `CONV_3D` for volumes."""
     return f"{family}_{max(2, len(sizes))}D{suffix}"
 
 
@@ -157,10 +146,7 @@ def add_on_picture(
     inputs: Sequence[int],
     attributes: dict[str, AttributeValue],
 ) -> None:
-    """Add an operation on pictures or volumes; a first input that is a sequence `[N, C, L]` is reshaped there and back.
-
-    Every output of the operation is one of the node's.
-    """
+    """Add an operation on pictures or volumes; sequences `[N, C, L]` are reshaped to pictures and back."""
     dimensions = context.type_of(inputs[0]).dimensions
     outputs = len(schema_of(type_).outputs)
     if len(dimensions) > 3:
@@ -175,7 +161,7 @@ def add_on_picture(
 
 @converter("Conv", 1, 11, 22)
 def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
-    """Conv of rank 3 to 5, `auto_pad` resolved to pads. Source: ONNX Conv-11."""
+    """Convert Conv (1, 11, 22), of rank 3 to 5, to CONV_2D or CONV_3D."""
     sizes = spatial_sizes(context, node)
     windows = read_windows(node, kernel_of(context, node, len(sizes)))
     attributes = windows.attributes(resolve_pads(windows, sizes))
@@ -185,7 +171,7 @@ def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("ConvTranspose", 1, 11, 22)
 def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
-    """ConvTranspose of rank 3 to 5, `auto_pad` and `output_shape` resolved to pads. Source: ONNX ConvTranspose-11."""
+    """Convert ConvTranspose (1, 11, 22), of rank 3 to 5, to CONV_2D_TRANSPOSE or CONV_3D_TRANSPOSE."""
     sizes = spatial_sizes(context, node)
     windows = read_windows(node, kernel_of(context, node, len(sizes)))
     extra = _output_padding(node, len(sizes))
@@ -211,10 +197,10 @@ def _output_padding(node: OnnxNode, rank: int) -> tuple[int, ...]:
 
 
 def kernel_of(context: ConversionContext, node: OnnxNode, rank: int, position: int = 1) -> tuple[int, ...]:
-    """The spatial sizes of a filter, which is the input at `position`.
+    """Return the spatial sizes of the filter at `position`.
 
     Raises:
-        Refusal: it does not have `rank` of them, or the node says others.
+        Refusal: another number of them, or the node contradicts them.
     """
     dimensions = context.dimensions(node.input(position))
     if len(dimensions) != rank + 2:
@@ -250,7 +236,7 @@ def _filter(context: ConversionContext, name: str) -> int:
 
 
 def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The output's spatial sizes where the node names them, or `auto_pad` does; None where the pads decide."""
+    """Return output sizes from `output_shape` or `auto_pad`, or None if pads decide."""
     named = node.integers("output_shape")
     if named:
         if len(named) not in (len(sizes), len(sizes) + 2):
@@ -267,7 +253,7 @@ def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> t
 def _fit(
     windows: Windows, sizes: tuple[int, ...], extra: tuple[int, ...], wanted: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return pads and output padding with which the output has the wanted sizes: what lacks is added at the end."""
+    """Return pads and output padding for these output sizes."""
     totals = [
         stride * (size - 1) + more + extent - target
         for size, stride, more, extent, target in zip(

@@ -1,15 +1,14 @@
-"""Ops with one counterpart in the adapter IR, for both directions: the same inputs, and attributes by a map.
+"""Ops that correspond to one IR operation with the same inputs, as a table for both directions.
 
-A line has an op, the schema versions that are converted, an arrow and the operations:
+Each line has an op, converted schema versions, an arrow and operations:
 
-    <->  the op is converted to the operation, and the operation is written as the op
-    ->   converted only; the family's file has the other direction, or ONNX has none
-    <-   written only
+    <->  converted and exported
+    ->   converted only; a family's file exports the operation, or ONNX lacks the op
+    <-   exported only
 
-Attributes follow a semicolon, as `name`, or as `onnx_name=own_name`. An attribute that a node does not state has the
-operation's default, or the value after a colon. `@` marks an axis, which may count from the end. On the way out,
-`[name]` and `#name` are further inputs, a list and a number of int64. `~1` gives input 1 in a data type that ONNX takes
-for indices, and `!1` in int64.
+Attributes follow a semicolon, as `name` or `onnx_name=ir_name`. Defaults are the operation's, or follow a colon. `@`
+marks an axis, which may be negative. For export, `[name]` is an int64 list input, `#name` an int64 scalar input, `~1`
+casts input 1 to an ONNX index type, and `!1` to int64.
 """
 
 from __future__ import annotations
@@ -145,16 +144,16 @@ Trilu <- TRILU; #k upper
 Where 9 16 <-> WHERE
 Xor 7 <-> XOR
 """
-"""Versions of an op in one line differ in data types alone, or by attributes whose default is the older meaning."""
+"""Versions on one line differ only in data types, or in attributes that default to the older meaning."""
 
 
 class _Mapped(NamedTuple):
-    """An attribute of both sides, or how an input is written."""
+    """Attribute of op and operation, or instruction for an input."""
 
     mark: str
-    """`@`, `[`, `#`, `~`, `!`, or nothing."""
+    """`@`, `[`, `#`, `~`, `!`, or empty."""
     name: str
-    """ONNX's name of the attribute; for `~` and `!`, the position of the input."""
+    """ONNX attribute, or input position for `~` and `!`."""
     attribute: Attribute
     default: str
 
@@ -209,7 +208,7 @@ _WRITTEN: Mapping[str, Callable[[NodeWriter, Any], str]] = {
     "~": lambda write, name: write.index(name),
     "!": lambda write, name: write.cast(name, DataType.INT64),
 }
-"""By mark: how an input is written."""
+"""Mark -> writer of an input."""
 
 
 def _exporter(op_type: str, type_: str, attributes: Sequence[_Mapped]) -> Callable[[NodeWriter], Sequence[str]]:

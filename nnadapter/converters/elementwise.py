@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @converter("HardSwish", 14, 22)
 def convert_hard_swish(context: ConversionContext, node: OnnxNode) -> None:
-    """HardSwish: x * max(0, min(1, x / 6 + 0.5)). Source: ONNX HardSwish-14."""
+    """Convert HardSwish (14, 22) to HARD_SWISH: x * max(0, min(1, x / 6 + 0.5))."""
     context.add("HARD_SWISH", (context.operand(node.input(0)),), {"alpha": 1 / 6, "beta": 0.5}, node.outputs)
 
 
 @converter("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)
 def convert_cast(context: ConversionContext, node: OnnxNode) -> None:
-    """Cast. Source: ONNX Cast-19.
+    """Convert Cast (6 to 28) to CAST.
 
-    1. `saturate` matters for the float8 types only; `CAST` saturates, so 0 is refused for those.
-    2. `round_mode` matters for float8e8m0 only, which is no data type of the adapter IR.
+    `saturate` 0 is refused for float8 targets, since CAST saturates. `round_mode` only affects float8e8m0, which the IR
+    lacks.
     """
     target = data_type_name(node.integer("to"))
     if target not in DataType.__members__.values():
@@ -38,7 +38,7 @@ def convert_cast(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def check_saturation(node: OnnxNode, target: str) -> None:
-    """Raise Refusal if a cast to that data type is to let what is too large overflow."""
+    """Refuse a float8 cast without saturation."""
     if target.startswith("float8") and not node.integer("saturate", 1):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE, f"attribute 'saturate' of {node.op_type} to {target} is 0; expected 1"
@@ -47,14 +47,14 @@ def check_saturation(node: OnnxNode, target: str) -> None:
 
 @converter("Clip", 6)
 def convert_clip_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Clip with its bounds in attributes, which default to the ends of float32. Source: ONNX Clip-6."""
+    """Convert Clip (6), with bounds in attributes, to CLIP."""
     attributes = {"min": node.number("min", float("-inf")), "max": node.number("max", float("inf"))}
     context.add("CLIP", (context.operand(node.input(0)),), attributes, node.outputs)
 
 
 @converter("Clip", 11, 12, 13)
 def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
-    """Clip with its bounds in optional inputs: CLIP if they are known, MAX and MIN if not. Source: ONNX Clip-13."""
+    """Convert Clip (11, 12, 13), with bounds in inputs, to CLIP if they are constant, otherwise to MAX and MIN."""
     bounds = [context.is_fixed(name) for name in node.inputs[1:3] if name]
     limits = [context.optional_constant(node, position) for position in (1, 2)] if all(bounds) else []
     if limits and all(map(_is_exact, limits)):
@@ -72,7 +72,7 @@ def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _is_exact(limit: Array | None) -> bool:
-    """Whether a bound is one number that float64, in which attributes are kept, can hold."""
+    """Return whether float64, the type of attributes, represents a scalar bound exactly."""
     if limit is None:
         return True
     return limit.size == 1 and (limit.dtype.kind not in "iu" or abs(int(limit.reshape(-1)[0])) <= 2**53)
@@ -80,13 +80,13 @@ def _is_exact(limit: Array | None) -> bool:
 
 @converter("Dropout", 7, 10)
 def convert_dropout(context: ConversionContext, node: OnnxNode) -> None:
-    """Dropout at inference: a copy; the mask, if asked for, is not filled, so zeros. Source: ONNX Dropout-7, -10."""
+    """Convert Dropout (7, 10) to ASSIGN; the mask is zeros."""
     _copy_with_mask(context, node, filled_with=0)
 
 
 @converter("Dropout", 12, 13, 22)
 def convert_dropout_with_mode(context: ConversionContext, node: OnnxNode) -> None:
-    """Dropout, refused in training mode: a copy, and a mask of ones if asked for. Source: ONNX Dropout-13."""
+    """Convert Dropout (12, 13, 22) to ASSIGN; the mask is ones. Training mode is refused."""
     training = context.optional_constant(node, 2)
     if training is not None and training.any():
         raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "input 'training_mode' of Dropout is true; expected false")
@@ -103,7 +103,7 @@ def _copy_with_mask(context: ConversionContext, node: OnnxNode, filled_with: int
 
 @converter("Mod", 10, 13, 28)
 def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
-    """Mod; floored on floating-point numbers since version 28 alone, spelled out. Source: ONNX Mod-28."""
+    """Convert Mod (10, 13, 28) to MOD; floored remainders of reals, since version 28, are composed."""
     fmod = bool(node.integer("fmod", 0))
     floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
     if floored and node.since_version < 28:
@@ -119,7 +119,7 @@ def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y: int) -> None:
-    """The remainder with the sign of the dividend, and y more where that is not the sign of y."""
+    """Adjust the truncated remainder: add y if the signs differ."""
     (remainder,) = context.add("MOD", (x, y), {"fmod": True})
     zero = context.add_constant(np.zeros((), np.dtype(context.type_of(x).dtype)))
     signs = (context.add("LESS", (operand, zero))[0] for operand in (remainder, y))
@@ -130,7 +130,6 @@ def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y
 
 
 def _extreme(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """One input is copied, more are compared pair by pair."""
     operands = _operands(context, node)
     if len(operands) == 1:
         context.add("ASSIGN", operands, outputs=node.outputs)
@@ -168,7 +167,7 @@ _VARIADIC: Mapping[str, tuple[Converter, tuple[int, ...]]] = {
     "Min": (partial(_extreme, "MIN"), (8, 12, 13)),
     "Sum": (_sum, (8, 13)),
 }
-"""Since version 8 these broadcast; in version 6 all inputs must have one shape."""
+"""Since version 8 these broadcast; version 6 requires equal shapes."""
 
 
 def _of_one_shape(convert: Converter) -> Converter:
@@ -191,10 +190,7 @@ for _op_type, (_convert, _versions) in _VARIADIC.items():
 
 @converter("CastLike", 15, 19, 21, 23, 24, 25)
 def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
-    """CastLike: a cast to the data type of the second input, of which nothing else is read.
-
-    Source: ONNX CastLike-25, with the limits of Cast.
-    """
+    """Convert CastLike (15 to 25) to CAST, with the limits of `convert_cast`."""
     target = context.type_of(node.input(1)).dtype.value
     check_saturation(node, target)
     context.add("CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
@@ -202,10 +198,7 @@ def convert_cast_like(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("BitShift", 11, 28)
 def convert_bit_shift(context: ConversionContext, node: OnnxNode) -> None:
-    """BitShift; version 28 adds signed integers, and says what a shift beyond the bits gives.
-
-    Source: ONNX BitShift-28.
-    """
+    """Convert BitShift (11, 28) to BIT_SHIFT; version 28 adds signed integers and defines oversized shifts."""
     direction = node.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
         raise Refusal(
@@ -217,7 +210,7 @@ def convert_bit_shift(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("BitCast", 26)
 def convert_bit_cast(context: ConversionContext, node: OnnxNode) -> None:
-    """BitCast: the same bits as another data type of equal width. Source: ONNX BitCast-26."""
+    """Convert BitCast (26) to BIT_CAST."""
     target = data_type_name(node.integer("to"))
     if target not in DataType.__members__.values():
         raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute 'to' of BitCast is {target}, which no operand can have")
@@ -225,7 +218,7 @@ def convert_bit_cast(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def clip(write: NodeWriter, x: str, low: float, high: float) -> str:
-    """Clip, with bounds of an integer kept within its range. Source: ONNX Clip-13."""
+    """Write Clip (13), with integer bounds limited to the type's range."""
     dtype = write.dtype_of(x) or DataType.FLOAT32
     bounds = [_bound(write, limit, dtype) if np.isfinite(limit) else "" for limit in (low, high)]
     return write.node("Clip", x, *bounds)
@@ -244,12 +237,12 @@ def _scaled(write: NodeWriter, x: str, factor: float) -> str:
 
 
 def swish(write: NodeWriter, x: str, alpha: float = 1.0) -> str:
-    """X * sigmoid(alpha * x): in two ops, since ONNX Runtime has no kernel for Swish-24."""
+    """Write x * sigmoid(alpha * x); ONNX Runtime has no kernel for Swish (24)."""
     return write.node("Mul", x, write.node("Sigmoid", _scaled(write, x, alpha)))
 
 
 def hard_swish(write: NodeWriter, x: str, alpha: float, beta: float) -> str:
-    """HardSwish where the numbers are ONNX's own, else two ops. Source: ONNX HardSwish-14."""
+    """Write HardSwish (14) for ONNX's parameters, otherwise HardSigmoid times x."""
     if (np.float32(alpha), beta) == (np.float32(1 / 6), 0.5):
         return write.node("HardSwish", x)
     return write.node("Mul", x, write.node("HardSigmoid", x, alpha=alpha, beta=beta))
@@ -267,51 +260,51 @@ FUSED: Mapping[str, Callable[..., str]] = {
     "gelu_tanh": lambda write, x: write.node("Gelu", x, approximate="tanh"),
     "swish": swish,
 }
-"""What `fuse_code` names, called with `fuse_parameters`."""
+"""`fuse_code` -> writer, called with `fuse_parameters`."""
 
 
 @exporter("CEIL", "FLOOR", "ROUND")
 def export_rounding(write: NodeWriter) -> str:
-    """CEIL, FLOOR and ROUND; integers are what they are. Source: ONNX Ceil-13, Floor-13, Round-22."""
+    """Export CEIL, FLOOR and ROUND as Ceil (13), Floor (13) and Round (22); integers are copied."""
     op_type = write.operation.type.capitalize() if write.type.dtype.is_floating else "Identity"
     return write.node(op_type, write.inputs[0])
 
 
 @exporter("CLIP")
 def export_clip(write: NodeWriter) -> str:
-    """CLIP; a bound that is infinite is left out. Source: ONNX Clip-13."""
+    """Export CLIP as Clip (13); infinite bounds are omitted."""
     return clip(write, write.inputs[0], write.operation.attributes["min"], write.operation.attributes["max"])  # type: ignore[arg-type]
 
 
 @exporter("SWISH")
 def export_swish(write: NodeWriter) -> str:
-    """SWISH: see `swish`."""
+    """Export SWISH, see `swish`."""
     return swish(write, write.inputs[0], write.operation.alpha)
 
 
 @exporter("HARD_SWISH")
 def export_hard_swish(write: NodeWriter) -> str:
-    """HARD_SWISH: see `hard_swish`."""
+    """Export HARD_SWISH, see `hard_swish`."""
     return hard_swish(write, write.inputs[0], write.operation.alpha, write.operation.beta)
 
 
 @exporter("RSQRT")
 def export_rsqrt(write: NodeWriter) -> str:
-    """RSQRT, for which ONNX has no op: the reciprocal of the root."""
+    """Export RSQRT as Sqrt and Reciprocal."""
     return write.node("Reciprocal", write.node("Sqrt", write.inputs[0]))
 
 
 @exporter("SQUARE")
 def export_square(write: NodeWriter) -> str:
-    """SQUARE, for which ONNX has no op: a product with itself."""
+    """Export SQUARE as Mul."""
     return write.node("Mul", write.inputs[0], write.inputs[0])
 
 
 @exporter("CELU")
 def export_celu(write: NodeWriter) -> str:
-    """CELU by Elu, which has more data types than Celu of opset 24: alpha * elu(x / alpha).
+    """Export CELU as alpha * Elu(x / alpha), since Celu (24) supports fewer data types.
 
-    For an alpha below 0, of which Elu would see the other half, as CELU is defined. Source: ONNX Celu-28.
+    Negative alpha is composed from Exp, since Elu would take the other branch. Source: ONNX Celu-28.
     """
     x, dtype = write.inputs[0], write.type.dtype
     alpha = write.number(write.operation.alpha, dtype)
@@ -325,14 +318,14 @@ def export_celu(write: NodeWriter) -> str:
 
 @exporter("SWIGLU")
 def export_swiglu(write: NodeWriter) -> str:
-    """SWIGLU spelled out, since ONNX Runtime has no kernel for SwiGLU-28: gate * sigmoid(alpha * gate) * value."""
+    """Export SWIGLU as gate * sigmoid(alpha * gate) * value; ONNX Runtime has no kernel for SwiGLU (28)."""
     gate, value = write.inputs
     return write.node("Mul", swish(write, gate, write.operation.alpha), value)
 
 
 @exporter("SUM")
 def export_sum(write: NodeWriter) -> str:
-    """SUM; of integers, which ONNX's Sum does not take, as additions. Source: ONNX Sum-13."""
+    """Export SUM as Sum (13), or for integers as Add."""
     if write.type.dtype.is_floating:
         return write.node("Sum", *write.inputs)
     total, *rest = write.inputs
@@ -343,13 +336,13 @@ def export_sum(write: NodeWriter) -> str:
 
 @exporter("NOT_EQUAL")
 def export_not_equal(write: NodeWriter) -> str:
-    """NOT_EQUAL, for which ONNX has no op."""
+    """Export NOT_EQUAL as Equal and Not."""
     return write.node("Not", write.node("Equal", *write.inputs))
 
 
 @exporter("MOD")
 def export_mod(write: NodeWriter) -> str:
-    """MOD; the floored remainder of reals, which Mod has from version 28 on, spelled out. Source: ONNX Mod-13."""
+    """Export MOD as Mod (13); floored remainders of reals are composed."""
     x, y = write.inputs
     if write.operation.fmod or not write.type.dtype.is_floating:
         return write.node("Mod", x, y, fmod=write.operation.fmod)
@@ -358,7 +351,7 @@ def export_mod(write: NodeWriter) -> str:
 
 
 def _rounds_up(write: NodeWriter, remainder: str, y: str) -> str:
-    """Where a quotient that was cut toward zero is above the one that is rounded down."""
+    """Write whether truncation rounded the quotient up."""
     zero = write.number(0, write.type.dtype)
     signs = [write.node("Less", name, zero) for name in (remainder, y)]
     return write.node("And", write.node("Xor", *signs), write.node("Not", write.node("Equal", remainder, zero)))
@@ -366,7 +359,7 @@ def _rounds_up(write: NodeWriter, remainder: str, y: str) -> str:
 
 @exporter("FLOOR_DIV")
 def export_floor_div(write: NodeWriter) -> str:
-    """FLOOR_DIV, for which ONNX has no op: Div, and one less where it cut a negative quotient."""
+    """Export FLOOR_DIV as Div, minus one if truncation rounded up."""
     x, y = write.inputs
     dtype, quotient = write.type.dtype, write.node("Div", x, y)
     if dtype.is_floating:
@@ -380,7 +373,7 @@ def export_floor_div(write: NodeWriter) -> str:
 
 @exporter("BIT_SHIFT")
 def export_bit_shift(write: NodeWriter) -> str:
-    """BIT_SHIFT; of signed integers in opset 28, which brings them. Source: ONNX BitShift-28."""
+    """Export BIT_SHIFT as BitShift (11), or for signed integers as BitShift (28)."""
     signed = not write.type.dtype.value.startswith("u")
     direction = write.operation.direction.upper()
     return write.node("BitShift", *write.inputs, opset=28 if signed else 0, direction=direction)

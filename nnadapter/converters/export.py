@@ -1,11 +1,11 @@
-"""A model of the adapter IR as an ONNX model.
+"""Export of an adapter IR model to ONNX.
 
-1. Names of operands are kept; what two values would share is made unique. A node is named for where it comes from.
-2. What is quantized goes out as `quantization` says; a fused activation as ops behind its operation; a picture with
-   channels last is transposed before an operation that looks at pictures, and its result back.
-3. A result that is the model's input, a constant, or an output twice is copied: ONNX's outputs are made by nodes.
-4. Sizes that the model leaves open are named dimensions of inputs; an attribute that follows from them is refused.
-5. Weights are referred to (`nnadapter.onnx.references`): whoever uses the ONNX model keeps the model that it is of.
+1. Operand names are kept, and made unique. Nodes are named for their origin.
+2. Quantized operations follow `quantization`. Fused activations become separate nodes. Channels-last pictures are
+   transposed around operations on pictures.
+3. Outputs that are inputs, constants or repeated are copied, since nodes must produce ONNX outputs.
+4. Dynamic dimensions become named dimensions of inputs; attributes that depend on them are refused.
+5. Weights are references (`nnadapter.onnx.references`); keep the IR model alive.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _TO_CHANNELS_FIRST, _TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Export:
-    """A model as ONNX, and what became of each operation."""
+    """Exported model, with the outcome of each operation."""
 
     model: onnx.ModelProto
-    """What refused operations make is an input of it."""
+    """Results of refused operations are inputs."""
     nodes: tuple[range, ...]
-    """Per operation: positions of its nodes; none if it was refused."""
+    """Node positions per operation; empty if refused."""
     refusals: Mapping[int, Unsupported]
-    """By position of the operation: why ONNX cannot say it."""
+    """Operation position -> refusal."""
 
 
 def to_onnx(model: Model) -> onnx.ModelProto:
-    """Return a model as ONNX. See the module's rules.
+    """Export a model to ONNX, see the module.
 
     Raises:
-        InvalidModelError: an operation has no form in ONNX; the message says which, and why.
+        InvalidModelError: an operation cannot be expressed in ONNX.
     """
     exported = export_model(model)
     if exported.refusals:
@@ -66,12 +66,12 @@ def to_onnx(model: Model) -> onnx.ModelProto:
 
 
 def export_model(model: Model) -> Export:
-    """Return a model as ONNX with holes for operations that ONNX cannot say."""
+    """Export a model to ONNX, with holes for inexpressible operations."""
     return _ModelExport(model).run()
 
 
 class _ModelExport:
-    """One export under way."""
+    """Export in progress."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -111,7 +111,7 @@ class _ModelExport:
         return Export(model=made, nodes=tuple(nodes), refusals=refusals)
 
     def _weights(self, read: set[str]) -> dict[str, Array]:
-        """Constants of the model that something reads."""
+        """Return the model's constants that are used."""
         pairs = zip(self._names, self._model.operands, strict=True)
         return {name: operand.value for name, operand in pairs if operand.value is not None and name in read}
 
@@ -123,7 +123,7 @@ class _ModelExport:
         return Value(name, operand.type.dtype.value, sizes, int(operand.type.dtype.array_type.itemsize))
 
     def _outputs(self) -> list[Value]:
-        """Values of the model's outputs, each made by a node and none twice."""
+        """Return the outputs, each produced by a node and unique."""
         outputs, given = [], set()
         made = {index for operation in self._model.operations for index in operation.outputs} - set(self._holes)
         for index in self._model.outputs:
@@ -148,7 +148,7 @@ class _ModelExport:
         self._name(first, [*results], wanted, operation)
 
     def _written(self, write: NodeWriter, channels_last: bool) -> list[str]:
-        """The nodes of one operation, and the names of its results."""
+        """Write the nodes of one operation and return its result names."""
         if channels_last:
             write = _with_channels_first(write)
         real = on_reals(write)
@@ -167,7 +167,7 @@ class _ModelExport:
         return results
 
     def _name(self, first: int, results: list[str], wanted: Sequence[str], operation: Operation) -> None:
-        """Call results as their operands are called, and nodes for where they come from."""
+        """Rename results to their operands, and nodes to their origin."""
         nodes = self._graph.nodes
         own = {name for node in nodes[first:] for name in node.outputs}
         renamed: dict[str, str] = {}
@@ -199,7 +199,7 @@ def _channels_last(operation: Operation, write: NodeWriter) -> bool:
 
 
 def _with_channels_first(write: NodeWriter) -> NodeWriter:
-    """The writer of an operation whose picture is transposed first."""
+    """Return a writer with the picture transposed to channels first."""
     first = write.type
     dimensions = tuple(first.dimensions[axis] for axis in _TO_CHANNELS_FIRST)
     if first.quantization is not None and first.quantization.axis is not None:
@@ -210,7 +210,7 @@ def _with_channels_first(write: NodeWriter) -> NodeWriter:
 
 
 def _with_reals(write: NodeWriter) -> NodeWriter:
-    """The writer of an operation whose quantized operands are reals first."""
+    """Return a writer with quantized operands as reals."""
     pairs = zip(write.inputs, write.types, strict=True)
     names = [name if type_ is None else dequantized(write, name, type_) for name, type_ in pairs]
     types = [None if type_ is None else OperandType(DataType.FLOAT32, type_.dimensions) for type_ in write.types]

@@ -1,4 +1,4 @@
-"""Converters of gathering, scattering, TopK, ArgMax and running sums."""
+"""Converters of gathering, OneHot, Slice and Pad."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @converter("Gather", 1, 11, 13)
 @converter("GatherElements", 11, 13)
 def convert_gather(context: ConversionContext, node: OnnxNode) -> None:
-    """Gather and GatherElements. Source: ONNX Gather-13, GatherElements-13."""
+    """Convert Gather (1, 11, 13) to GATHER and GatherElements (11, 13) to GATHER_ELEMENTS."""
     inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
     axis = normalize_axis(node, node.integer("axis", 0), len(context.dimensions(node.input(0))))
     context.add("GATHER" if node.op_type == "Gather" else "GATHER_ELEMENTS", inputs, {"axis": axis}, node.outputs)
@@ -27,10 +27,9 @@ def convert_gather(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("OneHot", 9, 11, 28)
 def convert_one_hot(context: ConversionContext, node: OnnxNode) -> None:
-    """OneHot with a constant depth. Source: ONNX OneHot-11.
+    """Convert OneHot (9, 11, 28), with constant depth, to ONE_HOT.
 
-    For version 9, ONNX calls negative indices out of range; ONNX Runtime counts them from the end in every version,
-    and so does this.
+    Negative indices count from the end in every version, as in ONNX Runtime; ONNX only defines that since 11.
     """
     rank = len(context.dimensions(node.input(0)))
     attributes: dict[str, AttributeValue] = {
@@ -42,7 +41,7 @@ def convert_one_hot(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _depth(context: ConversionContext, node: OnnxNode) -> int:
-    """The one number of the input `depth`, which may be of any data type."""
+    """Return the single number in `depth`, of any data type."""
     name = node.input(1)
     values = context.integers(name)
     if values is None:
@@ -55,7 +54,7 @@ def _depth(context: ConversionContext, node: OnnxNode) -> int:
 
 @converter("Slice", 1)
 def convert_slice_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Slice with everything in attributes, and no steps. Source: ONNX Slice-1."""
+    """Convert Slice (1), with attributes, to SLICE."""
     starts, ends = node.integers("starts"), node.integers("ends")
     if starts is None or ends is None:
         raise Refusal(Reason.INVALID_NODE, "attributes 'starts' and 'ends' of Slice must both be there")
@@ -64,7 +63,7 @@ def convert_slice_attributes(context: ConversionContext, node: OnnxNode) -> None
 
 @converter("Slice", 10, 11, 13)
 def convert_slice(context: ConversionContext, node: OnnxNode) -> None:
-    """Slice with everything in constant inputs. Source: ONNX Slice-13."""
+    """Convert Slice (10, 11, 13), with constant inputs, to SLICE."""
     starts, ends = required_integers(context, node, 1), required_integers(context, node, 2)
     _slice(context, node, starts, ends, constant_integers(context, node, 3), constant_integers(context, node, 4))
 
@@ -100,13 +99,10 @@ def _slice(
 
 
 def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]:
-    """Return a start and an end for which Python's slice of an axis of `size` elements is what ONNX means.
+    """Return a Python slice's start and end with ONNX's meaning. Source: ONNX Slice-13.
 
-    1. Negative values count from the end of the axis.
-    2. What lies outside the axis is moved to its nearer border; backwards that border may lie before the first
-       element, which is written as `-(size + 1)`.
-
-    Source: ONNX Slice-13.
+    Negative values count from the end. Values out of range are clamped; a backward slice to the first element ends at
+    `-(size + 1)`.
     """
     start, end = (value + size if value < 0 else value for value in (start, end))
     if step > 0:
@@ -119,13 +115,13 @@ def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]
 
 @converter("Pad", 2)
 def convert_pad_attributes(context: ConversionContext, node: OnnxNode) -> None:
-    """Pad with everything in attributes. Source: ONNX Pad-2."""
+    """Convert Pad (2), with attributes, to PAD."""
     _pad(context, node, node.integers("pads") or (), node.number("value", 0.0))
 
 
 @converter("Pad", 11, 13, 18, 19, 21, 23, 24, 25)
 def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
-    """Pad with everything in constant inputs; axes exist since version 18, mode wrap since 19. Source: ONNX Pad-19."""
+    """Convert Pad (11 to 25), with constant inputs, to PAD."""
     rank = len(context.dimensions(node.input(0)))
     pads, axes = required_integers(context, node, 1), constant_integers(context, node, 3)
     if axes is not None:
@@ -134,7 +130,7 @@ def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _spread_pads(node: OnnxNode, pads: Sequence[int], axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return pads of all axes from those of some; pads = [begin of every axis…, end of every axis…]."""
+    """Return pads of all axes, all begins and then all ends."""
     if len(pads) != 2 * len(axes):
         raise Refusal(Reason.INVALID_NODE, f"Pad has pads {list(pads)} for axes {list(axes)}; expected two per axis")
     complete = [0] * (2 * rank)
@@ -162,10 +158,7 @@ def _pad(context: ConversionContext, node: OnnxNode, pads: tuple[int, ...], valu
 
 @converter("CenterCropPad", 18)
 def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
-    """CenterCropPad to a constant shape, as one PAD of which negative pads crop. Source: ONNX CenterCropPad-18.
-
-    Of an odd number of elements, the larger half is cropped or padded at the end.
-    """
+    """Convert CenterCropPad (18), with a constant shape, to PAD; negative pads crop, an odd element is at the end."""
     dimensions = context.dimensions(node.input(0))
     rank, axes_attribute = len(dimensions), node.integers("axes")
     axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
@@ -184,7 +177,7 @@ def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
 
 @exporter("SLICE")
 def export_slice(write: NodeWriter) -> str:
-    """SLICE; Python's slices are ONNX's, and one of no axes is a copy. Source: ONNX Slice-13."""
+    """Export SLICE as Slice (13); without axes, copy."""
     of = write.operation
     if not of.axes:
         return write.node("Identity", write.inputs[0])
@@ -194,7 +187,7 @@ def export_slice(write: NodeWriter) -> str:
 
 @exporter("PAD")
 def export_pad(write: NodeWriter) -> str:
-    """PAD. Source: ONNX Pad-24."""
+    """Export PAD as Pad (24)."""
     of = write.operation
     if not write.type.rank:
         return write.node("Identity", write.inputs[0])
@@ -206,7 +199,7 @@ def export_pad(write: NodeWriter) -> str:
 
 @exporter("ONE_HOT")
 def export_one_hot(write: NodeWriter) -> str:
-    """ONE_HOT. Source: ONNX OneHot-11."""
+    """Export ONE_HOT as OneHot (11)."""
     indices, values = write.inputs
     depth = write.number(write.operation.depth, DataType.INT64)
     indices = write.cast(indices, DataType.INT64)

@@ -1,4 +1,4 @@
-"""Converters of linear algebra: matrix products, Einsum, determinants and triangles."""
+"""Converters of matrix products, Einsum and Trilu."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 @converter("Gemm", 7, 9, 11, 13)
 def convert_gemm(context: ConversionContext, node: OnnxNode) -> None:
-    """Gemm: alpha * A' * B' + beta * C. Source: ONNX Gemm-13.
+    """Convert Gemm (7, 9, 11, 13) to FULLY_CONNECTED or MAT_MUL.
 
-    1. FULLY_CONNECTED where it is exactly that: floating-point, A as it is, B transposed, alpha 1, and no C or one
-       that is a bias. B is never copied, so that weights stay where they are.
-    2. MAT_MUL otherwise, with MUL by alpha where it is not 1 and ADD of beta * C where there is a C.
+    FULLY_CONNECTED requires reals, A as is, B transposed, alpha 1, and no C or a bias; B is never copied. MAT_MUL is
+    followed by MUL for alpha and ADD for beta * C.
     """
     if _is_fully_connected(context, node):
         inputs = [context.operand(node.input(0)), context.operand(node.input(1))]
@@ -48,7 +47,7 @@ def _adds(node: OnnxNode) -> bool:
 
 
 def _is_bias(context: ConversionContext, node: OnnxNode) -> bool:
-    """Whether C is the same for every row, and can be a vector before the run."""
+    """Return whether C is the same for every row."""
     dimensions, units = context.dimensions(node.input(2)), _units(context, node)
     if context.is_constant(node.input(2)):
         return dimensions[:-1] in ((), (1,))
@@ -56,7 +55,7 @@ def _is_bias(context: ConversionContext, node: OnnxNode) -> bool:
 
 
 def _units(context: ConversionContext, node: OnnxNode) -> int:
-    """How many rows the weight [units, K] of a fully connected layer has."""
+    """Return the rows of the weight [units, K]."""
     return context.dimensions(node.input(1))[0]
 
 
@@ -101,10 +100,7 @@ def _factor(context: ConversionContext, node: OnnxNode, name: str, value: float)
 
 @converter("Trilu", 14)
 def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
-    """Trilu: TRILU if the number of the diagonal is known, else a choice between the elements and 0.
-
-    Source: ONNX Trilu-14.
-    """
+    """Convert Trilu (14) to TRILU, or for a run-time diagonal to WHERE."""
     upper, diagonal = bool(node.integer("upper", 1)), node.input(1)
     if diagonal and not context.is_constant(diagonal):
         _select_triangle(context, node, "LESS" if upper else "GREATER")
@@ -117,7 +113,7 @@ def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) -> None:
-    """Each element's distance from the main diagonal is compared with the number of the diagonal."""
+    """Compare each element's distance from the main diagonal with the given one."""
     source, diagonal = (context.operand(node.input(position)) for position in range(2))
     type_, number = context.type_of(source), context.type_of(diagonal)
     if type_.rank < 2 or number.size != 1 or number.rank > 1:
@@ -130,7 +126,7 @@ def _select_triangle(context: ConversionContext, node: OnnxNode, beyond: str) ->
 
 @converter("Einsum", 12, 28)
 def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
-    """Einsum; the two versions differ in data types alone. Source: ONNX Einsum-28."""
+    """Convert Einsum (12, 28) to EINSUM."""
     if not node.inputs:
         raise Refusal(Reason.INVALID_NODE, "Einsum has no inputs; expected one or more")
     attributes = {"equation": node.text("equation", "")}
@@ -139,7 +135,7 @@ def convert_einsum(context: ConversionContext, node: OnnxNode) -> None:
 
 @exporter("FULLY_CONNECTED")
 def export_fully_connected(write: NodeWriter) -> str:
-    """FULLY_CONNECTED: Gemm on matrices, else a product and a sum. Source: ONNX Gemm-13."""
+    """Export FULLY_CONNECTED as Gemm (13) for matrices, otherwise MatMul and Add."""
     x, weight, bias = write.inputs
     if write.type.rank == 2:
         return write.node("Gemm", x, weight, bias, transB=1)
@@ -149,9 +145,9 @@ def export_fully_connected(write: NodeWriter) -> str:
 
 @exporter("MAT_MUL")
 def export_mat_mul(write: NodeWriter) -> str:
-    """MAT_MUL; operands are transposed by ops of their own. Source: ONNX MatMul-13.
+    """Export MAT_MUL as MatMul (13), with Transpose.
 
-    A transposed matrix times a vector is the vector times the matrix. ONNX Runtime 1.32 gets the first one wrong.
+    A transposed matrix times a vector becomes vector times matrix, since ONNX Runtime 1.32 computes the former wrongly.
     """
     x, y = write.inputs
     x_rank, y_rank = (type_.rank if type_ else 0 for type_ in write.types)
@@ -164,16 +160,13 @@ def export_mat_mul(write: NodeWriter) -> str:
 
 @exporter("EINSUM")
 def export_einsum(write: NodeWriter) -> str:
-    """EINSUM. Source: ONNX Einsum-12.
-
-    onnx 1.23 infers no shape from an equation without any letter, and its reference computes none.
-    """
+    """Export EINSUM as Einsum (12); "->" works around onnx 1.23, which fails for an empty equation."""
     return write.node("Einsum", *write.inputs, equation=write.operation.equation or "->")
 
 
 @exporter("MAT_MUL_N_BITS")
 def export_mat_mul_n_bits(write: NodeWriter) -> Sequence[str]:
-    """MAT_MUL_N_BITS, for which ONNX itself has no op. Source: com.microsoft MatMulNBits-1."""
+    """Export MAT_MUL_N_BITS as com.microsoft MatMulNBits (1)."""
     x, weight, scale, zero_point, bias = write.inputs
     of = write.operation
     attributes = {

@@ -1,11 +1,8 @@
-"""Converters of ONNX Runtime's own ops: most by their bodies, MatMulNBits by itself.
+"""Converters of ONNX Runtime's own ops, by their bodies; MatMulNBits has its own.
 
-Ops that are described as functions of ONNX's own ops: their bodies are converted, node by node.
-
-One converter serves nearly all; some have their own beside the body. Bodies are written at the newest opset that they
-know, whatever the model's opset is, so that a fused op stays one operation where ONNX has such an op by now (Attention,
-Gelu, LayerNormalization). DequantizeLinear, an op and QuantizeLinear in a body are one quantized operation, as they are
-in a model. Sizes that are traced are open to a body, which then decides on none of them.
+Bodies are converted node by node at their newest supported opset, so that ops such as Attention and Gelu stay one
+operation. Dequantize-op-quantize groups in bodies are fused as in models. Bodies see symbolic sizes as dynamic, so they
+record no guards.
 """
 
 from __future__ import annotations
@@ -28,10 +25,9 @@ _GROUP_INDICES = 4
 
 @converter("MatMulNBits", 1, domain=MICROSOFT)
 def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
-    """MatMulNBits of 2, 4 or 8 bits, zero points packed, as reals or absent. Source: com.microsoft MatMulNBits-1.
+    """Convert com.microsoft MatMulNBits (1), of 2, 4 or 8 bits, to MAT_MUL_N_BITS.
 
-    1. `accuracy_level` says how coarsely a device may compute; the adapter IR computes with the reals themselves.
-    2. Refused: weights whose inputs were put in another order (`g_idx`), or that were packed for one processor.
+    `accuracy_level` is ignored; the IR computes with reals. Refused: reordered (`g_idx`) or prepacked weights.
     """
     if node.input(_GROUP_INDICES):
         raise Refusal(
@@ -60,7 +56,7 @@ def convert_mat_mul_n_bits(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape: tuple[int, int]) -> int:
-    """Scales or zero points, which may come as a vector, as [N, ...]."""
+    """Return scales or zero points as [N, ...]."""
     type_ = context.type_of(node.input(position))
     if type_.size != prod(shape):
         raise Refusal(
@@ -71,7 +67,7 @@ def _as_matrix(context: ConversionContext, node: OnnxNode, position: int, shape:
 
 
 def convert_body(context: ConversionContext, node: OnnxNode) -> None:
-    """Convert what a node computes by its body; the operations stand for the node."""
+    """Convert a node by its body; the operations have the node as origin."""
     inputs = [_value(context, name) if name else None for name in node.inputs]
     known = _Contents(context, node)
     body = body_of(node, inputs, known, integers=known.integers)
@@ -92,13 +88,13 @@ def convert_body(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _called(inner: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
-    """A node of a body by the names of the graph."""
+    """Return a body node renamed to graph names."""
     read, made = (tuple(names[name] if name else "" for name in part) for part in (inner.inputs, inner.outputs))
     return replace(inner, inputs=read, outputs=made)
 
 
 def _convert_group(context: ConversionContext, nodes: Sequence[OnnxNode], group: Group) -> bool:
-    """Convert nodes that mean one quantized operation; whether the operation takes such operands."""
+    """Convert nodes to one quantized operation. Return whether that succeeded."""
     mark = context.mark()
     sources = {name: nodes[source] for name, source in group.sources.items()}
     try:
@@ -122,7 +118,7 @@ def _value(context: ConversionContext, name: str) -> Value:
 
 
 class _Contents(Mapping[int, Array]):
-    """The inputs of a node whose contents are known, by position; looked at when they are asked for."""
+    """Lazily read contents of constant inputs, by position."""
 
     def __init__(self, context: ConversionContext, node: OnnxNode) -> None:
         self._context = context
@@ -140,12 +136,12 @@ class _Contents(Mapping[int, Array]):
         return len(self._names)
 
     def integers(self, position: int) -> tuple[int, ...] | None:
-        """Those that follow from sizes, traced."""
+        """Return shape-derived integers, possibly symbolic."""
         return self._context.integers(self._names[position]) if position in self._names else None
 
 
 def _names(body: Body, node: OnnxNode) -> dict[str, str]:
-    """The names in the graph of what a body names; those inside are no names that a model has."""
+    """Map body names to graph names; inner ones get a prefix that models do not use."""
     prefix = next(filter(None, node.outputs))
     inner = (*body.constants, *(name for body_node in body.nodes for name in body_node.outputs if name))
     names = {name: f"{prefix}%{name}" for name in inner}
@@ -155,7 +151,7 @@ def _names(body: Body, node: OnnxNode) -> dict[str, str]:
 
 
 def register_bodies() -> None:
-    """Register the conversion of bodies for every op that has one, and no converter of its own."""
+    """Register `convert_body` for all ops with a body and no converter of their own."""
     for domain, op_type, version in function_ops():
         if not is_builtin(domain, op_type, version):
             converter(op_type, version, domain=domain)(convert_body)

@@ -1,9 +1,6 @@
-"""Converters of ops that move, join, cut, pad or generate elements.
+"""Converters of ops that move, join, split, pad or generate elements.
 
-Ops that make tensors from shapes and single numbers.
-
-Preparation folds most of them. What is converted here is what it leaves: results that are too large to be folded, and
-EyeLike of a tensor that is known only when the model runs.
+Generated tensors reach a converter only if preparation could not fold them: too large, or EyeLike of unknown data.
 """
 
 from __future__ import annotations
@@ -27,22 +24,22 @@ if TYPE_CHECKING:
 
 @converter("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
 def convert_reshape(context: ConversionContext, node: OnnxNode) -> None:
-    """Reshape with a constant shape, resolved; `allowzero` exists since version 14. Source: ONNX Reshape-14."""
+    """Convert Reshape (5 to 25), with a constant shape, to RESHAPE."""
     shape = required_integers(context, node, 1)
     dimensions = context.dimensions(node.input(0))
     _reshape(context, node, resolve_shape(dimensions, shape, allowzero=bool(node.integer("allowzero", 0))))
 
 
 def resolve_shape(dimensions: Sequence[int], shape: Sequence[int], *, allowzero: bool) -> tuple[int, ...]:
-    """Return the shape that Reshape means: 0 copies the input's dimension, -1 stands for what remains.
+    """Resolve the shape of a Reshape: 0 copies the input's dimension, -1 is inferred.
 
     Args:
         dimensions: of the input.
-        shape: as in the node.
-        allowzero: 0 is meant literally.
+        shape: as stated.
+        allowzero: 0 is literal.
 
     Raises:
-        Refusal: it copies a dimension that is not there, has more than one -1, or holds another number of elements.
+        Refusal: a copied dimension is missing, several -1, or the number of elements differs.
     """
     resolved = [
         dimensions[axis] if size == 0 and not allowzero and axis < len(dimensions) else size
@@ -66,7 +63,7 @@ def _reshape(context: ConversionContext, node: OnnxNode, shape: tuple[int, ...])
 
 @converter("Flatten", 1, 9, 11, 13, 21, 23, 24, 25)
 def convert_flatten(context: ConversionContext, node: OnnxNode) -> None:
-    """Flatten to a matrix; an axis may be the rank, and negative since version 11. Source: ONNX Flatten-13."""
+    """Convert Flatten (1 to 25) to RESHAPE."""
     dimensions = context.dimensions(node.input(0))
     axis, rank = node.integer("axis", 1), len(dimensions)
     axis = rank if axis == rank else normalize_axis(node, axis, rank)
@@ -75,18 +72,18 @@ def convert_flatten(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Squeeze", 1, 11)
 def convert_squeeze_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Squeeze with its axes in an attribute. Source: ONNX Squeeze-11."""
+    """Convert Squeeze (1, 11), with axes in an attribute, to RESHAPE."""
     _squeeze(context, node, node.integers("axes"))
 
 
 @converter("Squeeze", 13, 21, 23, 24, 25)
 def convert_squeeze(context: ConversionContext, node: OnnxNode) -> None:
-    """Squeeze with its axes in an optional, constant input. Source: ONNX Squeeze-13."""
+    """Convert Squeeze (13 to 25), with constant axes, to RESHAPE."""
     _squeeze(context, node, constant_integers(context, node, 1))
 
 
 def _squeeze(context: ConversionContext, node: OnnxNode, axes: Iterable[int] | None) -> None:
-    """Without axes, every axis of one element goes."""
+    """Drop axes; by default all of size 1."""
     dimensions = context.dimensions(node.input(0))
     if axes is None:
         gone = tuple(axis for axis, size in enumerate(dimensions) if size == 1)
@@ -102,7 +99,7 @@ def _squeeze(context: ConversionContext, node: OnnxNode, axes: Iterable[int] | N
 
 @converter("Unsqueeze", 1, 11)
 def convert_unsqueeze_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Unsqueeze with its axes in an attribute. Source: ONNX Unsqueeze-11."""
+    """Convert Unsqueeze (1, 11), with axes in an attribute, to RESHAPE."""
     axes = node.integers("axes")
     if axes is None:
         raise Refusal(Reason.INVALID_NODE, "attribute 'axes' of Unsqueeze is missing; expected a list of integers")
@@ -111,7 +108,7 @@ def convert_unsqueeze_attribute(context: ConversionContext, node: OnnxNode) -> N
 
 @converter("Unsqueeze", 13, 21, 23, 24, 25)
 def convert_unsqueeze(context: ConversionContext, node: OnnxNode) -> None:
-    """Unsqueeze with its axes in a constant input. Source: ONNX Unsqueeze-13."""
+    """Convert Unsqueeze (13 to 25), with constant axes, to RESHAPE."""
     _unsqueeze(context, node, required_integers(context, node, 1))
 
 
@@ -125,7 +122,7 @@ def _unsqueeze(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]
 
 @converter("Transpose", 1, 13, 21, 23, 24, 25)
 def convert_transpose(context: ConversionContext, node: OnnxNode) -> None:
-    """Transpose; without `perm` the axes are reversed. Source: ONNX Transpose-13."""
+    """Convert Transpose (1 to 25) to TRANSPOSE."""
     rank = len(context.dimensions(node.input(0)))
     perm = node.integers("perm")
     attributes = {"perm": tuple(reversed(range(rank))) if perm is None else perm}
@@ -134,7 +131,7 @@ def convert_transpose(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Expand", 8, 13)
 def convert_expand(context: ConversionContext, node: OnnxNode) -> None:
-    """Expand to what the input and a constant shape broadcast to. Source: ONNX Expand-13."""
+    """Convert Expand (8, 13), with a constant shape, to EXPAND."""
     dimensions, shape = context.dimensions(node.input(0)), required_integers(context, node, 1)
     pairs = list(zip_longest(reversed(dimensions), reversed(shape), fillvalue=1))
     result = tuple(reversed([right if left == 1 else left for left, right in pairs]))
@@ -143,14 +140,14 @@ def convert_expand(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Tile", 6, 13)
 def convert_tile(context: ConversionContext, node: OnnxNode) -> None:
-    """Tile with constant repeats. Source: ONNX Tile-13."""
+    """Convert Tile (6, 13), with constant repeats, to TILE."""
     attributes = {"repeats": required_integers(context, node, 1)}
     context.add("TILE", (context.operand(node.input(0)),), attributes, node.outputs)
 
 
 @converter("SpaceToDepth", 1, 13, 28)
 def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
-    """SpaceToDepth; in mode CRD of version 28 the channel is before the block. Source: ONNX SpaceToDepth-28."""
+    """Convert SpaceToDepth (1, 13, 28) to SPACE_TO_DEPTH; mode CRD (28) also transposes."""
     mode, block = node.text("mode", "DCR"), node.integer("blocksize")
     if mode == "DCR":
         context.add("SPACE_TO_DEPTH", (context.operand(node.input(0)),), {"block_size": block}, node.outputs)
@@ -166,32 +163,32 @@ def convert_space_to_depth(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Concat", 4, 11, 13)
 def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
-    """Concat; parts without elements (a cache at its start) are left out. Source: ONNX Concat-13."""
+    """Convert Concat (4, 11, 13) to CONCAT, without empty inputs such as an empty cache."""
     axis = normalize_axis(node, node.integer("axis"), len(context.dimensions(node.input(0))))
     parts = parts_with_elements(context, node.inputs, axis) or node.inputs
     context.add("CONCAT", tuple(map(context.operand, parts)), {"axis": axis}, node.outputs)
 
 
 def parts_with_elements(context: ConversionContext, names: Sequence[str], axis: int) -> list[str]:
-    """Return those of the parts of a concatenation that have elements along its axis."""
+    """Return the inputs that are not empty along the axis."""
     return [name for name in names if context.dimensions(name)[axis] != 0]
 
 
 @converter("Split", 2, 11)
 def convert_split_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Split with its sizes in an attribute. Source: ONNX Split-11."""
+    """Convert Split (2, 11), with sizes in an attribute, to SPLIT."""
     _split(context, node, node.integers("split"))
 
 
 @converter("Split", 13)
 def convert_split(context: ConversionContext, node: OnnxNode) -> None:
-    """Split with its sizes in an optional, constant input. Source: ONNX Split-13."""
+    """Convert Split (13), with optional constant sizes, to SPLIT."""
     _split(context, node, constant_integers(context, node, 1))
 
 
 @converter("Split", 18)
 def convert_split_with_count(context: ConversionContext, node: OnnxNode) -> None:
-    """Split by sizes or into `num_outputs` parts, of which the last may be smaller. Source: ONNX Split-18."""
+    """Convert Split (18), by sizes or `num_outputs`, to SPLIT; the last part may be smaller."""
     sizes = constant_integers(context, node, 1)
     count = node.integer("num_outputs", len(node.outputs))
     if count < 1:
@@ -209,7 +206,7 @@ def _split_size(context: ConversionContext, node: OnnxNode) -> int:
 
 
 def _split(context: ConversionContext, node: OnnxNode, sizes: tuple[int, ...] | None) -> None:
-    """Without sizes the parts are equal."""
+    """Split into these sizes, or into equal parts."""
     count, size = len(node.outputs), _split_size(context, node)
     if sizes is None:
         if size % count:
@@ -231,7 +228,7 @@ _READERS: Mapping[str, Callable[[OnnxNode], Array]] = {
 
 @converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
 def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
-    """Constant: a constant operand; strings and sparse tensors are refused. Source: ONNX Constant-25."""
+    """Convert Constant (1 to 25) to a constant operand; strings and sparse tensors are refused."""
     if len(node.attributes) != 1:
         raise Refusal(Reason.INVALID_NODE, f"Constant has attributes {list(node.attributes)}; expected exactly one")
     ((name, value),) = node.attributes.items()
@@ -244,10 +241,10 @@ def convert_constant(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def add_result(context: ConversionContext, node: OnnxNode, value: Array) -> None:
-    """Let a constant be the first output of the node.
+    """Make a constant the first output of the node.
 
     Raises:
-        Refusal: its data type is none that an operand can have.
+        Refusal: unsupported data type.
     """
     context.add("ASSIGN", (_constant(context, node, value),), outputs=node.outputs[:1])
 
@@ -260,7 +257,7 @@ def _constant(context: ConversionContext, node: OnnxNode, value: Array) -> int:
 
 @converter("Shape", 1, 13, 15, 19, 21, 23, 24, 25)
 def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
-    """Shape of a value of known dimensions, or of some of its axes since version 15. Source: ONNX Shape-25."""
+    """Convert Shape (1 to 25), of a value of known shape, to a constant."""
     dimensions = context.dimensions(node.input(0))
     ends = node.integer("end", len(dimensions))
     taken = dimensions[node.integer("start", 0) : ends]
@@ -269,13 +266,13 @@ def convert_shape(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Size", 1, 13, 19, 21, 23, 24, 25)
 def convert_size(context: ConversionContext, node: OnnxNode) -> None:
-    """Size of a value of known dimensions. Source: ONNX Size-25."""
+    """Convert Size (1 to 25), of a value of known shape, to a constant."""
     add_result(context, node, np.array(int(prod(context.dimensions(node.input(0)))), np.int64))
 
 
 @converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
 def convert_constant_of_shape(context: ConversionContext, node: OnnxNode) -> None:
-    """ConstantOfShape with a known shape; float32 zeros where no value is given. Source: ONNX ConstantOfShape-25."""
+    """Convert ConstantOfShape (9 to 25), with a known shape, to FILL."""
     shape = required_integers(context, node, 0)
     value = node.attributes.get("value", np.zeros(1, np.float32))
     if not isinstance(value, np.ndarray) or value.size != 1:
@@ -285,7 +282,7 @@ def convert_constant_of_shape(context: ConversionContext, node: OnnxNode) -> Non
 
 @converter("EyeLike", 9, 22)
 def convert_eye_like(context: ConversionContext, node: OnnxNode) -> None:
-    """EyeLike; without `dtype` the result has the input's. Source: ONNX EyeLike-22."""
+    """Convert EyeLike (9, 22) to EYE_LIKE."""
     source = context.operand(node.input(0))
     target = context.type_of(source).dtype.value
     if "dtype" in node.attributes:
@@ -297,12 +294,9 @@ def convert_eye_like(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("Range", 11, 27)
 def convert_range(context: ConversionContext, node: OnnxNode) -> None:
-    """Range between known numbers, computed when the model runs.
+    """Convert Range (11, 27), with known bounds, to RANGE.
 
-    1. `stash_type` of version 27 says how float16 and bfloat16 accumulate: nothing accumulates here, each element is
-       made from its index.
-
-    Source: ONNX Range-27.
+    `stash_type` (27) is irrelevant, since RANGE computes each element from its index.
     """
     delta = _single(context, node, 2)
     if delta == 0:
@@ -321,7 +315,7 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _integer(context: ConversionContext, node: OnnxNode, position: int) -> int:
-    """An integer, traced where it follows from shapes."""
+    """Return a single integer, symbolic if shape-derived."""
     values = required_integers(context, node, position)
     if len(values) != 1:
         raise Refusal(Reason.INVALID_NODE, f"input {position} of Range has {len(values)} elements; expected one")
@@ -329,7 +323,7 @@ def _integer(context: ConversionContext, node: OnnxNode, position: int) -> int:
 
 
 def _operand_of_one(context: ConversionContext, name: str) -> int:
-    """The operand of a single number, of no dimensions."""
+    """Return a single number as a scalar operand."""
     operand = context.operand(name)
     if not context.type_of(operand).dimensions:
         return operand
@@ -345,7 +339,7 @@ def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:
 
 @exporter("RANGE")
 def export_range(write: NodeWriter) -> str:
-    """RANGE: start + index * delta, each element from its index, where ONNX's Range adds up. Source: ONNX Range-11."""
+    """Export RANGE as start + index * delta, since Range (11) accumulates."""
     start, delta = write.inputs
     limits = [write.number(limit, DataType.INT64) for limit in (0, write.operation.count, 1)]
     index = write.cast(write.node("Range", *limits), write.type.dtype)
@@ -354,13 +348,13 @@ def export_range(write: NodeWriter) -> str:
 
 @exporter("RESHAPE")
 def export_reshape(write: NodeWriter) -> str:
-    """RESHAPE; a size of 0 is a size. Source: ONNX Reshape-21."""
+    """Export RESHAPE as Reshape (21), with literal zeros."""
     shape = write.operation.shape
     return write.node("Reshape", write.inputs[0], write.integers(*shape), allowzero=1 if 0 in shape else None)
 
 
 @exporter("SPLIT")
 def export_split(write: NodeWriter) -> Sequence[str]:
-    """SPLIT. Source: ONNX Split-18."""
+    """Export SPLIT as Split (18)."""
     sizes = write.integers(*write.operation.split)
     return write.nodes("Split", (write.inputs[0], sizes), len(write.operation.outputs), axis=write.operation.axis)

@@ -1,4 +1,4 @@
-"""Converters of normalizations, softmax, and losses of classifications."""
+"""Converters of normalizations, and of Softmax variants over a matrix."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _EPSILON = 1e-5
 
 @converter("BatchNormalization", 7, 9, 14, 15)
 def convert_batch_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """BatchNormalization at inference. Source: ONNX BatchNormalization-15; the attribute `spatial` is version 7's.
+    """Convert BatchNormalization (7, 9, 14, 15), at inference, to BATCH_NORMALIZATION.
 
-    Refused: `training_mode`, outputs beyond the first, `spatial` 0.
+    Refused: `training_mode`, further outputs, `spatial` 0 (version 7).
     """
     _refuse_unless(node, "spatial", 1)
     _refuse_unless(node, "training_mode", 0)
@@ -55,10 +55,9 @@ def _epsilon(node: OnnxNode) -> dict[str, AttributeValue]:
 
 @converter("LayerNormalization", 17)
 def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """LayerNormalization; with Mean or InvStdDev, which training reads, in steps. Source: ONNX LayerNormalization-17.
+    """Convert LayerNormalization (17) to LAYER_NORMALIZATION, or to its steps if Mean or InvStdDev is used.
 
-    `stash_type` asks for a precision of the statistics; a device computes them at least as precisely as its results.
-    Refused: statistics in another data type than the input's.
+    `stash_type` is ignored; devices are at least as precise. Refused: statistics in another data type than the input's.
     """
     rank = len(context.dimensions(node.input(0)))
     axis = normalize_axis(node, node.integer("axis", -1), rank)
@@ -71,7 +70,7 @@ def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> N
 
 
 def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]) -> None:
-    """Mean and deviation by themselves, and the result from them."""
+    """Compute mean, deviation and result in separate operations."""
     dtype = context.type_of(node.input(0)).dtype
     if dtype is not DataType.FLOAT32 or node.integer("stash_type", 1) != 1:
         raise Refusal(
@@ -96,7 +95,7 @@ def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[
 
 @converter("GroupNormalization", 18)
 def convert_group_normalization_per_group(context: ConversionContext, node: OnnxNode) -> None:
-    """GroupNormalization with one scale and bias per group: the groups as instances. Source: its version 18."""
+    """Convert GroupNormalization (18), with parameters per group, to INSTANCE_NORMALIZATION."""
     scale, bias = context.operand(node.input(1)), context.operand(node.input(2))
     grouped = _normalize_groups(context, node, scale, bias)
     context.add("RESHAPE", (grouped,), {"shape": context.dimensions(node.input(0))}, node.outputs)
@@ -104,10 +103,7 @@ def convert_group_normalization_per_group(context: ConversionContext, node: Onnx
 
 @converter("GroupNormalization", 21)
 def convert_group_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """GroupNormalization with one scale and bias per channel: the groups as instances, then MUL and ADD.
-
-    Source: ONNX GroupNormalization-21.
-    """
+    """Convert GroupNormalization (21), with parameters per channel, to INSTANCE_NORMALIZATION, MUL and ADD."""
     dimensions = context.dimensions(node.input(0))
     groups, data_type = _groups(context, node), np.dtype(context.type_of(node.input(0)).dtype)
     ones, zeros = (context.add_constant(make(groups, data_type)) for make in (np.ones, np.zeros))
@@ -129,7 +125,7 @@ def _groups(context: ConversionContext, node: OnnxNode) -> int:
 
 
 def _normalize_groups(context: ConversionContext, node: OnnxNode, scale: int, bias: int) -> int:
-    """Return `[N, groups, elements of a group]`, every group normalized over its elements."""
+    """Return `[N, groups, elements]`, normalized per group."""
     groups, input_type = _groups(context, node), context.type_of(node.input(0))
     batch = input_type.dimensions[0]
     shape = (batch, groups, input_type.size // (batch * groups) if batch else 0)
@@ -139,7 +135,7 @@ def _normalize_groups(context: ConversionContext, node: OnnxNode, scale: int, bi
 
 
 def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
-    """Return `[C]` as `[C, 1, …]`, which spreads over `[N, C, …]`."""
+    """Return `[C]` as `[C, 1, ...]`, broadcastable to `[N, C, ...]`."""
     shape = (*context.dimensions(name), *(1,) * (rank - 2))
     if context.is_constant(name):
         return context.add_constant(context.constant(name).reshape(shape))
@@ -149,7 +145,7 @@ def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
 
 @converter("MeanVarianceNormalization", 9, 13)
 def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """MeanVarianceNormalization. Source: ONNX MeanVarianceNormalization-13, whose function adds 1e-9 to deviations."""
+    """Convert MeanVarianceNormalization (9, 13) to MEAN_VARIANCE_NORMALIZATION, which adds 1e-9 to deviations."""
     axes_attribute = node.integers("axes")
     axes = normalize_axes(
         node, (0, 2, 3) if axes_attribute is None else axes_attribute, len(context.dimensions(node.input(0)))
@@ -159,10 +155,9 @@ def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNo
 
 
 def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """Convert as versions 1 and 11 mean it: over all axes from the attribute's on together, 1 by default.
+    """Convert versions 1 and 11, which flatten all axes from `axis` (default 1) on.
 
-    1. If all of them but one have a single element, that one is the axis.
-    2. Otherwise the tensor is reshaped to the matrix and back.
+    With at most one of them above size 1, that is the axis; otherwise the tensor is reshaped to a matrix and back.
     """
     dimensions = context.dimensions(node.input(0))
     rank, axis = len(dimensions), node.integer("axis", 1)
@@ -183,14 +178,14 @@ for _op_type, _type in (("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), (
 
 
 _ONNX_EPSILON = 1e-9
-"""What MeanVarianceNormalization-13 adds to the deviation; it has no attribute for it."""
+"""Epsilon of MeanVarianceNormalization-13, not an attribute."""
 
 
 @exporter("RMS_NORMALIZATION")
 def export_rms_normalization(write: NodeWriter) -> str:
-    """RMS_NORMALIZATION; in float32 where the scale is of another data type, whose body ONNX has wrong.
+    """Export RMS_NORMALIZATION as RMSNormalization (23).
 
-    Source: ONNX RMSNormalization-23.
+    It is computed in float32 if the scale's type differs, since ONNX's function body is wrong then.
     """
     of, dtype, inputs = write.operation, write.result.type.dtype, write.inputs
     if dtype is not write.type.dtype:
@@ -200,10 +195,7 @@ def export_rms_normalization(write: NodeWriter) -> str:
 
 @exporter("MEAN_VARIANCE_NORMALIZATION")
 def export_mean_variance_normalization(write: NodeWriter) -> str:
-    """MEAN_VARIANCE_NORMALIZATION; with another epsilon than ONNX's spelled out, and where its body is not float32.
-
-    Source: ONNX MeanVarianceNormalization-13.
-    """
+    """Export MEAN_VARIANCE_NORMALIZATION as MeanVarianceNormalization (13), or composed for another epsilon or type."""
     of, x = write.operation, write.inputs[0]
     if of.epsilon == _ONNX_EPSILON and write.type.dtype is DataType.FLOAT32:
         return write.node("MeanVarianceNormalization", x, axes=of.axes)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
 def convert_max_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """MaxPool; `storage_order` matters only where the output Indices is asked for. Source: ONNX MaxPool-12."""
+    """Convert MaxPool (1 to 22) to MAX_POOL_2D or MAX_POOL_3D, or if Indices is used to their variants with indices."""
     sizes, attributes, suffix = spatial_sizes(context, node), _attributes(context, node), ""
     if node.output(1):
         suffix, order = "_WITH_INDICES", node.integer("storage_order", 0)
@@ -36,7 +36,7 @@ def convert_max_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("AveragePool", 7, 10, 11, 19, 22)
 def convert_average_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """AveragePool; dilations exist since version 19. Source: ONNX AveragePool-19."""
+    """Convert AveragePool (7 to 22) to AVERAGE_POOL_2D or AVERAGE_POOL_3D."""
     attributes = _attributes(context, node)
     attributes["count_include_pad"] = bool(node.integer("count_include_pad", 0))
     type_ = operation_type("AVERAGE_POOL", spatial_sizes(context, node))
@@ -45,7 +45,7 @@ def convert_average_pool(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("LpPool", 2, 11, 18, 22)
 def convert_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """LpPool; dilations and `ceil_mode` exist since version 18. Source: ONNX LpPool-18."""
+    """Convert LpPool (2 to 22) to LP_POOL_2D or LP_POOL_3D."""
     attributes = _attributes(context, node)
     attributes["p"] = node.integer("p", 2)
     type_ = operation_type("LP_POOL", spatial_sizes(context, node))
@@ -69,10 +69,7 @@ def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, Attribu
 
 
 def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
-    """ONNX's text and ONNX Runtime disagree on how some windows are padded; they stay where they were made.
-
-    Dilated ones are, and averages whose windows lie apart, where the padding comes out negative.
-    """
+    """Refuse windows on which ONNX and ONNX Runtime disagree: dilated SAME, and SAME_UPPER averages with gaps."""
     pairs = zip(windows.strides, windows.extents, strict=True)
     apart = windows.auto_pad == "SAME_UPPER" and any(stride > extent for stride, extent in pairs)
     dilated = any(dilation != 1 for dilation in windows.dilations)
@@ -85,28 +82,25 @@ def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
 
 
 def _rounds_up(node: OnnxNode, windows: Windows) -> bool:
-    """With `auto_pad` set, ONNX's formulas give the same size for either rounding."""
+    """Return `ceil_mode`; with `auto_pad`, rounding makes no difference."""
     return windows.auto_pad == "NOTSET" and bool(node.integer("ceil_mode", 0))
 
 
 @converter("GlobalAveragePool", 1, 22)
 def convert_global_average_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """GlobalAveragePool: the mean over every spatial axis. Source: ONNX GlobalAveragePool-1."""
+    """Convert GlobalAveragePool (1, 22) to REDUCE_MEAN."""
     _reduce_spatial_axes(context, node, "REDUCE_MEAN")
 
 
 @converter("GlobalMaxPool", 1, 22)
 def convert_global_max_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """GlobalMaxPool: the largest over every spatial axis. Source: ONNX GlobalMaxPool-1."""
+    """Convert GlobalMaxPool (1, 22) to REDUCE_MAX."""
     _reduce_spatial_axes(context, node, "REDUCE_MAX")
 
 
 @converter("GlobalLpPool", 2, 22)
 def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """GlobalLpPool: the p-norm over every spatial axis, one window that covers all of it. Source: ONNX GlobalLpPool-2.
-
-    Spatial axes are taken as one, so that any number of them will do.
-    """
+    """Convert GlobalLpPool (2, 22) to LP_POOL_2D, with all spatial axes merged."""
     dimensions = context.dimensions(node.input(0))
     if len(dimensions) < 3:
         raise Refusal(Reason.UNSUPPORTED_RANK, f"input of GlobalLpPool has rank {len(dimensions)}; expected 3 or more")
@@ -127,10 +121,9 @@ def _reduce_spatial_axes(context: ConversionContext, node: OnnxNode, type_: str)
 
 @converter("MaxUnpool", 9, 11, 22)
 def convert_max_unpool(context: ConversionContext, node: OnnxNode) -> None:
-    """MaxUnpool, its spatial axes but the last taken as one: indices count elements and know no axes.
+    """Convert MaxUnpool (9, 11, 22) to MAX_UNPOOL_2D, with leading spatial axes merged, since indices are linear.
 
-    An `output_shape` other than the pool's own is refused: ONNX counts indices in the smaller image, ONNX Runtime in
-    the larger one. Source: ONNX MaxUnpool-11.
+    Another `output_shape` than the pool's is refused: ONNX indexes the smaller image, ONNX Runtime the larger one.
     """
     sizes = spatial_sizes(context, node)
     kernel = node.integers("kernel_shape")
@@ -170,7 +163,7 @@ def _as_picture(context: ConversionContext, name: str, sizes: tuple[int, ...]) -
 
 @converter("Col2Im", 18)
 def convert_col_to_im(context: ConversionContext, node: OnnxNode) -> None:
-    """Col2Im with constant shapes, of any number of spatial axes. Source: ONNX Col2Im-18."""
+    """Convert Col2Im (18), with constant shapes, to COL_TO_IM."""
     image, block = required_integers(context, node, 1), required_integers(context, node, 2)
     if len(image) != len(block) or not image:
         raise Refusal(
@@ -197,7 +190,7 @@ _MOVES = ("strides", "pads", "dilations")
 
 @exporter("MAX_POOL_2D_WITH_INDICES", "MAX_POOL_3D_WITH_INDICES")
 def export_max_pool_with_indices(write: NodeWriter) -> Sequence[str]:
-    """MAX_POOL_2D_WITH_INDICES and the one of volumes. Source: ONNX MaxPool-22."""
+    """Export MAX_POOL_2D_WITH_INDICES and MAX_POOL_3D_WITH_INDICES as MaxPool (22)."""
     attributes = _window(write, "kernel_shape", *_MOVES, "ceil_mode")
     column_major = write.operation.storage_order == "column_major"
     return write.nodes("MaxPool", write.inputs[:1], 2, storage_order=column_major, **attributes)  # type: ignore[arg-type]
@@ -205,10 +198,7 @@ def export_max_pool_with_indices(write: NodeWriter) -> Sequence[str]:
 
 @exporter("MAX_UNPOOL_2D")
 def export_max_unpool(write: NodeWriter) -> str:
-    """MAX_UNPOOL_2D by windows of stride 1 that give its output_shape: indices alone say what goes where.
-
-    Source: ONNX MaxUnpool-22.
-    """
+    """Export MAX_UNPOOL_2D as MaxUnpool (22), by stride-1 windows that yield output_shape."""
     sizes, wanted = write.type.dimensions[2:], write.operation.output_shape
     grown = [wide - size for size, wide in zip(sizes, wanted, strict=True)]
     kernel = [max(0, more) + 1 for more in grown]

@@ -1,14 +1,7 @@
-"""Converters of quantization ops, and what all quantized operands share.
+"""Converters of quantization ops, and helpers for quantized operands.
 
-Quantized operands: what converters of quantized ops and of groups of nodes share.
-
-Each `add_quantized_…` takes operands whose types say how they are quantized, and the type of the result; `parameters`
-and `as_quantized` make these of the inputs of a node.
-
-QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
-
-With constant scales and zero points they become QUANTIZE and DEQUANTIZE. With others, or in blocks, they become the
-arithmetic of their definition, in float32.
+QuantizeLinear and DequantizeLinear with constant, unblocked parameters become QUANTIZE and DEQUANTIZE, otherwise their
+defining arithmetic in float32.
 """
 
 from __future__ import annotations
@@ -34,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
-    """The operand in another data type; itself if it has that, a constant if it is one."""
+    """Return the operand in another data type; constants stay constant."""
     if context.type_of(operand).dtype is dtype:
         return operand
     value = context.value_of(operand)
@@ -44,7 +37,7 @@ def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
 
 
 def reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
-    """The operand in other dimensions; itself if it has those, a constant if it is one."""
+    """Return the operand in another shape; constants stay constant."""
     if context.type_of(operand).dimensions == shape:
         return operand
     value = context.value_of(operand)
@@ -57,16 +50,16 @@ _INTEGERS: Mapping[str, DataType] = {data_type.value: data_type for data_type in
 
 
 def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int | None) -> Quantization:
-    """The quantization that constant scales and zero points give.
+    """Return the quantization of constant scales and zero points.
 
     Args:
         node: named in refusals.
-        scale: of any number of elements and a floating-point type: one, or one per index of `axis`.
-        zero_point: as many as scales, or one; None for 0.
-        axis: 0 or more; only looked at where there is more than one scale; None if there must be one.
+        scale: one, or one per index of `axis`.
+        zero_point: one, or as many as scales; None for 0.
+        axis: nonnegative, used only for several scales; None requires a single one.
 
     Raises:
-        Refusal: a scale is not positive and finite, or there is another number of zero points than of scales.
+        Refusal: a scale is not positive and finite, or the counts differ.
     """
     scales = scale.reshape(-1).astype(np.float32)
     points = np.zeros(scales.size, np.int64) if zero_point is None else zero_point.reshape(-1).astype(np.int64)
@@ -91,15 +84,15 @@ def parameters(node: OnnxNode, scale: Array, zero_point: Array | None, axis: int
 
 
 def integer_type(name: str) -> DataType | None:
-    """The integer data type of that name; None for any other."""
+    """Return the integer data type of that name, or None."""
     return _INTEGERS.get(name)
 
 
 def as_quantized(context: ConversionContext, name: str, quantization: Quantization) -> int:
-    """The operand of an ONNX value of integers, read as quantized so: a constant of that type, or a STORAGE_CAST.
+    """Return an integer ONNX value as an operand with this quantization: a constant, or a STORAGE_CAST.
 
     Raises:
-        Refusal: the value is no tensor of integers, or there are more or fewer scales than indices of the axis.
+        Refusal: not integers, or the number of scales does not match the axis.
     """
     type_ = context.type_of(name)
     if type_.dtype not in INTEGER:
@@ -122,7 +115,7 @@ def _check_axis(name: str, quantization: Quantization, dimensions: Sequence[int]
 
 
 def add_storage_cast(context: ConversionContext, operand: int, quantization: Quantization) -> int:
-    """The same integers as `operand`, quantized so; itself if it is."""
+    """Return the same integers as `operand` with this quantization."""
     type_ = context.type_of(operand)
     if type_.quantization == quantization:
         return operand
@@ -131,7 +124,7 @@ def add_storage_cast(context: ConversionContext, operand: int, quantization: Qua
 
 
 def bias_quantization(x: Quantization, filter_: Quantization) -> Quantization:
-    """The quantization of an int32 bias that is added to sums of products of the two."""
+    """Return the quantization of an int32 bias for products of these two."""
     scales = tuple(x.scale[0] * scale for scale in filter_.scale)
     return Quantization(scale=scales, zero_point=(0,) * len(scales), axis=None if len(scales) == 1 else 0)
 
@@ -144,19 +137,18 @@ def add_quantized_product(
     result: QuantizedType | None,
     outputs: Sequence[str] = (),
 ) -> int:
-    """CONV_2D, FULLY_CONNECTED or MAT_MUL of quantized operands.
+    """Add CONV_2D, FULLY_CONNECTED or MAT_MUL on quantized operands.
 
     Args:
-        context: what it is added to.
+        context: conversion context.
         type_: the operation.
-        operands: quantized input, quantized filter, weight or second factor, and possibly an int32 bias, of any
-            quantization or none: it is read as having the scale of the sums.
+        operands: quantized input and weight, and optionally an int32 bias, reinterpreted with the scale of the sums.
         attributes: as without quantization.
-        result: data type and quantization of the result; None for the sums in int32.
-        outputs: names of the ONNX values that the result is.
+        result: type of the result; None for int32 sums.
+        outputs: ONNX value names of the result.
 
     Raises:
-        Refusal: the operation does not take such operands.
+        Refusal: the operation does not accept these operands.
     """
     x, filter_, *bias = operands
     if bias:
@@ -181,10 +173,9 @@ def add_quantized_convolution(
     result: QuantizedType | None,
     outputs: Sequence[str] = (),
 ) -> int:
-    """CONV_2D of quantized operands, whose input and filter may be sequences [N, C, L], reshaped there and back.
+    """Add CONV_2D on quantized operands; sequences [N, C, L] are reshaped to pictures and back.
 
-    See `add_quantized_product`; `attributes` are those of pictures, as `converters.windows.Windows.attributes` gives
-    them, and `group`.
+    See `add_quantized_product`; `attributes` are those of `converters.convolution.Windows.attributes`, and `group`.
     """
     x, filter_, *bias = operands
     dimensions = context.type_of(x).dimensions
@@ -199,7 +190,7 @@ def add_quantized_convolution(
 
 
 def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
-    """The operand in other dimensions, quantized as before: axis 0, if any, stays what it is."""
+    """Return the operand in another shape, with its quantization; axis 0 must keep its meaning."""
     type_, value = context.type_of(operand), context.value_of(operand)
     if value is not None:
         return context.add_constant(value.reshape(shape), type_.quantization)
@@ -212,18 +203,18 @@ _REAL = DataType.FLOAT32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Linear:
-    """What both ops have: a value, its scale and zero point, and how these run along its axes."""
+    """QuantizeLinear or DequantizeLinear node, with its scales and zero points."""
 
     context: ConversionContext
     node: OnnxNode
     dtype: DataType
-    """Of the integers."""
+    """Type of the integers."""
 
     @property
     def axis(self) -> int:
-        """The axis that scales run along, 0 or more; 0 where one scale is for all."""
+        """Nonnegative axis of the scales; 0 for a single scale."""
         if not (self.block or self._has_many_scales):
-            return 0  # the value may be one inside of a group, of which nothing else is known
+            return 0  # the value may be internal to a group, with unknown shape
         rank = len(self.context.dimensions(self.node.input(0)))
         axis = self.node.integer("axis", 1)
         if rank and not -rank <= axis < rank and self._has_many_scales:
@@ -239,7 +230,7 @@ class _Linear:
 
     @property
     def block(self) -> int:
-        """How many elements along the axis share a scale; 0 if there are no blocks."""
+        """Elements per scale along the axis; 0 without blocks."""
         block = self.node.integer("block_size", 0)
         if block < 0:
             raise Refusal(
@@ -249,7 +240,7 @@ class _Linear:
 
     @property
     def is_constant(self) -> bool:
-        """Whether QUANTIZE or DEQUANTIZE can say it: known positive scales, known zero points, no blocks."""
+        """Whether QUANTIZE or DEQUANTIZE can express it: constant positive scales, constant zero points, no blocks."""
         names = [name for name in self.node.inputs[1:3] if name]
         if self.block or not all(map(self.context.is_constant, names)):
             return False
@@ -257,13 +248,13 @@ class _Linear:
         return scale.size > 0 and bool((np.isfinite(scale) & (scale > 0)).all())
 
     def result(self) -> QuantizedType:
-        """Data type and quantization that the constants give."""
+        """Return the quantized type."""
         scale, zero_point = (self.context.optional_constant(self.node, position) for position in (1, 2))
         assert scale is not None
         return QuantizedType(self.dtype, parameters(self.node, scale, zero_point, self.axis))
 
     def spread(self, name: str, dtype: DataType) -> int:
-        """Scales or zero points in another data type, so that they broadcast to the value."""
+        """Return scales or zero points cast to `dtype` and broadcastable to the value."""
         context = self.context
         operand = cast(context, context.operand(name), dtype)
         dimensions, rank = context.type_of(operand).dimensions, len(context.dimensions(self.node.input(0)))
@@ -278,7 +269,7 @@ class _Linear:
         return reshaped(context, operand, (*dimensions, *[1] * (rank - 1 - self.axis)))
 
     def _in_blocks(self, operand: int) -> int:
-        """Each element as often as a block is long, cut where the last block is."""
+        """Repeat each element for its block, cutting the last block."""
         context, axis, block = self.context, self.axis, self.block
         wanted = context.dimensions(self.node.input(0))
         size = context.type_of(operand).dimensions
@@ -299,10 +290,10 @@ class _Linear:
 
 
 def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType | None:
-    """What the result of a QuantizeLinear, or the input of a DequantizeLinear, is; None if no constants say it.
+    """Return the quantized result type of QuantizeLinear or input type of DequantizeLinear; None if not constant.
 
     Raises:
-        Refusal: it is not of integers, or scales and zero points do not belong together.
+        Refusal: not integers, or scales and zero points do not match.
     """
     quantizes = node.op_type == "QuantizeLinear"
     integer_dtype = (
@@ -314,7 +305,7 @@ def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType 
 
 @converter("QuantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """QuantizeLinear to integers; floating-point results are refused. Source: ONNX QuantizeLinear-25."""
+    """Convert QuantizeLinear (10 to 28) to QUANTIZE or float32 arithmetic; floating-point results are refused."""
     linear = _Linear(context=context, node=node, dtype=_result_type(context, node))
     _check_precision(context, node)
     x = context.operand(node.input(0))
@@ -329,7 +320,7 @@ def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _result_type(context: ConversionContext, node: OnnxNode) -> DataType:
-    """The data type of the zero point, or what the attribute says, or uint8."""
+    """Return the zero point's data type, otherwise `output_dtype`, otherwise uint8."""
     code = node.integer("output_dtype", 0)
     named = data_type_name(code) if code else "uint8"
     type_name = context.type_of(node.input(2)).dtype.value if node.input(2) else named
@@ -346,7 +337,7 @@ def _integer_type(node: OnnxNode, name: str) -> DataType:
 
 
 def _check_precision(context: ConversionContext, node: OnnxNode) -> None:
-    """The division is done in float32, which is what `precision` may ask for, or in which types of fewer bits fit."""
+    """Refuse another `precision` than float32, in which the division is done."""
     code = node.integer("precision", 0)
     if code and data_type_name(code) != _REAL.value:
         raise Refusal(
@@ -363,15 +354,15 @@ def add_quantizing(
     dtype: DataType,
     outputs: tuple[str, ...] = (),
 ) -> int:
-    """The definition of QuantizeLinear: round(x / scale), half to even, plus zero point, saturated.
+    """Add round(x / scale), half to even, plus zero point, saturated. Source: ONNX QuantizeLinear.
 
     Args:
-        context: what it is added to.
+        context: conversion context.
         x: float32.
-        scale: float32, of dimensions that broadcast to those of `x`.
+        scale: float32, broadcastable to `x`.
         zero_point: float32, likewise; None for 0.
         dtype: of the result.
-        outputs: names of the ONNX values that the result is.
+        outputs: ONNX value names of the result.
     """
     (quotient,) = context.add("DIV", (x, scale))
     return add_rounding(context, quotient, zero_point, dtype, outputs)
@@ -380,7 +371,7 @@ def add_quantizing(
 def add_rounding(
     context: ConversionContext, x: int, zero_point: int | None, dtype: DataType, outputs: tuple[str, ...] = ()
 ) -> int:
-    """Float32 numbers rounded half to even, moved by a float32 zero point, and saturated to integers."""
+    """Round float32 half to even, add a float32 zero point, and saturate to integers."""
     (rounded,) = context.add("ROUND", (x,))
     if zero_point is not None:
         (rounded,) = context.add("ADD", (rounded, zero_point))
@@ -391,7 +382,7 @@ def add_rounding(
 
 @converter("DequantizeLinear", 10, 13, 19, 21, 23, 24, 25, 28)
 def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """DequantizeLinear of integers; of floating-point types it is refused. Source: ONNX DequantizeLinear-25."""
+    """Convert DequantizeLinear (10 to 28) to DEQUANTIZE or float32 arithmetic; floating-point inputs are refused."""
     dtype = _integer_type(node, context.type_of(node.input(0)).dtype.value)
     code = node.integer("output_dtype", 0)
     wanted = DataType(data_type_name(code)) if code else context.type_of(node.input(1)).dtype
@@ -418,22 +409,22 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
 
 
 def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
-    """What DEQUANTIZE makes of a constant."""
+    """Return DEQUANTIZE's result for a constant."""
     shape = [1] * x.ndim
     if quantization.axis is not None:
         shape[quantization.axis] = -1
     scale, zero_point = (np.array(values).reshape(shape) for values in (quantization.scale, quantization.zero_point))
     difference = (x.astype(np.int64) - zero_point).astype(np.float32)
-    with np.errstate(over="ignore"):  # infinity, as on a device
+    with np.errstate(over="ignore"):  # infinity, as on devices
         reals: Array = (difference * scale.astype(np.float32)).astype(np.dtype(dtype)).reshape(x.shape)
     return reals
 
 
 @converter("DynamicQuantizeLinear", 11)
 def convert_dynamic_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
-    """DynamicQuantizeLinear: the range of the input with 0 in it, in 255 steps. Source: ONNX DynamicQuantizeLinear-11.
+    """Convert DynamicQuantizeLinear (11) to its defining arithmetic: 255 steps over the range including 0.
 
-    Where the input is 0 everywhere, the scale is 1, as ONNX Runtime has it.
+    The scale of zeros is 1, as in ONNX Runtime.
     """
     x = context.operand(node.input(0))
     zero, one, steps = (_number(context, value) for value in (0, 1, 255))
@@ -464,7 +455,7 @@ def _extreme(context: ConversionContext, type_: str, operand: int) -> int:
 
 
 _ZERO_ONLY = frozenset({DataType.INT32})
-"""Of these, DequantizeLinear takes no zero point, and QuantizeLinear makes none."""
+"""Integer types for which ONNX only allows zero point 0."""
 
 
 _LINEAR = frozenset(
@@ -477,11 +468,11 @@ _LINEAR = frozenset(
         DataType.UINT16,
     }
 )
-"""What QuantizeLinear makes and DequantizeLinear takes."""
+"""Integer types of QuantizeLinear's results and DequantizeLinear's inputs."""
 
 
 def on_reals(write: NodeWriter) -> bool:
-    """Whether the operation computes with the reals that its operands stand for."""
+    """Return whether the operation computes with its operands' real values."""
     result, first, kind = write.result.type, write.type, write.operation.type
     if first.quantization is None or result.quantization is None:
         return False
@@ -492,13 +483,13 @@ def on_reals(write: NodeWriter) -> bool:
 
 
 def sums(write: NodeWriter) -> bool:
-    """Whether the operation gives integer sums of products of quantized operands."""
+    """Return whether the operation yields integer sums of quantized products."""
     quantized = write.type.quantization is not None and write.result.type.quantization is None
     return quantized and write.operation.type in PRODUCTS
 
 
 def dequantized(write: NodeWriter, name: str, type_: OperandType) -> str:
-    """A quantized value as reals in float32; another as it is."""
+    """Write a quantized value as float32 reals; other values are unchanged."""
     quantization = type_.quantization
     if quantization is None or type_.dtype.is_floating:
         return name
@@ -513,7 +504,7 @@ def dequantized(write: NodeWriter, name: str, type_: OperandType) -> str:
 
 
 def quantized(write: NodeWriter, name: str, type_: OperandType) -> str:
-    """Reals as the integers of a quantized type."""
+    """Write reals as integers of a quantized type."""
     quantization = type_.quantization
     assert quantization is not None, "asked for quantized results alone"
     real = write.cast(name, DataType.FLOAT32)
@@ -541,28 +532,25 @@ def _vector(values: object, quantization: Quantization, dtype: np.dtype[np.gener
 
 
 def _spread(write: NodeWriter, values: np.ndarray, quantization: Quantization, rank: int) -> str:
-    """Scales or zero points so that they broadcast along their axis."""
+    """Write scales or zero points, broadcastable along their axis."""
     axes = [] if quantization.axis is None else [-1 if dim == quantization.axis else 1 for dim in range(rank)]
     return write.constant(values.reshape(axes))
 
 
 @exporter("QUANTIZE")
 def export_quantize(write: NodeWriter) -> str:
-    """QUANTIZE; to integers that QuantizeLinear does not make spelled out. Source: ONNX QuantizeLinear-24."""
+    """Export QUANTIZE as QuantizeLinear (24), or as its arithmetic for integer types that ONNX lacks."""
     return quantized(write, write.inputs[0], write.result.type)
 
 
 @exporter("DEQUANTIZE")
 def export_dequantize(write: NodeWriter) -> str:
-    """DEQUANTIZE: in float32, then in the data type that is asked for. Source: ONNX DequantizeLinear-24."""
+    """Export DEQUANTIZE as DequantizeLinear (24) to float32, and a cast."""
     return write.cast(dequantized(write, write.inputs[0], write.type), DataType(write.operation.to))
 
 
 def export_sums(write: NodeWriter) -> str:
-    """A product of quantized operands whose result is int32: ConvInteger or MatMulInteger, and the bias.
-
-    Source: ONNX ConvInteger-10, MatMulInteger-10.
-    """
+    """Export a quantized product with int32 result as ConvInteger (10) or MatMulInteger (10), plus bias."""
     of = write.operation
     x_type, y_type = write.types[:2]
     assert x_type is not None and y_type is not None, "both are required"

@@ -1,4 +1,4 @@
-"""Groups of nodes that mean one quantized operation: DequantizeLinear, an op on reals, QuantizeLinear."""
+"""Fusion of DequantizeLinear, a real-valued op and QuantizeLinear into one quantized operation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ GROUPED = _types(
     " HardSigmoid HardSwish LeakyRelu Elu Selu Gelu Softplus Softsign Mish Swish Erf Exp Log Sqrt Reciprocal Sin Cos"
     " Abs Neg Reshape Transpose Squeeze Unsqueeze Flatten Expand Tile Slice Gather DepthToSpace SpaceToDepth"
 )
-"""Op types that may stand between DequantizeLinear and QuantizeLinear as one quantized operation."""
+"""Ops that can be fused."""
 
 ACTIVATED = frozenset({"Conv", "Gemm", "MatMul"})
-"""Those of `GROUPED` that an activation may follow."""
+"""Fusible ops that an activation may follow."""
 ACTIVATIONS = frozenset({"Relu", "Clip"})
-"""What may stand between one of these and QuantizeLinear."""
+"""Activations that can be fused before QuantizeLinear."""
 
 _BIASED = frozenset({"Conv", "Gemm"})
 _BIAS_TOLERANCE = 1e-5
@@ -41,22 +41,22 @@ def convert_quantized_group(
     target: OnnxNode,
     activation: OnnxNode | None = None,
 ) -> None:
-    """Convert a group of nodes as one operation on quantized operands, whose result is that of `target`.
+    """Convert a group to one operation on quantized operands, with the result of `target`.
 
-    1. The ordinary converter of `node` is used, which has to make one operation (or movers and one operation) of it.
-    2. A convolution or product adds up integers exactly and rounds once. All others give, bit by bit, what the nodes
-       one by one would.
-    3. The bias of Conv and Gemm must be int32 and have the scale of the sums.
+    1. The op's own converter runs on quantized operands and must produce one operation, possibly with movement around
+       it.
+    2. Products are summed exactly and rounded once. Other ops give bitwise the results of separate nodes.
+    3. Biases of Conv and Gemm must be int32 with the scale of the sums.
 
     Args:
-        context: what it is added to; it stands at the group, as its origin.
-        node: the op on reals, of `GROUPED`.
-        sources: the DequantizeLinear that makes a value, by the value's name; of every input that is not constant.
-        target: the QuantizeLinear that reads the node's first output.
-        activation: the Relu or Clip between `node` and `target`.
+        context: conversion context, positioned at the group.
+        node: the real-valued op.
+        sources: value name -> DequantizeLinear, for every non-constant input.
+        target: the QuantizeLinear.
+        activation: Relu or Clip between `node` and `target`.
 
     Raises:
-        Refusal: scales or zero points are known only at the run, or the operation does not take such operands.
+        Refusal: non-constant parameters, or unsupported operands.
     """
     convert = lookup(node.domain, node.op_type, node.since_version)
     if convert is None or node.op_type not in GROUPED:
@@ -74,7 +74,7 @@ def convert_quantized_group(
 
 
 def _fused(context: ConversionContext, activation: OnnxNode | None) -> Mapping[str, AttributeValue]:
-    """The attributes of an operation that applies the activation itself."""
+    """Return attributes that fuse the activation."""
     if activation is None:
         return {}
     if activation.op_type == "Relu":
@@ -87,7 +87,7 @@ def _fused(context: ConversionContext, activation: OnnxNode | None) -> Mapping[s
 
 
 def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str, default: float) -> float:
-    """A bound of Clip: an attribute up to version 6, a constant since version 11."""
+    """Return a bound of Clip: an attribute until version 6, a constant input since 11."""
     bound = context.optional_constant(clip, position)
     if bound is None:
         return clip.number(name, default)
@@ -97,7 +97,7 @@ def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str,
 
 
 def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, int]) -> OnnxNode:
-    """The Gemm with its constant weight as [units, depth], which is how a fully connected layer has it."""
+    """Return the Gemm with its constant weight transposed to [units, depth]."""
     weight = operands.get(node.input(1))
     value = None if weight is None else context.value_of(weight)
     if weight is None or value is None or value.ndim != 2 or node.integer("transB", 0):
@@ -125,14 +125,14 @@ def _operand(context: ConversionContext, source: OnnxNode) -> int:
 
 
 def _moved_operands(context: ConversionContext, node: OnnxNode, operands: Collection[str]) -> dict[str, int]:
-    """Constants that were dequantized and then moved, by an Identity say, as integers."""
+    """Return constants moved after dequantization, such as by Identity, as integers."""
     others = [name for name in dict.fromkeys(node.inputs) if name not in operands]
     known = [(name, context.dequantized(name)) for name in others]
     return {name: context.add_constant(it.integers, it.quantization) for name, it in known if it is not None}
 
 
 def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int]) -> int:
-    """The bias, said to have exactly the scale of the sums."""
+    """Return the bias with exactly the scale of the sums."""
     x, filter_, bias = (context.type_of(operands[name]) if name in operands else None for name in node.inputs[:3])
     quantizations = [None if type_ is None else type_.quantization for type_ in (x, filter_, bias)]
     first, second, own_quantization = quantizations
@@ -160,21 +160,21 @@ def _is_close(scale: float, wanted: float) -> bool:
 
 _SOURCE, _TARGET = "DequantizeLinear", "QuantizeLinear"
 _DOMAINS = frozenset({"", MICROSOFT})
-"""Where both of them are found; ONNX Runtime's take 16 bits before opset 21 too."""
+"""Domains of both ops; ONNX Runtime's supports 16 bits before opset 21."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A group, by positions of its nodes."""
+    """Fusible group, by node positions."""
 
     node: int
-    """The op on reals."""
+    """Real-valued op."""
     sources: Mapping[str, int]
-    """The DequantizeLinear that makes a value which `node` reads, by the value's name."""
+    """Input value name -> DequantizeLinear."""
     target: int
-    """The QuantizeLinear, which is the last of them."""
+    """QuantizeLinear, the last node."""
     activation: int | None
-    """What stands between `node` and `target`."""
+    """Activation before `target`, or None."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -184,17 +184,15 @@ class Group:
 
 
 def find_groups(nodes: Sequence[OnnxNode], wanted: Collection[str], apart: Collection[str] = ()) -> tuple[Group, ...]:
-    """Return the groups of a graph, in the order of their last nodes.
+    """Return the fusible groups of a graph, ordered by last node.
 
-    1. A group ends in a QuantizeLinear. What it reads is made by a node of a type in `GROUPED`, or by an activation
-       behind such a node, and is read by nobody else.
-    2. The node reads at least one value that a DequantizeLinear makes; the others it reads may be constants.
-    3. Values in `apart` stay outside.
+    1. A group ends in a QuantizeLinear that is the only consumer of a fusible op, or of an activation after one.
+    2. The op has at least one dequantized input; others may be constants.
 
     Args:
-        nodes: in a topological order.
-        wanted: values that are read outside of the nodes.
-        apart: values that no group may hold inside.
+        nodes: in topological order.
+        wanted: values with other consumers.
+        apart: values that groups may not contain.
     """
     targets = [position for position, node in enumerate(nodes) if _is(node, _TARGET)]
     if not targets:
@@ -205,7 +203,7 @@ def find_groups(nodes: Sequence[OnnxNode], wanted: Collection[str], apart: Colle
 
 
 def shared_sources(groups: Sequence[Group], nodes: Sequence[OnnxNode], wanted: Collection[str]) -> dict[int, list[int]]:
-    """Per DequantizeLinear that others read as well: the groups (positions) that need one of their own."""
+    """Return DequantizeLinear positions with other consumers -> groups that need their own copy."""
     readers: dict[str, set[int]] = {}
     for position, node in enumerate(nodes):
         for name in node.inputs:
@@ -239,7 +237,7 @@ class _Index:
                 self.readers[name] = self.readers.get(name, 0) + 1
 
     def group(self, target: int) -> Group | None:
-        """The group that ends at `target`."""
+        """Return the group that ends at `target`, or None."""
         node, activation = self._maker(self.nodes[target].input(0)), None
         if node is not None and self.nodes[node].op_type in ACTIVATIONS:
             before = self._maker(self.nodes[node].input(0))
@@ -251,7 +249,7 @@ class _Index:
         return Group(node=node, sources=sources, target=target, activation=activation) if sources else None
 
     def _maker(self, name: str) -> int | None:
-        """The node that makes a value which nobody else reads."""
+        """Return the producer of a value with a single consumer, or None."""
         if name in self.outside or self.readers.get(name) != 1 or name not in self.producers:
             return None
         node = self.producers[name]

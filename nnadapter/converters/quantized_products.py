@@ -1,8 +1,7 @@
-"""Convolutions and matrix products of integers.
+"""Converters of integer convolutions and matrix products.
 
-Their operands become quantized operands, whose zero points are constants. MatMulInteger and ConvInteger often get the
-zero point of their input from a DynamicQuantizeLinear; as sums of (x - z) * w are sums of x * w, less z times sums of
-w, that one is taken off afterwards.
+Zero points of quantized operands are constant. MatMulInteger and ConvInteger often have a dynamic one for x; it is
+subtracted afterwards, since sum((x - z) * w) = sum(x * w) - z * sum(w).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataT
 def _quantization(
     context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None
 ) -> Quantization:
-    """From the names of a value, its scale (1 if empty) and its zero point (0 if empty)."""
+    """Return the quantization for (value, scale, zero point) names; an empty scale is 1, an empty zero point 0."""
     value, scale, zero_point = names
     _integers_of(context, node, value)
     return parameters(
@@ -51,7 +50,7 @@ def _quantization(
 
 
 def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantizedType:
-    """The type of a result whose scale and zero point are the inputs at `position` and after."""
+    """Return the result type from scale and zero point at `position` and after."""
     scale, zero_point = context.constant(node.input(position)), context.optional_constant(node, position + 1)
     integer_dtype = integer_type("uint8" if zero_point is None else zero_point.dtype.name)
     if integer_dtype is None:
@@ -69,7 +68,7 @@ def _windows(context: ConversionContext, node: OnnxNode, filter_: int) -> dict[s
 
 @converter("QLinearConv", 10)
 def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
-    """QLinearConv of rank 3 and 4, per tensor or with a scale per output channel. Source: ONNX QLinearConv-10."""
+    """Convert QLinearConv (10), of rank 3 or 4, to CONV_2D; filters may have per-channel scales."""
     attributes = _windows(context, node, 3)
     x_name, x_scale, x_zero, w_name, w_scale, w_zero = (node.input(position) for position in range(6))
     x = as_quantized(context, x_name, _quantization(context, node, (x_name, x_scale, x_zero)))
@@ -80,7 +79,7 @@ def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("ConvInteger", 10)
 def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
-    """ConvInteger of rank 3 and 4; the zero point of the filter is constant. Source: ONNX ConvInteger-10."""
+    """Convert ConvInteger (10), of rank 3 or 4, to CONV_2D; the filter's zero point must be constant."""
     attributes = _windows(context, node, 1)
     x_name, w_name, x_zero, w_zero = (node.input(position) for position in range(4))
     w = as_quantized(context, w_name, _quantization(context, node, (w_name, "", w_zero), 0))
@@ -90,7 +89,7 @@ def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
         return
     x = as_quantized(context, x_name, _quantization(context, node, (x_name, "", "")))
     sums = add_quantized_convolution(context, (x, w), attributes, None)
-    # What lies outside the picture is 0 less 0, so the sums of the filter's elements depend on the place.
+    # Padding contributes 0, so sums of filter elements depend on the position.
     ones = context.add_constant(
         np.ones((1,) * context.type_of(x).rank, np.uint8), Quantization(scale=(1.0,), zero_point=(0,))
     )
@@ -101,7 +100,7 @@ def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_point: str, weights: int) -> None:
-    """The result of a node: `sums` less the zero point, known at the run, times sums of weights."""
+    """Add `sums` minus a run-time zero point times weight sums."""
     if any(size != 1 for size in context.dimensions(zero_point)):
         raise Refusal(
             Reason.NOT_CONSTANT,
@@ -115,11 +114,11 @@ def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_
 
 @converter("MatMulInteger", 10)
 def convert_mat_mul_integer(context: ConversionContext, node: OnnxNode) -> None:
-    """MatMulInteger. Source: ONNX MatMulInteger-10.
+    """Convert MatMulInteger (10) to MAT_MUL.
 
-    1. A product of quantized operands, if the zero points are known and the one of A is one number.
-    2. The same less the zero point of A times the sums of the columns of B, if B is constant too.
-    3. The difference and product of int32 numbers otherwise.
+    1. On quantized operands, if zero points are constant and that of A is scalar.
+    2. Otherwise corrected for the zero point of A, if B is constant too.
+    3. Otherwise on int32 differences.
     """
     a_name, b_name, a_zero, b_zero = (node.input(position) for position in range(4))
     points = {name: _is_known(context, name) for name in (a_zero, b_zero)}
@@ -142,7 +141,7 @@ def _is_one(context: ConversionContext, name: str) -> bool:
 
 
 def _runs_along_columns(context: ConversionContext, b_name: str, name: str) -> bool:
-    """One number, or one for each column of a matrix."""
+    """Return whether the parameter is scalar, or per column of a matrix."""
     if _is_one(context, name):
         return True
     return len(context.dimensions(name)) == 1 and len(context.dimensions(b_name)) > 1
@@ -169,7 +168,7 @@ def _add_known(
     *,
     named: bool = True,
 ) -> int:
-    """MAT_MUL of two values, each given with the names of its scale and zero point."""
+    """Add MAT_MUL of two values, each with names of scale and zero point."""
     columns = len(context.dimensions(second[0])) - 1
     x = as_quantized(context, first[0], _quantization(context, node, first))
     y = as_quantized(context, second[0], _quantization(context, node, second, columns))
@@ -180,7 +179,7 @@ def _add_known(
 def _add_int32_product(
     context: ConversionContext, a_name: str, a_zero: str, b_name: str, b_zero: str, outputs: tuple[str, ...] = ()
 ) -> int:
-    """The product of int32 differences. Zero points of A are one for all or one per row, of B one per column."""
+    """Add the product of int32 differences; zero points of A may be per row, of B per column."""
     a = _difference(context, a_name, a_zero, per_row=True)
     b = _difference(context, b_name, b_zero, per_row=False)
     return context.add("MAT_MUL", (a, b), outputs=outputs)[0]
@@ -194,7 +193,7 @@ def _difference(context: ConversionContext, name: str, zero_point: str, *, per_r
 
 
 def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: bool) -> int:
-    """A scale or zero point so that it broadcasts to the matrix that it belongs to."""
+    """Return a scale or zero point, broadcastable to its matrix."""
     operand = cast(context, context.operand(name), dtype)
     dimensions = context.type_of(operand).dimensions
     if all(size == 1 for size in dimensions):
@@ -204,12 +203,11 @@ def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: 
 
 @converter("QLinearMatMul", 10, 21)
 def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
-    """QLinearMatMul of integers. Source: ONNX QLinearMatMul-21.
+    """Convert QLinearMatMul (10, 21), on integers, to MAT_MUL.
 
-    1. A product of quantized operands, if all scales and zero points are known, one for A and the result, and one for
-       B or one per column of it.
-    2. Otherwise the definition: sums in int32, times scale of A times scale of B over scale of the result in float32,
-       rounded half to even, plus zero point, saturated.
+    1. On quantized operands, if all parameters are constant, scalar for A and the result, and scalar or per column for
+       B.
+    2. Otherwise int32 sums, rescaled in float32, rounded half to even, and saturated.
     """
     names = [node.input(position) for position in range(8)]
     a_name, a_scale, a_zero, b_name, b_scale, b_zero, y_scale, y_zero = names

@@ -1,4 +1,4 @@
-"""Recurrent layers."""
+"""Converters of recurrent layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FUNCTIONS: Mapping[str, tuple[str, float, float]] = MappingProxyType(
         "thresholdedrelu": ("thresholded_relu", 1.0, 0.0),
     }
 )
-"""By the name in small letters, as ONNX Runtime compares them: the IR's name, default alpha, default beta."""
+"""Lowercase ONNX name (ONNX Runtime ignores case) -> IR name, default alpha, default beta."""
 
 
 _HAS_ALPHA = frozenset({"affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu"})
@@ -44,29 +44,29 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 _STATES = (5, 6)
-"""Positions of the initial states, whose first two axes are exchanged with layout 1."""
+"""Positions of initial states; layout 1 swaps their first two axes."""
 
 
 @converter("LSTM", 7, 14, 22)
 def convert_lstm(context: ConversionContext, node: OnnxNode) -> None:
-    """LSTM with every attribute and input; `layout` exists since version 14. Source: ONNX LSTM-22."""
+    """Convert LSTM (7, 14, 22) to LSTM."""
     _add(context, node, {"input_forget": node.integer("input_forget", 0) != 0})
 
 
 @converter("GRU", 7, 14, 22)
 def convert_gru(context: ConversionContext, node: OnnxNode) -> None:
-    """GRU with every attribute and input; `layout` exists since version 14. Source: ONNX GRU-22."""
+    """Convert GRU (7, 14, 22) to GRU."""
     _add(context, node, {"linear_before_reset": node.integer("linear_before_reset", 0) != 0})
 
 
 @converter("RNN", 7, 14, 22)
 def convert_rnn(context: ConversionContext, node: OnnxNode) -> None:
-    """RNN with every attribute and input; `layout` exists since version 14. Source: ONNX RNN-22."""
+    """Convert RNN (7, 14, 22) to RNN."""
     _add(context, node, {})
 
 
 def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[str, AttributeValue]) -> None:
-    """The layer as one operation; with layout 1, its sequences and states are transposed before and after."""
+    """Add the layer; with layout 1, sequences and states are transposed."""
     layout = node.integer("layout", 0)
     if layout not in (0, 1):
         raise Refusal(Reason.INVALID_NODE, f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
@@ -84,7 +84,7 @@ def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[s
 
 
 def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
-    """ONNX Runtime takes no node without it, though the weights tell it."""
+    """Check `hidden_size`, which ONNX Runtime requires although the weights imply it."""
     units = context.dimensions(node.input(2))[-1:]
     hidden_size = node.integer("hidden_size") if "hidden_size" in node.attributes else "missing"
     if units != (hidden_size,):
@@ -122,9 +122,9 @@ def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
 
 
 def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
-    """The functions' names, and a value of alpha and beta for each.
+    """Return function names, with alpha and beta for each.
 
-    The attributes hold values only for functions that have such a parameter, in their order; the rest are defaults.
+    The attributes list values only for functions with that parameter; others get defaults.
     """
     wanted = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
     activations = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)
@@ -132,7 +132,7 @@ def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...
         raise Refusal(
             Reason.INVALID_NODE, f"attribute 'activations' of {node.op_type} is {activations!r}; expected names"
         )
-    # The schema's own default for RNN has two names, whatever the direction.
+    # The schema's default for RNN has two names, for any direction.
     keys = [name.lower() for name in (activations[:wanted] if node.op_type == "RNN" else activations)]
     unknown = [name for name in keys if name not in _FUNCTIONS]
     if len(keys) != wanted or unknown:
@@ -168,16 +168,16 @@ _NAMES: Mapping[str, str] = {
     "tanh": "Tanh",
     "thresholded_relu": "ThresholdedRelu",
 }
-"""ONNX's names of the functions."""
+"""IR name -> ONNX name."""
 
 
 _LENGTHS = 4
-"""Where the lengths of sequences stand among the inputs, on both sides."""
+"""Position of the sequence lengths, in ONNX and the IR."""
 
 
 @exporter("LSTM", "GRU", "RNN")
 def export_recurrent(write: NodeWriter) -> Sequence[str]:
-    """LSTM, GRU and RNN. Source: ONNX LSTM-22, GRU-22, RNN-22."""
+    """Export LSTM, GRU and RNN as ONNX's (22)."""
     of, inputs = write.operation, list(write.inputs)
     if inputs[_LENGTHS]:
         inputs[_LENGTHS] = write.cast(inputs[_LENGTHS], DataType.INT32)
@@ -198,6 +198,6 @@ def export_recurrent(write: NodeWriter) -> Sequence[str]:
 
 
 def _written_values(names: Sequence[str], parameter: str, values: Sequence[float]) -> list[float] | None:
-    """Those of functions that have such a parameter: ONNX lists no others."""
+    """Return values of functions with that parameter, as ONNX lists them."""
     wanted = [value for name, value in zip(names, values, strict=False) if parameter in PARAMETERS[name]]
     return wanted or None

@@ -1,4 +1,4 @@
-"""Converters of reductions, running products and Hardmax."""
+"""Converters of reductions, TopK and cumulative ops."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reduction:
-    """What a reduction is made of: an operand, axes, and what remains."""
+    """Operand, axes and outputs of a reduction."""
 
     context: ConversionContext
     input: int
     axes: tuple[int, ...]
-    """Ascending; empty if nothing is reduced."""
+    """Ascending; empty for no reduction."""
     keepdims: bool
     outputs: tuple[str, ...]
 
     def reduce(self, type_: str, operand: int, outputs: tuple[str, ...] = ()) -> int:
-        """Reduce `operand` over the axes; over none it is what it was."""
+        """Reduce `operand` over the axes, or return it if there are none."""
         if self.axes:
             attributes: dict[str, AttributeValue] = {"axes": self.axes, "keepdims": self.keepdims}
             return self.context.add(type_, (operand,), attributes, outputs)[0]
         return self.context.add("ASSIGN", (operand,), outputs=outputs)[0] if outputs else operand
 
     def kept(self, type_: str, operand: int) -> int:
-        """Reduce `operand` over the axes, which stay as axes of one element."""
+        """Reduce `operand`, keeping the axes with size 1."""
         return self.context.add(type_, (operand,), {"axes": self.axes, "keepdims": True})[0]
 
     def step(self, type_: str, *operands: int, outputs: tuple[str, ...] = ()) -> int:
-        """Add an elementwise operation."""
         return self.context.add(type_, operands, outputs=outputs)[0]
 
 
@@ -52,7 +51,6 @@ def _plain(type_: str, reduction: _Reduction) -> None:
 
 
 def _l1(reduction: _Reduction) -> None:
-    """Sum of magnitudes."""
     if not reduction.axes:
         reduction.step("ABS", reduction.input, outputs=reduction.outputs)
         return
@@ -66,20 +64,15 @@ def _square_sum(reduction: _Reduction, outputs: tuple[str, ...]) -> int:
 
 
 def _l2(reduction: _Reduction) -> None:
-    """Root of the sum of squares."""
     reduction.step("SQRT", _square_sum(reduction, ()), outputs=reduction.outputs)
 
 
 def _log_sum(reduction: _Reduction) -> None:
-    """Logarithm of the sum."""
     reduction.step("LOG", reduction.reduce("REDUCE_SUM", reduction.input), outputs=reduction.outputs)
 
 
 def _log_sum_exp(reduction: _Reduction) -> None:
-    """Logarithm of the sum of exponentials, with the largest element taken out so that nothing overflows.
-
-    The largest element is kept finite: taking infinity from infinity would give no number.
-    """
+    """Subtract the maximum, limited to finite values, so that nothing overflows and inf - inf does not occur."""
     if not reduction.axes:
         reduction.step("ASSIGN", reduction.input, outputs=reduction.outputs)
         return
@@ -99,7 +92,7 @@ def _log_sum_exp(reduction: _Reduction) -> None:
 
 
 def _largest_finite(data_type: DataType) -> float:
-    # bfloat16 has float32's exponents and 8 bits of fraction; numpy itself knows only IEEE's types.
+    # bfloat16 has float32's exponents and 8 bits of fraction; numpy only knows IEEE types
     special = {DataType.BFLOAT16: float.fromhex("0x1.fep127")}
     if data_type in special or not data_type.is_floating:
         return special.get(data_type, float("inf"))
@@ -122,16 +115,16 @@ _RULES: Mapping[str, tuple[_Rule, tuple[int, ...], tuple[int, ...]]] = {
         (18,),
     ),
 }
-"""How each is computed, the versions with axes as an attribute, and those with axes as an input."""
+"""Op -> rule, versions with axes as an attribute, versions with axes as an input."""
 
 
 def _with_attribute(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
-    """Axes are an attribute; none means all."""
+    """Convert a reduction with axes in an attribute; empty means all."""
     _convert(rule, context, node, node.integers("axes") or None)
 
 
 def _with_input(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
-    """Axes are an optional input; none means all, or with `noop_with_empty_axes` none."""
+    """Convert a reduction with axes in an input; empty means all, or none with `noop_with_empty_axes`."""
     axes = constant_integers(context, node, 1) or None
     _convert(rule, context, node, () if axes is None and node.integer("noop_with_empty_axes", 0) else axes)
 
@@ -157,7 +150,7 @@ for _op_type, (_rule, _attribute_versions, _input_versions) in _RULES.items():
 
 @converter("CumProd", 26)
 def convert_cum_prod(context: ConversionContext, node: OnnxNode) -> None:
-    """CumProd along a constant axis. Source: ONNX CumProd-26."""
+    """Convert CumProd (26), with a constant axis, to CUM_PROD."""
     axes = required_integers(context, node, 1)
     if len(axes) != 1:
         raise Refusal(Reason.INVALID_NODE, f"input 1 of CumProd has {len(axes)} elements; expected one axis")
@@ -172,13 +165,13 @@ def _axis(context: ConversionContext, node: OnnxNode, default: int) -> int:
 
 @converter("TopK", 1)
 def convert_top_k_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """TopK with k in an attribute: the largest, sorted. Source: ONNX TopK-1."""
+    """Convert TopK (1), with k in an attribute, to TOP_K."""
     _add_top_k(context, node, node.integer("k"))
 
 
 @converter("TopK", 10, 11, 24)
 def convert_top_k(context: ConversionContext, node: OnnxNode) -> None:
-    """TopK with k in an input; `largest` and `sorted` exist since version 11. Source: ONNX TopK-11."""
+    """Convert TopK (10, 11, 24), with constant k, to TOP_K."""
     (k,) = _one(context, node, 1)
     _add_top_k(context, node, k)
 
@@ -195,7 +188,7 @@ def _add_top_k(context: ConversionContext, node: OnnxNode, k: int) -> None:
 
 @converter("CumSum", 11, 14)
 def convert_cum_sum(context: ConversionContext, node: OnnxNode) -> None:
-    """CumSum with a constant axis. Source: ONNX CumSum-14."""
+    """Convert CumSum (11, 14), with a constant axis, to CUM_SUM."""
     (axis,) = _one(context, node, 1)
     attributes: dict[str, AttributeValue] = {
         "axis": normalize_axis(node, axis, len(context.dimensions(node.input(0)))),
@@ -225,7 +218,7 @@ _REDUCTIONS: Mapping[str, str] = {
 
 @exporter(*_REDUCTIONS)
 def export_reduction(write: NodeWriter) -> str:
-    """Reductions; over no axes each is a copy. Source: ONNX ReduceSum-13 and its kin of version 18 and 20."""
+    """Export reductions as ReduceMax (20), ReduceMin (20), ReduceMean (18), ReduceProd (18), ReduceSum (13)."""
     axes = write.operation.axes
     if not axes:
         return write.node("Identity", write.inputs[0])

@@ -1,4 +1,4 @@
-"""Converters of resizing, sampling grids, regions and deformable convolutions."""
+"""Converters of resizing, sampling grids, regions of interest and deformable convolutions."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @converter("Upsample", 7)
 def convert_upsample_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """Upsample with its scales in an attribute. Source: ONNX Upsample-7."""
+    """Convert Upsample (7), with scales in an attribute, to RESIZE_NEAREST or RESIZE_LINEAR."""
     _resize_by_old_rule(context, node, node.numbers("scales") or ())
 
 
 @converter("Upsample", 9)
 @converter("Resize", 10)
 def convert_resize_by_scales(context: ConversionContext, node: OnnxNode) -> None:
-    """Upsample and the first Resize, with scales in a constant input. Source: ONNX Upsample-9, Resize-10."""
+    """Convert Upsample (9) and Resize (10), with constant scales, to RESIZE_NEAREST or RESIZE_LINEAR."""
     _resize_by_old_rule(context, node, _numbers(context.constant(node.input(1))))
 
 
 def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tuple[float, ...]) -> None:
-    """Coordinates are divided by the scale; the nearest element is the one before, when shrinking the one after.
+    """Divide coordinates by the scale; nearest rounds down when growing and up when shrinking.
 
-    ONNX's text leaves the rounding open; this is what its test data and ONNX Runtime have. An axis that grows and one
-    that shrinks therefore take two operations.
+    ONNX's text does not define the rounding; this matches its test data and ONNX Runtime. Mixed axes need two
+    operations.
     """
     dimensions = context.dimensions(node.input(0))
     _check_scales(node, scales, len(dimensions))
@@ -71,11 +71,9 @@ def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tupl
 
 @converter("Resize", 11, 13, 18, 19)
 def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
-    """Resize by constant scales or sizes; axes and aspect ratio, which exist since version 18, are resolved.
+    """Convert Resize (11, 13, 18, 19) by constant scales or sizes to RESIZE_NEAREST or RESIZE_LINEAR.
 
-    Refused: cubic interpolation, a region of interest, and antialiasing where it would change anything.
-
-    Source: ONNX Resize-19.
+    Refused: cubic interpolation, regions of interest, antialiasing when shrinking.
     """
     dimensions = context.dimensions(node.input(0))
     shape, scales = _resolve(context, node, dimensions)
@@ -88,10 +86,10 @@ def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def resized(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return the dimensions of what a Resize of opset 11 or later makes, also of one that has no form in adapter IR.
+    """Return the result shape of a Resize (11 or later), even one that cannot be converted.
 
     Raises:
-        Refusal: they do not follow from constants and sizes.
+        Refusal: it does not follow from constants and sizes.
     """
     return _resolve(context, node, context.dimensions(node.input(0)))[0]
 
@@ -116,7 +114,7 @@ def _add_resize(
 def _resolve(
     context: ConversionContext, node: OnnxNode, dimensions: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return sizes and scales of all axes from the scales or sizes of some."""
+    """Return sizes and scales of all axes."""
     named = node.integers("axes")
     axes = normalize_axes(node, range(len(dimensions)) if named is None else named, len(dimensions))
     constant_scales = context.optional_constant(node, 2)
@@ -134,13 +132,13 @@ def _resolve(
 def _resolve_sizes(
     node: OnnxNode, dimensions: tuple[int, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Source: ONNX Resize-18, `keep_aspect_ratio_policy`."""
+    """Return sizes and scales of all axes. Source: ONNX Resize-18, `keep_aspect_ratio_policy`."""
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     ratios = tuple(_ratio(size, dimensions[axis]) for axis, size in zip(axes, sizes, strict=True))
     choose = {"not_larger": min, "not_smaller": max}.get(policy)
     if choose is not None:
         scale = choose(ratios)
-        # ONNX's round_int: halves up
+        # ONNX's round_int rounds half up
         sizes = tuple(floor(scale * dimensions[axis] + 0.5) for axis in axes)
         ratios = (scale,) * len(axes)
     else:
@@ -149,12 +147,12 @@ def _resolve_sizes(
 
 
 def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]) -> tuple[float, ...]:
-    """The scales; all 1 where no size changes: ONNX Runtime hands the input on then, ONNX would read it elsewhere."""
+    """Return the scales; 1 if no size changes, since ONNX Runtime then copies the input, unlike ONNX."""
     return (1.0,) * len(scales) if sizes == dimensions else scales
 
 
 def _ratio(size: int, dimension: int) -> float:
-    """The scale from a size, in float32 as scales are given; 1 where there is nothing to scale."""
+    """Return the float32 scale for a size; 1 for an empty dimension."""
     return apply_function(quotient_of_sizes, size, dimension) if dimension else 1.0
 
 
@@ -165,7 +163,7 @@ def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Numb
 
 
 def _sizes(dimensions: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
-    """Source: ONNX Resize-11: floor(input dimension * scale), in float32 as the scales are."""
+    """Return floor(input dimension * scale) in float32. Source: ONNX Resize-11."""
     return tuple(apply_function(scaled_size, size, scale) for size, scale in zip(dimensions, scales, strict=True))
 
 
@@ -195,19 +193,19 @@ def _check_choice(node: OnnxNode, name: str, value: str, choices: Sequence[str])
 
 
 _MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"})
-"""How version 16 of GridSample calls what later ones do."""
+"""Modes of GridSample-16 -> names since version 20."""
 
 
 @converter("GridSample", 16)
 def convert_grid_sample_of_images(context: ConversionContext, node: OnnxNode) -> None:
-    """GridSample of images alone. Source: ONNX GridSample-16."""
+    """Convert GridSample (16), on images, to GRID_SAMPLE."""
     mode = node.text("mode", "bilinear")
     _grid_sample(context, node, _MODES.get(mode, mode))
 
 
 @converter("GridSample", 20, 22)
 def convert_grid_sample(context: ConversionContext, node: OnnxNode) -> None:
-    """GridSample of images and volumes, cubic for images alone. Source: ONNX GridSample-22."""
+    """Convert GridSample (20, 22), on images and volumes, to GRID_SAMPLE."""
     _grid_sample(context, node, node.text("mode", "linear"))
 
 
@@ -226,9 +224,9 @@ def _grid_sample(context: ConversionContext, node: OnnxNode, mode: str) -> None:
 
 @converter("AffineGrid", 20)
 def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
-    """AffineGrid of a constant size [N, C, …]. Source: ONNX AffineGrid-20.
+    """Convert AffineGrid (20), with a constant size [N, C, ...], to AFFINE_GRID.
 
-    One position between aligned corners is refused: PyTorch has it in the middle, ONNX Runtime at the end.
+    A size of 1 with aligned corners is refused: PyTorch samples its center, ONNX Runtime its end.
     """
     size = required_integers(context, node, 1)
     batch = context.dimensions(node.input(0))[:1]
@@ -250,10 +248,7 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("RoiAlign", 10, 16, 22)
 def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
-    """RoiAlign. Source: ONNX RoiAlign-16.
-
-    Version 10 has no `coordinate_transformation_mode`, and is what later ones call `output_half_pixel`.
-    """
+    """Convert RoiAlign (10, 16, 22) to ROI_ALIGN; version 10 always means `output_half_pixel`."""
     mode = node.text("coordinate_transformation_mode", "half_pixel" if node.since_version > 10 else "output_half_pixel")
     if mode not in ("half_pixel", "output_half_pixel"):
         raise Refusal(
@@ -274,7 +269,7 @@ def convert_roi_align(context: ConversionContext, node: OnnxNode) -> None:
 
 @converter("DeformConv", 19, 22)
 def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
-    """DeformConv of images. Source: ONNX DeformConv-19."""
+    """Convert DeformConv (19, 22), on images, to DEFORMABLE_CONV_2D."""
     dimensions = context.dimensions(node.input(1))
     if len(dimensions) != 4:
         raise Refusal(
@@ -298,29 +293,29 @@ def convert_deform_conv(context: ConversionContext, node: OnnxNode) -> None:
 
 
 _RATIO_TOLERANCE = 1e-6
-"""How near scales are to the quotients of sizes that they were computed from."""
+"""Tolerance between scales and the quotients of sizes they come from."""
 
 
 _PRECISIONS = (np.float32, np.float64)
-"""In which readers of ONNX multiply sizes and scales: whole numbers come out in one and not in the other."""
+"""Types in which ONNX engines multiply sizes by scales; the floor may differ."""
 
 
 @exporter("RESIZE_NEAREST")
 def export_resize_nearest(write: NodeWriter) -> str:
-    """RESIZE_NEAREST. Source: ONNX Resize-19."""
+    """Export RESIZE_NEAREST as Resize (19)."""
     return _resize(write, mode="nearest", nearest_mode=write.operation.nearest_mode)
 
 
 @exporter("RESIZE_LINEAR")
 def export_resize_linear(write: NodeWriter) -> str:
-    """RESIZE_LINEAR. Source: ONNX Resize-19."""
+    """Export RESIZE_LINEAR as Resize (19)."""
     return _resize(write, mode="linear")
 
 
 def _resize(write: NodeWriter, **attributes: object) -> str:
-    """By scales where they give the sizes, as they say where an element is read; else by sizes.
+    """Write scales if they reproduce the sizes, since they define sampling positions; otherwise sizes.
 
-    Refused: sizes that neither scales nor an aspect ratio that is kept give.
+    Refused: sizes that follow from neither scales nor an aspect-ratio policy.
     """
     of, dimensions = write.operation, write.known(write.type.dimensions)
     scales = np.asarray(write.known(of.scales), np.float32)
@@ -337,7 +332,7 @@ def _resize(write: NodeWriter, **attributes: object) -> str:
 
 
 def _aspect_ratio(dimensions: Sequence[int], shape: Sequence[int], scales: Array) -> dict[str, Any]:
-    """What a node says beside sizes so that its scales are these."""
+    """Return the attributes with which sizes imply these scales."""
     ratios = np.asarray(shape, np.float32) / np.maximum(np.asarray(dimensions, np.float32), 1)
     if np.allclose(ratios, scales, rtol=_RATIO_TOLERANCE):
         return {}
@@ -355,14 +350,14 @@ def _aspect_ratio(dimensions: Sequence[int], shape: Sequence[int], scales: Array
 
 @exporter("AFFINE_GRID")
 def export_affine_grid(write: NodeWriter) -> str:
-    """AFFINE_GRID; of the size's channels nothing depends, so there is one. Source: ONNX AffineGrid-20."""
+    """Export AFFINE_GRID as AffineGrid (20); the number of channels is arbitrary."""
     size = write.integers(write.type.dimensions[0], 1, *write.operation.output_shape)
     return write.node("AffineGrid", write.inputs[0], size, align_corners=write.operation.align_corners)
 
 
 @exporter("ROI_ALIGN")
 def export_roi_align(write: NodeWriter) -> str:
-    """ROI_ALIGN. Source: ONNX RoiAlign-22."""
+    """Export ROI_ALIGN as RoiAlign (22)."""
     of = write.operation
     x, regions, numbers = write.inputs
     return write.node(

@@ -1,7 +1,6 @@
-"""Shape arithmetic: results of Shape, and of the nodes that compute with them, element by element.
+"""Symbolic evaluation of shape arithmetic: Shape nodes, and nodes that compute with their results.
 
-Preparation evaluates such nodes for one set of input shapes. Here the same is done with traced numbers, so that it
-holds for others: small arrays of numbers that remember how they follow from the shapes of inputs.
+Preparation evaluates them for one set of input shapes; symbolic numbers generalize the results to other shapes.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.model import OnnxNode
 
 MOST_ELEMENTS = 1024
-"""Larger arrays are no shapes: tables, which are taken as they are."""
+"""Larger arrays are tables, not shapes; they are used as constants."""
 _INTEGERS = ("int64", "int32")
 _SMALL_POWERS = range(1, 5)
 _ZERO, _FALSE = np.array(0, object), np.array(False, object)
 
 Inputs = Sequence[SymbolicArray | None]
 Rule = Callable[[OnnxNode, Inputs, Array], Array | None]
-"""A node, its inputs, and its result for the sizes that are traced -> the result's elements; None if it cannot."""
+"""(node, inputs, expected result) -> elements, or None if not computable."""
 
 
 def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SymbolicArray:
-    """What Shape or Size gives for a tensor of these dimensions. Source: ONNX Shape-15, Size-13."""
+    """Return the symbolic result of Shape (1 to 25) or Size (1 to 25)."""
     if node.op_type == "Size":
         return SymbolicArray(_objects([math.prod(dimensions)]).reshape(()), np.dtype(np.int64))
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
@@ -54,16 +53,15 @@ def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SymbolicArray:
 
 
 def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray | None:
-    """What a node makes of arrays of sizes.
+    """Evaluate a node on arrays of sizes.
+
+    Returns None if no input is symbolic, there is no rule, or the rule disagrees with `expected`, which ONNX Runtime
+    computed. Inputs that decide the form of the result are guarded.
 
     Args:
         node: of ONNX's own domain.
-        inputs: its inputs, None where one is absent.
-        expected: the result for the sizes that are traced.
-
-    Returns:
-        The result, or None where nothing is traced, there is no rule, or the rule is not what ONNX Runtime computed.
-        Inputs that decide the form of the result are answered.
+        inputs: None if absent.
+        expected: result for the size hints.
     """
     rule = _RULES.get(node.op_type) if not plain_domain(node.domain) else None
     if (
@@ -77,12 +75,12 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray |
             items = rule(node, inputs, expected)
             result = None if items is None else SymbolicArray(_form(items, expected), expected.dtype)
             return result if result is not None and np.array_equal(result.current_contents(), expected) else None
-    except (ArithmeticError, ValueError):  # Python's numbers refuse what numpy's wrap or make infinite
+    except (ArithmeticError, ValueError):  # Python raises where numpy wraps or yields infinity
         return None
 
 
 def _form(items: Array, expected: Array) -> Array:
-    """The elements in the form of the result; numpy hands a single one over bare."""
+    """Reshape to the expected shape; numpy returns a bare scalar for one element."""
     return np.asarray(items, object).reshape(expected.shape)
 
 
@@ -99,7 +97,7 @@ def _present(inputs: Inputs, position: int) -> SymbolicArray:
 
 
 def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """The same elements in another form, which is not traced: what else the node reads decides it."""
+    """Return the elements unchanged, with the other inputs guarded."""
     if _is_table(inputs):
         return None
     _settle(inputs[1:])
@@ -107,7 +105,7 @@ def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _is_table(inputs: Inputs) -> bool:
-    """Whether sizes decide the form of what holds none: a table, of which no rule makes anything."""
+    """Return whether sizes index into or reshape a constant table; no rule handles that."""
     sized = any(array is not None and array.is_traced for array in inputs[1:])
     return sized and not _present(inputs, 0).is_traced
 
@@ -148,13 +146,13 @@ def _joined(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 def _cast(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     source = _present(inputs, 0)
     if source.dtype.kind in "iu" and expected.dtype.name in _INTEGERS:
-        return source.items  # what is decided on it is said of the size itself
+        return source.items  # guards on the result apply to the size itself
     function = _CASTS.get((source.dtype.kind, expected.dtype.name))
     return None if function is None else _each(function, source.items, source.items)
 
 
 def _by_element(count: int, functions: Mapping[str, Callable[[Any, Any], Any]]) -> Rule:
-    """A function per type of number, of `count` inputs: one or two."""
+    """Return a rule that applies a function per data type to `count` (1 or 2) inputs."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         function = functions.get(_present(inputs, 0).dtype.name)
@@ -170,7 +168,7 @@ def _chosen(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 
 
 def _pairwise(function: Callable[[Any, Any], bool]) -> Rule:
-    """A truth of two numbers or truths, which is decided on by who reads it."""
+    """Return a rule that compares elementwise; guards arise when the result is read."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
         return _each(function, _present(inputs, 0).items, _present(inputs, 1).items)
@@ -192,14 +190,14 @@ def _magnitude(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Of the sign of the divisor, as Python's. Source: ONNX Mod-13."""
+    """Compute the remainder with the divisor's sign. Source: ONNX Mod-13."""
     if expected.dtype.name not in _INTEGERS or node.integer("fmod", 0):
         return None
     return _each(operator.mod, _present(inputs, 0).items, _present(inputs, 1).items)
 
 
 def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Powers of whole numbers by small whole numbers, which are products; others are rounded somehow."""
+    """Compute small integer powers of integers as products; other powers are rounded differently."""
     base, exponents = _present(inputs, 0), _present(inputs, 1).plain()
     if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
         return None
@@ -208,8 +206,8 @@ def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Between bounds, of which the upper one holds where they contradict each other. Source: ONNX Clip-11."""
-    if len(node.inputs) < 2 or expected.dtype.name not in _INTEGERS:  # before version 11 they are attributes
+    """Clip integers; the upper bound wins a conflict. Source: ONNX Clip-11."""
+    if len(node.inputs) < 2 or expected.dtype.name not in _INTEGERS:  # attributes before version 11
         return None
     bounds = zip((max, min), inputs[1:], strict=False)
     given = [(function, bound.items) for function, bound in bounds if bound is not None]
@@ -217,7 +215,7 @@ def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
-    """All elements made one, whole numbers: of others the order counts."""
+    """Return a rule that reduces all integers to one; the order matters for reals."""
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         _settle(inputs[1:])
@@ -229,7 +227,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 
 
 def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    """Square roots: that of a float32, taken in float64 and rounded, is the nearest float32."""
+    """Compute square roots; float64 roots rounded to float32 are correctly rounded."""
     source = _present(inputs, 0).items
     roots = _each(root_of, source, source)
     return _each(to_float32, roots, roots) if expected.dtype == np.float32 else roots
@@ -243,7 +241,7 @@ def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
-    """Element by element; a function of one number leaves its second argument alone."""
+    """Apply a binary function elementwise; a unary one ignores its second argument."""
     first, second = np.broadcast_arrays(first, second)
     made = [apply_function(function, one, other) for one, other in zip(first.flat, second.flat, strict=True)]
     return _objects(made).reshape(first.shape)
@@ -304,4 +302,4 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Round": _on_floats(rounded_of),
     }
 )
-"""Ops that sizes go through in exported models."""
+"""Ops in shape arithmetic of exported models."""

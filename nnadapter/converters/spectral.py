@@ -1,8 +1,6 @@
 """Converters of Fourier transforms, window functions and mel filters.
 
-Windows and mel filters: tables that their inputs, a few numbers, decide.
-
-Preparation folds them where the numbers are known. A table that is too large to be folded is made here, as a constant.
+Preparation folds constant windows and mel filters; tables too large to be folded are built here.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ if TYPE_CHECKING:
 
 @converter("DFT", 17)
 def convert_dft_of_axis_attribute(context: ConversionContext, node: OnnxNode) -> None:
-    """DFT of version 17, whose axis is an attribute, 1 by default. Refused: a length that is not constant."""
+    """Convert DFT (17), with axis as an attribute, to DFT. Refused: dynamic length."""
     _add_transform(context, node, node.integer("axis", 1))
 
 
 @converter("DFT", 20)
 def convert_dft(context: ConversionContext, node: OnnxNode) -> None:
-    """DFT with an axis input, -2 by default. Refused: length and axis that are not constant. Source: ONNX DFT-20."""
+    """Convert DFT (20), with axis as an input, to DFT. Refused: dynamic length or axis."""
     axis = constant_integers(context, node, 2)
     _add_transform(context, node, -2 if axis is None else _single(node, 2, axis))
 
@@ -53,9 +51,9 @@ def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> Non
 
 @converter("STFT", 17)
 def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
-    """STFT. Refused: a frame step or length that is not constant.
+    """Convert STFT (17) to STFT. Refused: dynamic frame step or length.
 
-    A signal without its last axis is real, as ONNX Runtime has it and onnxscript writes it. Source: ONNX STFT-17.
+    A signal without its last axis is real, as ONNX Runtime and onnxscript treat it.
     """
     signal, dimensions, window = context.operand(node.input(0)), context.dimensions(node.input(0)), node.input(2)
     if len(dimensions) == 2:
@@ -87,14 +85,14 @@ _WINDOWS: Mapping[str, tuple[float, ...]] = {
     "HammingWindow": (25 / 46, -21 / 46),
     "HannWindow": (0.5, -0.5),
 }
-"""Weights of cos(0), cos(t), cos(2t), where t goes once around the circle. Source: ONNX HannWindow-17 and so on."""
+"""Weights of cos(0), cos(t), cos(2t) over a period. Source: ONNX BlackmanWindow, HammingWindow, HannWindow-17."""
 
 
 def _window(weights: tuple[float, ...]) -> Converter:
     def convert_window(context: ConversionContext, node: OnnxNode) -> None:
         size = int(_number(context, node, 0))
         _check_size(node, size)
-        # A window of one element has nowhere to go: a symmetric one of it stays at the circle's start.
+        # A symmetric window of one element has period 0; avoid division by it.
         period = max(size if node.integer("periodic", 1) else size - 1, 1)
         angles = np.arange(max(size, 0)) * (2 * np.pi / period)
         _add_table(context, node, sum(weight * np.cos(order * angles) for order, weight in enumerate(weights)))
@@ -108,11 +106,11 @@ for _op_type, _weights in _WINDOWS.items():
 
 @converter("MelWeightMatrix", 17)
 def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> None:
-    """MelWeightMatrix with known numbers: a triangle per mel bin. Source: ONNX MelWeightMatrix-17.
+    """Convert MelWeightMatrix (17), with constant inputs, to a constant: one triangle per mel bin.
 
-    1. The edges of the triangles lie evenly on the mel scale, and are rounded down to bins of the spectrogram.
-    2. A triangle rises from its left edge to 1 at its center and falls to its right edge; one whose left edge is its
-       center starts there with 1.
+    Triangle edges are evenly spaced on the mel scale and rounded down to spectrogram bins. A triangle rises from its
+    left
+    edge to 1 at its center and falls to its right edge; if left edge and center coincide, it starts at 1.
     """
     bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
@@ -125,7 +123,7 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
 
 
 def _check_size(node: OnnxNode, size: float) -> None:
-    """A table is a constant in memory; a few bytes of a model may ask for any size."""
+    """Refuse large tables: a tiny model may request any size."""
     if size > limits.TABLE_ELEMENTS:
         raise Refusal(
             Reason.MEMORY_LIMIT,
@@ -134,7 +132,7 @@ def _check_size(node: OnnxNode, size: float) -> None:
 
 
 def _triangles(edges: Array, rows: int) -> Array:
-    """[rows, bins], from the edges [bins + 2]."""
+    """Return [rows, bins] for edges [bins + 2]."""
     left, center, right = edges[:-2], edges[1:-1], edges[2:]
     row = np.arange(rows)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -164,7 +162,7 @@ def _add_table(context: ConversionContext, node: OnnxNode, table: Array) -> None
 
 @exporter("STFT")
 def export_stft(write: NodeWriter) -> str:
-    """STFT. Source: ONNX STFT-17."""
+    """Export STFT as STFT (17)."""
     of = write.operation
     x, window = write.inputs
     step, length = (write.number(size, DataType.INT64) for size in (of.frame_step, of.frame_length))

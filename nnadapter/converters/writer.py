@@ -1,4 +1,4 @@
-"""Graph and node writers, and the registry of exporters."""
+"""Writers of ONNX graphs and nodes, used by exporters."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from partition.graph import Reason
 _Number = TypeVar("_Number", int, float)
 _Value = TypeVar("_Value")
 OLDEST_OPSET = 24
-"""What models are written in, unless an op is newer. ONNX Runtime computes all of it; of some versions that came with
-later opsets (QuantizeLinear-28) it has none."""
+"""Opset of exported models, unless an op needs a newer one. ONNX Runtime supports all of it, but lacks kernels for some
+newer versions (QuantizeLinear-28).
+"""
 
 
 @dataclass(eq=False)
 class GraphWriter:
-    """The graph in the making: everything that is written, and the names that are taken."""
+    """Graph under construction, with used names."""
 
     nodes: list[WrittenNode] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     opsets: dict[str, int] = field(default_factory=lambda: {"": OLDEST_OPSET})
     dtypes: dict[str, DataType] = field(default_factory=dict)
-    """Of values, as far as they are known."""
+    """Known types of values."""
     _taken: set[str] = field(default_factory=set)
     _taken_nodes: set[str] = field(default_factory=set)
     _numbers: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
-    """Small constants by what they hold."""
+    """Small constants by content."""
     _count: int = 0
 
     def unique(self, name: str) -> str:
-        """The name, or one like it that no value has yet; it is taken from here on."""
+        """Return an unused value name derived from `name`, and reserve it."""
         return self._unique(name or "value", self._taken)
 
     def unique_node(self, name: str) -> str:
-        """The name, or one like it that no node has yet; it is taken from here on."""
+        """Return an unused node name derived from `name`, and reserve it."""
         return self._unique(name or "node", self._taken_nodes)
 
     def _unique(self, name: str, taken: set[str]) -> str:
@@ -54,7 +55,7 @@ class GraphWriter:
         return candidate
 
     def constant(self, name: str, value: Array) -> str:
-        """The name of a small constant, which stands there once however often it is used."""
+        """Return the name of a small constant; equal contents share one."""
         key = (value.dtype.name, value.shape, value.tobytes())
         known = self._numbers.get(key)
         if known is None:
@@ -65,13 +66,13 @@ class GraphWriter:
 
 
 class NodeWriter:
-    """Writes the nodes of one operation.
+    """Writer of the nodes of one operation.
 
     Args:
-        graph: that they are part of.
-        operation: by name: `write.operation.strides`.
-        inputs: names of the values that it reads, empty where one is absent; one for every role.
-        types: of these.
+        graph: enclosing graph.
+        operation: named access, as in `write.operation.strides`.
+        inputs: one value name per role, empty if absent.
+        types: of the inputs.
     """
 
     def __init__(
@@ -85,35 +86,35 @@ class NodeWriter:
         self.operation = operation
         self.inputs = tuple(inputs)
         self.types = tuple(types)
-        """An image with channels last is `[N, C, H, W]` here, and the operation's result is that too."""
+        """Channels-last images appear as `[N, C, H, W]` here, as does the result."""
 
     def reading(self, inputs: Sequence[str], types: Sequence[OperandType | None]) -> NodeWriter:
-        """A writer of the same operation, on other values."""
+        """Return a writer of the same operation on other values."""
         return NodeWriter(self._graph, self.operation, inputs, types)
 
     @property
     def type(self) -> OperandType:
-        """The type of the first input."""
+        """Type of the first input."""
         first = self.types[0]
         assert first is not None, "no operation has an optional first input"
         return first
 
     @property
     def result(self) -> Operand:
-        """The first operand that the operation makes."""
+        """First output operand."""
         return self.operation.output
 
     def node(self, op_type: str, *inputs: str, opset: int = 0, **attributes: object) -> str:
-        """Write a node of one output, and return the output's name.
+        """Write a node with one output and return its name.
 
         Args:
             op_type: the op.
-            inputs: empty names for what is absent.
-            opset: the oldest that has what the node says.
-            attributes: of the node; None for one that it does not state.
+            inputs: empty if absent.
+            opset: minimum opset.
+            attributes: None for unstated ones.
 
         Raises:
-            Refusal: the op takes no operand of such a data type.
+            Refusal: ONNX's op does not support a data type.
         """
         return self.nodes(op_type, inputs, 1, opset=opset, **attributes)[0]  # type: ignore[arg-type]
 
@@ -127,10 +128,7 @@ class NodeWriter:
         opset: int = 0,
         **attributes: object,
     ) -> tuple[str, ...]:
-        """Write a node of so many outputs, of which those at some positions are absent, and return their names.
-
-        See `node`.
-        """
+        """Write a node with `count` outputs, some of them absent, and return their names. See `node`."""
         stated = {name: _plain(name, value) for name, value in attributes.items() if value is not None}
         node = self._node("", op_type, inputs, count, stated)
         node = replace(node, outputs=tuple("" if at in absent else name for at, name in enumerate(node.outputs)))
@@ -147,10 +145,10 @@ class NodeWriter:
         count: int,
         attributes: Mapping[str, object],
     ) -> tuple[str, ...]:
-        """Write a node of any op in exactly one version of its schema, and return the names of its outputs.
+        """Write a node of one exact schema version and return its output names.
 
         Raises:
-            Refusal: no opset that models are written in has this version.
+            Refusal: the version is older than exported opsets.
         """
         stated = {name: _plain(name, value) for name, value in attributes.items()}
         node = self._node(domain, op_type, inputs, count, stated)
@@ -173,7 +171,7 @@ class NodeWriter:
         return WrittenNode(op_type=op_type, inputs=tuple(read), outputs=made, attributes=attributes, domain=domain)
 
     def _declare(self, node: WrittenNode, opset: int) -> None:
-        """Take note of the node's opset and of the data types of its results, if its schema takes its inputs."""
+        """Check data types against the schema; record opset and result types."""
         types = types_of(node.op_type, opset)
         known = [self._graph.dtypes.get(name) for name in node.inputs]
         places = [*types.inputs, *[types.inputs[-1]] * (len(known) - len(types.inputs) if types.variadic else 0)]
@@ -192,55 +190,54 @@ class NodeWriter:
                 self._graph.dtypes[name] = dtype
 
     def dtype_of(self, name: str) -> DataType | None:
-        """The data type of a value, if it is known."""
+        """Return the type of a value, if known."""
         return self._graph.dtypes.get(name)
 
     def declared(self, name: str, dtype: DataType) -> str:
-        """A value whose data type no schema tells."""
+        """Record a type that no schema determines."""
         self._graph.dtypes[name] = dtype
         return name
 
     def constant(self, value: Array) -> str:
-        """A constant, by name."""
         return self._graph.constant(f"{self.result.name}/constant", value)
 
     def number(self, value: float, dtype: DataType) -> str:
-        """A constant without axes."""
+        """Return a scalar constant."""
         return self.constant(np.asarray(value, dtype.array_type))
 
     def integers(self, *values: int) -> str:
-        """A constant vector of int64.
+        """Return a constant int64 vector.
 
         Raises:
-            Refusal: they follow from sizes that the model leaves open.
+            Refusal: dynamic sizes.
         """
         return self.constant(np.array(self.known(values), np.int64))
 
     def known(self, sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
-        """Return sizes that a constant is made of.
+        """Return static sizes.
 
         Raises:
-            Refusal: they follow from dynamic dimensions of the model.
+            Refusal: dynamic sizes.
         """
         return _plain("sizes", sizes)
 
     def index(self, name: str) -> str:
-        """Return indices in a data type that ONNX takes for them."""
+        """Return indices as int32 or int64."""
         return name if self.dtype_of(name) in (DataType.INT32, DataType.INT64) else self.cast(name, DataType.INT64)
 
     def swapped(self, name: str, rank: int) -> str:
-        """Return a value with its last two axes exchanged."""
+        """Return a value with its last two axes swapped."""
         return self.node("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
 
     def cast(self, name: str, dtype: DataType) -> str:
-        """A value in another data type; itself if it is of that one."""
+        """Return a value in another data type."""
         if self.dtype_of(name) is dtype:
             return name
         return self.node("Cast", name, to=dtype)
 
 
 def _plain(name: str, value: _Value) -> _Value:
-    """What a node may state of itself; a Refusal where that follows from open sizes."""
+    """Return a static attribute; refuse a symbolic one."""
     if is_symbolic(value):
         raise Refusal(
             Reason.DYNAMIC_SHAPE,

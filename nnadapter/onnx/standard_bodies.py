@@ -193,7 +193,7 @@ def qlinear_conv_body(body: BodyBuilder) -> Sequence[str]:
 
 
 def qlinear_mat_mul_body(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of QLinearMatMul; scales may be per row of A and per column of B. Source: ONNX QLinearMatMul-21."""
+    """Write the body of QLinearMatMul; scales may be per row of A, per column of B. Source: ONNX QLinearMatMul-21."""
     first = _dequantized(body, 0, axis=body.inputs.rank(0) - 2)
     second = _dequantized(body, 3, axis=body.inputs.rank(3) - 1)
     return [_quantized(body, body.add("MatMul", first, second), 6)]

@@ -139,8 +139,7 @@ def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_si
     {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1},
 )
 def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
-    """Write the body of com.microsoft GatherBlockQuantized-1. Rows are dequantized after lookup, so the table stays
-    packed.
+    """Write the body of com.microsoft GatherBlockQuantized-1; rows are dequantized after lookup.
 
     Missing zero points are 0, or half the range in a table of bytes. Refused: tables of floating-point types, and
     blocks
