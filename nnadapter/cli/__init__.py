@@ -1,4 +1,4 @@
-"""The command line. Results go to stdout, notes and progress to stderr; exit codes are in `nnadapter --help`."""
+"""Command line. Results go to stdout, notes and progress to stderr; exit codes are in `nnadapter --help`."""
 
 from __future__ import annotations
 

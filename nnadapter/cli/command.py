@@ -1,4 +1,4 @@
-"""Command base classes: errors as one line, device options in the help; and the group of sub-commands."""
+"""Base classes of commands, with error handling and device options in the help, and the group of sub-commands."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from nnadapter.errors import (
 from nnadapter.process.terminal import prints_to_stderr, report, stop_in
 
 NO = 1
-"""Exit code: the question was understood and the answer is no."""
+"""Exit code of a negative result: a failed check or comparison."""
 BAD_INPUT = 2
-"""Exit code: wrong use, or a model, a file or an option that cannot be used."""
+"""Exit code of wrong usage or unusable input."""
 
 
 class Failure(click.ClickException):
-    """Ends the program with one line on stderr."""
+    """Error that ends the program with one line on stderr."""
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(" ".join(message.split()))
@@ -39,22 +39,22 @@ class Failure(click.ClickException):
 
 
 class Command(click.Command):
-    """A sub-command."""
+    """Sub-command that reports errors as one line."""
 
     def invoke(self, ctx: click.Context) -> object:
-        with report_errors() if ctx.parent is None else nullcontext():  # the group's hold for its commands
+        with report_errors() if ctx.parent is None else nullcontext():  # the group reports errors of its commands
             return super().invoke(ctx)
 
 
 class ModelCommand(Command):
-    """A sub-command that loads a model for some devices; its help lists the options of every available device."""
+    """Sub-command that loads a model; its help lists the options of every available device."""
 
     def invoke(self, ctx: click.Context) -> object:
         _silence_onnxruntime()
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See `click.Command.format_epilog`. Drivers are loaded here, and so for the help alone."""
+        """Load the drivers to list their options; only the help needs them."""
         super().format_epilog(ctx, formatter)
         with prints_to_stderr():
             devices = nnadapter.devices()
@@ -65,7 +65,7 @@ class ModelCommand(Command):
 
 
 def option_row(option: Any) -> tuple[str, str]:
-    """Name and description of a device's option (`nnadapter.drivers.Option`), as help shows them."""
+    """Return the name and description of a device option for the help."""
     if isinstance(option.default, tuple):
         kind, default = "names with commas", ",".join(option.default) or "none"
     else:
@@ -76,7 +76,7 @@ def option_row(option: Any) -> tuple[str, str]:
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Report errors and stop signals as one line and an exit code, and warnings of fallback as notes."""
+    """Report errors and stop signals as one line and an exit code, and warnings as notes."""
     try:
         with _notes():
             yield
@@ -92,7 +92,7 @@ def report_errors() -> Iterator[None]:
 
 
 def _exit_code(error: NNAdapterError) -> int:
-    # Where fallback is forbidden, a device that does not do it all is a no, and nothing that the person did wrong.
+    # With forbidden fallback, an unsupported or failing device is a negative result, not a usage error.
     refused = isinstance(error, NotDelegatedError)
     broke = isinstance(error, DriverError) and error.device not in (None, "cpu")
     return NO if refused or broke else BAD_INPUT
@@ -103,7 +103,7 @@ _NOTED = (FallbackWarning, DriverWarning, CacheWarning, ConversionWarning)
 
 @contextmanager
 def _notes() -> Iterator[None]:
-    """Show warnings of fallback and of drivers as notes, each once; all others stay as they are."""
+    """Show our warnings as notes, each once; leave all others unchanged."""
     shown: set[str] = set()
     with warnings.catch_warnings():
         for noted in _NOTED:
@@ -125,7 +125,7 @@ def _notes() -> Iterator[None]:
 
 
 def _silence_onnxruntime() -> None:
-    """Keep ONNX Runtime from printing what it raises as well."""
+    """Stop ONNX Runtime from also printing the errors that it raises."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
@@ -147,7 +147,7 @@ _COMMANDS = {
     "new-driver": "Write a package with a driver for a new device.",
     "doctor": "Try every device, and say what is missing.",
 }
-"""In the order of the help, with its sentence for each: a function of this name, hyphens as underscores."""
+"""Commands with their summaries, in the order of the help. Functions have the same names with underscores."""
 _MODULES = {
     "bench": "run",
     "cache": "compile",
@@ -158,11 +158,11 @@ _MODULES = {
     "new-driver": "devices",
     "ops": "devices",
 }
-"""Module of a command that has none of its own name."""
+"""Modules of commands that are in a module of another name."""
 
 
 class CommandGroup(click.Group):
-    """Finds sub-commands by module and function name."""
+    """Group that imports sub-commands by module and function name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -175,14 +175,14 @@ class CommandGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See `click.Group.format_commands`; nothing is imported."""
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See `click.Group.resolve_command`: a name that is none is answered with the near ones."""
+        """Suggest close names for an unknown command."""
         if args[0] not in _COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}; {close_names(args[0], _COMMANDS)}")
         return super().resolve_command(ctx, args)

@@ -1,4 +1,4 @@
-"""`nnadapter compile`, `nnadapter export` and `nnadapter cache`: compiled files, ONNX files, and what a cache holds."""
+"""`nnadapter compile`, `nnadapter export` and `nnadapter cache`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def compile(  # noqa: A001  the command's name
         return
     if model is None or output is None:
         raise click.UsageError("compile takes a MODEL and -o FILE, or --check FILE")
-    output = os.path.realpath(output) if Path(output).is_symlink() else output  # /dev/stdout is another one below
+    # resolved here, because /dev/stdout changes below
+    output = os.path.realpath(output) if Path(output).is_symlink() else output
     source = converted(model, settings)
     with prints_to_stderr(), progress("compiling"):
         report = nnadapter.compile(
@@ -133,14 +134,14 @@ def export(model: str, output: str) -> None:
     MODEL is what nnadapter.ir.protobuf.save wrote. Where ONNX has no op for an operation, it becomes several. Models
     of 2 GiB and more have their weights in FILE.data.
     """
-    from nnadapter.exporting import to_onnx  # the help needs neither
+    from nnadapter.exporting import to_onnx  # lazily: the help needs neither
     from nnadapter.ir.protobuf import load
     from nnadapter.onnx.files import save_model
 
     if Path(output).resolve() == Path(model).resolve():
         raise click.UsageError(f"{output!r} is the model itself; give the ONNX file another name")
     contents = load(model)
-    written = to_onnx(contents)  # refers to weights that `contents` holds
+    written = to_onnx(contents)  # refers to weights in `contents`
     save_model(written, output)
     click.echo(
         f"{output}: {len(written.graph.node)} nodes for {contents.operation_count} operations, opset "
@@ -232,7 +233,7 @@ def explain(
     with prints_to_stderr():
         settings, chosen = Options(fallback=fallback, cache_dir=opened.path), requests(devices, options)
         source = converted(model, settings)
-        if kind_of(source) is SourceKind.COMPILED:  # its report is kept in it, whatever is asked
+        if kind_of(source) is SourceKind.COMPILED:  # a compiled model always has its stored report
             report = nnadapter.partition_report(source, options=settings)
         else:
             report = nnadapter.partition_report(source, chosen, shapes or None, settings)
@@ -262,7 +263,7 @@ def _opened(folder: Path | None) -> Folder:
 
 
 def _row(listed: Listed) -> dict[str, Any]:
-    """An entry as plain data."""
+    """Return an entry as plain data."""
     row: dict[str, Any] = {"name": listed.path.name, "bytes": listed.nbytes, "used": _time(listed.used)}
     try:
         entry = read_entry(listed.path)
@@ -278,13 +279,13 @@ def _line(row: Mapping[str, Any]) -> str:
         key = row["key"]
         try:
             description = "; ".join((row["kind"], key["device"]["name"], *_of_model(row["kind"], key)))
-        except (KeyError, ValueError):  # somebody else wrote it
+        except (KeyError, ValueError):  # written by another program
             description = "its key tells neither a device nor a model"
     return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {description}"
 
 
 def _of_model(kind: str, key: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
-    """Of which model an entry is, in short: a plan's is told by its files, a segment by its operations and inputs."""
+    """Describe the model of an entry: a plan by its files, a segment by its operations and inputs."""
     if kind == PLAN:
         constants = key["constants"]
         return (
@@ -299,7 +300,7 @@ def _time(seconds: float) -> str:
 
 
 def _problem(listed: Listed) -> str:
-    """Why an entry is not used; empty where it is sound, or went while somebody looked."""
+    """Return why an entry is unusable; empty if it is intact, or removed in the meantime."""
     try:
         read_entry(listed.path).verify()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`nnadapter conformance DEVICE`: whether a driver does what it says."""
+"""`nnadapter conformance DEVICE`: tests of a driver against its own claims."""
 
 from __future__ import annotations
 

@@ -39,25 +39,25 @@ from nnadapter.session.session import InferenceSession
 
 _MODEL = '<ir_version: 10, opset_import: ["" : 17]> health (float[4] x, float[4] y) => (float[4] z) { z = Add(x, y) }'
 _OPTIONS = Options(fallback="forbid", cache_dir=False)
-"""The device compiles by itself, and nobody else."""
+"""Options that test the device alone, without fallback and cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What came of trying a device."""
+    """Result of testing a device."""
 
     state: str
-    """`works`, `wrong` (it computed something else), `limited` (so it did, and says that it does), `failed`,
-    `refuses` (a sum is not for it), `needs options` (there is nothing it does without) or `unavailable`."""
+    """`works`, `wrong` (wrong result), `limited` (wrong result, but the device declares the limit), `failed`, `refuses`
+    (it does not support addition), `needs options` (it has required options) or `unavailable`.
+    """
     detail: str = ""
-    """What happened, and what to do about it; empty if it works."""
+    """Problem and remedy; empty if it works."""
     first_seconds: float | None = None
-    """From nothing to the first result: opening, compiling, computing."""
+    """Seconds to the first result: opening, compiling and running."""
     run_seconds: float | None = None
-    """Of the second run."""
+    """Seconds of the second run."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
         return {
             "state": self.state,
             "detail": self.detail,
@@ -67,7 +67,7 @@ class Health:
 
 
 def check_health(device: DeviceInfo) -> Health:
-    """Compile and run a sum of two vectors on `device`, without any help of the CPU."""
+    """Compile and run the sum of two vectors on `device`, without the CPU."""
     if not device.available:
         return Health(state="unavailable", detail=device.reason)
     model = parse(_MODEL)
@@ -91,7 +91,7 @@ def check_health(device: DeviceInfo) -> Health:
         return Health(state="failed", detail=str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  a plug-in may try to end the process, too
+    except BaseException as error:  # noqa: BLE001  a plug-in may even try to end the process
         return Health(state="failed", detail=f"its driver raised {describe(error)}; ask its vendor")
     expected = feed["x"] + feed["y"]
     if not np.allclose(first, expected, rtol=1e-2):
@@ -121,7 +121,7 @@ _UNKNOWN: dict[str, Any] = {
     "options": [],
     "memory": None,
 }
-"""What is said of the limits of a device that is not available."""
+"""Capability fields of an unavailable device."""
 
 
 @click.command(cls=Command)
@@ -148,7 +148,7 @@ def devices(name: str | None, as_json: bool) -> None:
 
 
 def _called(name: str, known_devices: Sequence[nnadapter.DeviceInfo]) -> tuple[nnadapter.DeviceInfo, ...]:
-    """Return the devices of a name, or of a driver's name.
+    """Return the devices of a device name or driver name.
 
     Raises:
         DeviceNotFoundError: there are none.
@@ -179,7 +179,7 @@ def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
 
 
 def _memory(name: str) -> dict[str, int] | None:
-    """How full the device is, as far as it tells."""
+    """Return the device's use of memory; None if it does not report it."""
     try:
         statistics = nnadapter.Device.acquire(name).memory_statistics()
     except NNAdapterError:
@@ -192,9 +192,9 @@ _VARIABLES = (
     "NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES", "NNADAPTER_ISOLATE", "NNADAPTER_FAULTS",
     "NNADAPTER_LOG",
 )  # fmt: skip
-"""All that nnadapter reads of the environment itself."""
+"""Environment variables that nnadapter reads."""
 _EXTRAS = {"latency": "a policy that weighs costs", "demo": "a picture as input"}
-"""Extras that belong to no device, and what needs them."""
+"""Extras not tied to a device, with the feature that needs them."""
 _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 
 
@@ -291,7 +291,7 @@ def ops(device: str | None, describe: str | None, as_json: bool) -> None:
 
 
 def _described(type_: str, as_json: bool) -> str:
-    from nnadapter.ir.definition.reference import (  # only this command reads it
+    from nnadapter.ir.definition.reference import (  # lazily: only this command needs it
         entry_of,
         operation_called,
         to_dict,
@@ -375,7 +375,7 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
     calibrations of NNADAPTER_CACHE_DIR, for this version of the device's driver and the options that change its speed.
     Leave the machine alone meanwhile.
     """
-    requests((device,), options)  # says which options are another device's
+    requests((device,), options)  # reports options for other devices
     check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a folder that can be written to", folder=True)
     if output is not None:
         check_writable(Path(output))
@@ -391,7 +391,7 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
 
 
 def _measure_and_store(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
-    """What a device costs, and the file that holds it."""
+    """Calibrate a device and return the result with its file."""
     with prints_to_stderr(), progress(f"calibrating {device}", ROUNDS) as advance:
         measured = measure(device, options, advance=advance)
     return measured, keep_calibration(measured)
@@ -437,5 +437,5 @@ def _plug_in_steps(folder: Path) -> str:
 
 
 def _local(folder: Path) -> str:
-    """The folder as pip knows it for one."""
+    """Return the folder as a path that pip does not take for a package name."""
     return str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"

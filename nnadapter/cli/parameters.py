@@ -1,4 +1,4 @@
-"""Arguments and options that sub-commands share, model inputs, and output: files, JSON and progress bars on stderr."""
+"""Arguments and options of several commands, model inputs, and output: files, JSON and progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from nnadapter.process.packages import require_extra
 from partition.graph import Value
 
 PATIENCE_S = 1.0
-"""Seconds before a bar appears."""
+"""Seconds before a progress bar appears."""
 
 
 class Display(Protocol):
-    """What is shown late and taken away again."""
+    """Display that can start late and be removed."""
 
     def start(self) -> None:
-        """Show it."""
+        pass
 
     def stop(self) -> None:
-        """Take it away."""
+        pass
 
 
 @contextmanager
 def progress(description: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Show a bar while the block runs, if it runs longer than `PATIENCE_S`.
+    """Show a progress bar while the block runs, if it takes longer than `PATIENCE_S`.
 
     Args:
         description: the step, in a word or two.
-        total: how often the function that is given to the block will be called; None where nobody knows.
+        total: number of calls that the block makes to the yielded function; None if unknown.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield _nothing
@@ -73,7 +73,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[[]
 
 @contextmanager
 def delayed_display(display: Display) -> Iterator[None]:
-    """Start `display` after a while, unless the block is done by then; stop it after the block if it was started."""
+    """Start `display` after `PATIENCE_S` unless the block has finished; stop it after the block."""
     lock = threading.Lock()
     is_finished = started = False
 
@@ -98,11 +98,11 @@ def delayed_display(display: Display) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Nobody is looking."""
+    """Report no progress: stderr is not a terminal."""
 
 
 def write_output(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """See `nnadapter.files.atomic_files.write_file`.
+    """Write a file atomically.
 
     Raises:
         Failure: the file cannot be written.
@@ -114,7 +114,7 @@ def write_output(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
 
 
 def to_json(data: object) -> str:
-    """JSON text; numbers that are not finite, which JSON does not know, become null."""
+    """Return JSON text with null for non-finite numbers."""
     return json.dumps(_finite(data), indent=2, allow_nan=False)
 
 
@@ -131,14 +131,14 @@ def _finite(data: Any) -> Any:
 Shapes = Mapping[str, tuple[int, ...]]
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-if TYPE_CHECKING:  # click has it as a generic class from 8.2 on
+if TYPE_CHECKING:  # click's class is generic only from 8.2 on
     _Choice = click.Choice[str]
 else:
     _Choice = click.Choice
 
 
 class OneOf(_Choice):
-    """One of some words; a word that is none of them is answered with the near ones."""
+    """Choice parameter that suggests close names."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -149,28 +149,28 @@ class OneOf(_Choice):
 
 
 def takes_model(command: Decorated) -> Decorated:
-    """Add MODEL, --device, --option, --shape and --fallback: `model`, `devices`, `options`, `shapes`, `fallback`."""
+    """Add MODEL, --device, --option, --shape, --fallback as `model`, `devices`, `options`, `shapes`, `fallback`."""
     for decorator in reversed((click.argument("model"), *_DECORATORS)):
         command = decorator(command)
     return command
 
 
 def takes_settings_of_many(command: Decorated) -> Decorated:
-    """Add what `takes_model` adds beside MODEL, but for --shape: any number of sets of shapes, `shape_sets`."""
+    """Add the options of `takes_model`, but with several sets of shapes, as `shape_sets`."""
     for decorator in reversed((*_DECORATORS[:2], _SHAPE_SETS, *_DECORATORS[3:])):
         command = decorator(command)
     return command
 
 
 def takes_models(command: Decorated) -> Decorated:
-    """Add MODELS, one or more, and what `takes_model` adds beside: `models`, and so on."""
+    """Add one or more MODELS as `models`, and the options of `takes_model`."""
     for decorator in reversed((click.argument("models", nargs=-1, required=True), *_DECORATORS)):
         command = decorator(command)
     return command
 
 
 def takes_placing(command: Decorated) -> Decorated:
-    """Add --policy, --rules and --plan: `settings`, a session's options by these, --fallback and --cache-dir."""
+    """Add --policy, --rules and --plan, combined with --fallback and --cache-dir into `settings`."""
 
     @wraps(command)
     def with_settings(*, policy: str, rules: str | None, plan: str | None, fallback: str, **parameters: Any) -> Any:
@@ -183,20 +183,20 @@ def takes_placing(command: Decorated) -> Decorated:
 
 
 def takes_cache(command: Decorated) -> Decorated:
-    """Add --cache-dir: `cache_dir`."""
+    """Add --cache-dir as `cache_dir`."""
     return _CACHE(command)
 
 
 def takes_inputs(command: Decorated) -> Decorated:
-    """Add --input: `sources`, input name -> what `nnadapter.cli.parameters` makes an array of."""
+    """Add --input as `sources`: input name -> source of its contents."""
     return _INPUTS(command)
 
 
 def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]) -> list[DeviceRequest]:
-    """Return what the library takes for devices: those named, else the default ones, each with its options.
+    """Return the named devices, or the default ones, each with its options.
 
     Raises:
-        BadParameter: options are given for a device that is not chosen.
+        BadParameter: an option is for a device that is not chosen.
     """
     chosen = devices or tuple(default_devices())
     for device, own_options in options.items():
@@ -226,7 +226,7 @@ def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _shape_sets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Shapes, ...]:
-    """Sets of shapes: the next one begins with an input that the last one has, and has the others of the last one."""
+    """Parse sets of shapes: repeating an input starts a new set, which inherits the other shapes."""
     sets: list[dict[str, tuple[int, ...]]] = []
     names: set[str] = set()
     for value in values:
@@ -252,7 +252,7 @@ def _shape(value: str) -> tuple[str, tuple[int, ...]]:
 def device_options(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Callback of --option: device -> option -> text."""
+    """Parse --option into device -> option -> text."""
     options_by_device: dict[str, dict[str, str]] = {}
     for value in values:
         target, separator, text = value.partition("=")
@@ -265,7 +265,7 @@ def device_options(
 
 
 def inputs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Mapping[str, str]:
-    """Callback of --input: input name -> file, number, or `random`."""
+    """Parse --input into input name -> file, number or `random`."""
     sources: dict[str, str] = {}
     for value in values:
         name, _, source = value.partition("=")
@@ -338,19 +338,18 @@ _INPUTS = click.option(
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 _MODES = {1: "L", 3: "RGB"}
-"""Channels -> Pillow's name of the color mode."""
+"""Channels -> Pillow's color mode."""
 
 
 def picture_array(path: str, name: str, dtype: str | None, shape: Sequence[int]) -> Array:
-    """Return the picture at `path` as an array of `dtype` and `shape`.
+    """Read a picture as an array of `dtype` and `shape`.
 
-    1. It is turned upright (Exif) and made RGB for 3 channels, gray for 1.
-    2. It is resized, bilinearly and without regard to its proportions, to the input's height and width.
-    3. It is scaled from 0..255 to 0..1, unless the input is uint8, which takes 0..255 as it is.
-    4. It is laid out as [N, C, H, W] or [N, H, W, C], whichever `shape` is, and repeated over N.
+    1. Rotate it upright (Exif), and convert to RGB for 3 channels or gray for 1. 2. Resize it bilinearly to the input's
+       height and width, ignoring proportions. 3. Scale 0..255 to 0..1, except for uint8 inputs. 4. Lay it out as [N, C,
+       H, W] or [N, H, W, C], whichever `shape` is, and repeat it over N.
 
     Raises:
-        InvalidInputError: the input is no picture, or the file cannot be read.
+        InvalidInputError: the input cannot hold a picture, or the file cannot be read.
         MissingExtraError: Pillow is not installed.
     """
     if dtype not in ("float32", "float16", "float64", "uint8"):
@@ -365,7 +364,7 @@ def picture_array(path: str, name: str, dtype: str | None, shape: Sequence[int])
 
 
 def _layout(name: str, shape: Sequence[int]) -> tuple[int, int, int, bool]:
-    """Channels, height, width, and whether channels come last."""
+    """Return channels, height, width, and True if channels are last."""
     if len(shape) == 4 and shape[1] in _MODES:
         return shape[1], shape[2], shape[3], False
     if len(shape) == 4 and shape[3] in _MODES:
@@ -401,18 +400,18 @@ _TRUTHS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Arrays by input name, and where each comes from."""
+    """Arrays by input name, with their sources."""
 
     arrays: Mapping[str, Array]
     sources: Mapping[str, str]
-    """A file, or `random`."""
+    """File, number or `random` per input."""
 
 
 def converted(model: str, options: Options) -> Any:
-    """Return MODEL as a session takes it; one of Paddle's or PyTorch's is converted here, once for a command.
+    """Return MODEL for a session; Paddle and PyTorch models are converted here, once per command.
 
     Raises:
-        MissingExtraError, ModelFileError, InvalidOptionError, InvalidModelError: see `load_named`, `onnx_of`.
+        MissingExtraError, ModelFileError, InvalidOptionError, InvalidModelError: the model cannot be converted.
     """
     if optional_part("is_torch_module_name")(model):
         with progress("exporting from PyTorch"):
@@ -424,16 +423,16 @@ def converted(model: str, options: Options) -> Any:
 
 
 def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
-    """Return an array for every input of `model` that must be fed, and for those in `sources`.
+    """Return an array for every required input of `model`, and for those in `sources`.
 
     Args:
-        model: as `converted` returns it.
-        shapes: shapes of inputs whose sizes the model leaves open; arrays from files have their own.
-        sources: input name -> `.npy` file, picture, or `random`, which is also what is taken for the others.
+        model: result of `converted`.
+        shapes: shapes of dynamic inputs; files define their own.
+        sources: input name -> `.npy` file, picture, number or `random`, which is the default.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
-        InvalidInputError: an input is not the model's, a file cannot be read, or a shape does not fit.
+        InvalidInputError: there is no such input, a file cannot be read, or a shape does not fit.
     """
     if kind_of(model) is SourceKind.COMPILED:
         return _feed_of_file(CompiledFile(model), shapes, sources)
@@ -449,7 +448,7 @@ def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
 
 
 def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
-    """See `feed_of`; sizes are those that the file was compiled for first, where nothing says others."""
+    """Return the feed of a compiled model; default shapes are the first that it was compiled for."""
     values = file.signature.by_name
     _check_names([*values], sources)
     loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
@@ -462,12 +461,12 @@ def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]
 
 
 def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The shapes of all inputs: a dimension of a name is as large as another of that name, and sums are those of names.
+    """Complete the shapes of all inputs, with equal sizes for equal dimension names and sums of names.
 
     Args:
         shapes: shapes of some inputs.
-        values: the inputs as the model declares them.
-        first: shapes of all inputs, where nothing says others.
+        values: inputs as the model declares them.
+        first: default shapes of all inputs.
     """
     explicit_sizes = _sizes_by_name(shapes, values)
     sizes = {**_sizes_by_name(first, values), **explicit_sizes}
@@ -524,7 +523,7 @@ def _generated_input(value: Value, source: str, shape: tuple[int, ...] | None, g
 
 
 def number_of(source: str) -> bool | int | float | None:
-    """What a source says that all elements of an input are; None where it is no number."""
+    """Parse a number or truth value for all elements; None if it is neither."""
     if source in _TRUTHS:
         return _TRUTHS[source]
     for kind in (int, float):
@@ -534,10 +533,10 @@ def number_of(source: str) -> bool | int | float | None:
 
 
 def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return what inputs hold by files and numbers; what is random is left out.
+    """Return the contents of inputs from files and numbers, without random ones.
 
     Raises:
-        InvalidInputError: a file cannot be read, or a source is none of these.
+        InvalidInputError: a file cannot be read, or a source is not valid.
     """
     values: dict[str, Any] = {}
     for name, source in sources.items():
@@ -553,7 +552,7 @@ def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _named_type(array: Array, dtype: str | None) -> Array:
-    """The array with the input's own type, if it is one that .npy files know the size of alone, such as bfloat16."""
+    """View an array as a type of which .npy files store only the item size, such as bfloat16."""
     if array.dtype.kind != "V" or dtype is None or np.dtype(dtype).itemsize != array.dtype.itemsize:
         return array
     return array.view(np.dtype(dtype))

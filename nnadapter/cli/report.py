@@ -1,4 +1,4 @@
-"""`nnadapter report` (also `partition-report`) and `nnadapter compare`: placement of a model, and its deviations."""
+"""`nnadapter report` (also `partition-report`) and `nnadapter compare`."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def takes_gates(command: Decorated) -> Decorated:
-    """Add --min-coverage, --max-segments and --max-latency: `min_coverage`, `max_segments`, `max_latency`."""
+    """Add --min-coverage, --max-segments, --max-latency as `min_coverage`, `max_segments`, `max_latency`."""
     for decorator in reversed(_DECORATORS):
         command = decorator(command)
     return command
 
 
 def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """0.95 and 95% are the same."""
+    """Parse a share, such as 0.95 or 95%."""
     if value is None:
         return None
     percent = value.strip().endswith("%")
@@ -71,7 +71,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 
 
 def _number(text: str) -> float:
-    """Not a number where `text` is none, which every comparison refuses."""
+    """Parse a number; NaN, which every comparison refuses, if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -105,19 +105,19 @@ _OF_ONE_PLAN: Mapping[str, str] = {
     "max_segments": "--max-segments",
     "max_latency": "--max-latency",
 }
-"""Options that are of one plan, by parameter."""
+"""Options that require a single plan, by parameter."""
 
 
 def refuse_together(parameters: Mapping[str, object], form: str) -> None:
-    """Refuse what goes with a report and not with what-if.
+    """Refuse options of a report that --what-if does not support.
 
     Args:
-        parameters: the command's parameters.
+        parameters: parameters of the command.
         form: the format.
 
     Raises:
-        UsageError: an option of one plan is given.
-        BadParameter: the format is not one of what-if's.
+        UsageError: an option requires a single plan.
+        BadParameter: --what-if does not support the format.
     """
     for name, flag in _OF_ONE_PLAN.items():
         if parameters[name] not in (None, {}):
@@ -130,10 +130,10 @@ def refuse_together(parameters: Mapping[str, object], form: str) -> None:
 def what_if_text(
     models: Sequence[str], devices: Sequence[DeviceRequest], shapes: Shapes, options: Options, form: str
 ) -> str:
-    """Return what-if in a format; models that fail are told on stderr.
+    """Return the what-if report as text; models that fail are reported on stderr.
 
     Raises:
-        NNAdapterError: see `nnadapter.what_if`.
+        NNAdapterError: as in `nnadapter.what_if`.
     """
     number = len(model_sources(models))
     with prints_to_stderr(), progress("models", number) as advance:
@@ -236,7 +236,7 @@ def report(
 
 
 def _form(form: str | None, output: str | None) -> str:
-    """The format: the one that is named, else the one of the file's name. Where these differ, a note says so."""
+    """Return the format named explicitly or by the file's suffix; a note reports a mismatch."""
     by_name = formats_of(output) if output is not None else ()
     if form is not None and by_name and form not in by_name:
         click.echo(f"note: {output!r} is written as {form}, as --format says, whatever its name stands for", err=True)
@@ -244,7 +244,7 @@ def _form(form: str | None, output: str | None) -> str:
 
 
 def _only(models: Sequence[str]) -> str:
-    """The one model, where there is one."""
+    """Return the only model."""
     if len(models) != 1:
         raise click.UsageError(f"a report is of one model, got {len(models)}; several, and folders, go with --what-if")
     if Path(models[0]).is_dir() and not optional_part("paddle_structures")(Path(models[0])):

@@ -1,4 +1,4 @@
-"""`nnadapter run` and `nnadapter bench`: results of a model, run times and devices, also beside other engines."""
+"""`nnadapter run` and `nnadapter bench`: results, run times and devices of a model."""
 
 from __future__ import annotations
 
@@ -51,27 +51,26 @@ _LONGEST_NAME = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFacts:
-    """One output in a few numbers; they are None where there are none, as for strings and sequences."""
+    """Statistics of one output; None if not applicable, such as for strings and sequences."""
 
     name: str
     dtype: str
     shape: tuple[int, ...] | None
     minimum: float | None = None
-    """Of the finite elements, as are the next two."""
+    """Minimum of the finite elements; likewise mean and maximum."""
     mean: float | None = None
     maximum: float | None = None
     not_finite: int = 0
-    """Elements that are infinite or not a number."""
+    """Number of infinite or NaN elements."""
     top: tuple[tuple[int, float], ...] = ()
-    """Of an output [1, N] of numbers: index and value of the largest elements that are numbers, largest first."""
+    """Index and value of the largest elements of an output [1, N], largest first, without NaN."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
         return asdict(self)
 
 
 def dtype_name(array: Array) -> str:
-    """The data type as ONNX calls it."""
+    """Return ONNX's name of the data type."""
     return "string" if array.dtype.kind in "OUS" else array.dtype.name
 
 
@@ -97,12 +96,12 @@ def describe_output(name: str, value: object) -> OutputFacts:
 
 
 def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
-    """Write every output to `folder`, made if need be, as NAME.npy; return the paths.
+    """Write every output to `folder` as NAME.npy, and return the paths.
 
-    Characters of a name that a file name may not have become underscores; elements of a sequence are numbered.
+    Unusual characters in names become underscores. Elements of a sequence are numbered.
 
     Raises:
-        Failure: a file cannot be written, or an output has no such form.
+        Failure: a file cannot be written, or an output has no .npy form.
     """
     arrays = [pair for name, value in outputs.items() for pair in _arrays(name, value)]
     try:
@@ -131,7 +130,7 @@ def _arrays(name: str, value: object) -> list[tuple[str, Array]]:
 
 
 def _file_names(names: Iterable[str]) -> list[str]:
-    """A file name for each, none like another even where capitals do not count."""
+    """Return unique file names, case-insensitively."""
     assigned_stems: set[str] = set()
     file_names = []
     for name in names:
@@ -146,26 +145,25 @@ def _file_names(names: Iterable[str]) -> list[str]:
 
 
 _SIMULATED = "simulated_us"
-"""What a device with a simulated clock calls the microseconds of a segment."""
+"""Fact with which devices report simulated microseconds of a segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCosts:
-    """Of the plan that ran."""
+    """Costs of the plan that ran."""
 
     seconds: float | None = None
-    """None where costs are not known."""
+    """None if costs are unknown."""
     sentences: tuple[str, ...] = ()
-    """What to know, a sentence each: cost, bound and source; that the CPU alone is better; that the run was far off."""
+    """Cost with bound and sources, and remarks if the CPU is better or the run deviated."""
     chosen: str = ""
-    """The candidate that ran, where several were weighed."""
+    """Name of the candidate that ran, if there were several."""
     candidate_count: int = 0
-    """How many were."""
+    """Number of candidates."""
     simulated_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Device -> what its segments take by its simulated clock, launches and transfers included."""
+    """Device -> simulated time of its segments, including launches and transfers."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, by the names of the fields."""
         return {
             "seconds": self.seconds,
             "sentences": list(self.sentences),
@@ -175,7 +173,7 @@ class RunCosts:
         }
 
     def lines(self) -> Iterator[str]:
-        """As text."""
+        """Yield lines of text."""
         for words in self.sentences:
             yield f"cost      {words}"
         if self.chosen:
@@ -185,10 +183,7 @@ class RunCosts:
 
 
 def run_costs(report: PartitionReport, best_seconds: float | None = None) -> RunCosts:
-    """Return what the report of a session says of costs; `best_seconds` as for `run_words`.
-
-    Of a session on the host alone nothing is said: there was nothing to choose.
-    """
+    """Return the costs of a session's report; `best_seconds` as in `run_words`. Empty on hosts alone."""
     if HOSTS.issuperset(report.devices):
         return RunCosts()
     cost, simulated = report.cost, _simulated(report)
@@ -206,8 +201,8 @@ def run_costs(report: PartitionReport, best_seconds: float | None = None) -> Run
 
 
 def _chosen(weighed: Sequence[CandidateFacts], seconds: float) -> str:
-    """The name of the candidate that the plan is; empty where it is the only one, or devices changed it."""
-    first = weighed[0] if len(weighed) > 1 else None  # the plan stands first
+    """Return the name of the chosen candidate; empty if it is the only one, or was changed by devices."""
+    first = weighed[0] if len(weighed) > 1 else None  # the chosen candidate is first
     return first.name if first is not None and isclose(_seconds(first), seconds) else ""
 
 
@@ -227,17 +222,17 @@ def _simulated(report: PartitionReport) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Durations, in seconds."""
+    """Durations in seconds."""
 
     load: float
-    """Reading, preparing and, where the model fixes its shapes, compiling."""
+    """Reading, preparing and, for static shapes, compiling."""
     first: float
-    """The first run, with compiling where it was not done before."""
+    """First run, including lazy compilation."""
     repeats: tuple[float, ...]
-    """The runs after it."""
+    """Runs after the first."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data; median and minimum are null where nothing was repeated."""
+        """Return plain data; median and minimum are null without repeats."""
         return {
             "load": self.load,
             "first": self.first,
@@ -249,7 +244,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Everything that is printed."""
+    """Everything that the command prints."""
 
     model: str
     devices: tuple[str, ...]
@@ -257,18 +252,18 @@ class RunFacts:
     outputs: tuple[OutputFacts, ...]
     times: Times
     provenance: Provenance
-    """Of the last run."""
+    """Provenance of the last run."""
     costs: RunCosts
     saved: tuple[str, ...]
     profile: str | None = None
-    """The file of the trace, if one was written."""
+    """Trace file, if one was written."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data.
+        """Return plain data.
 
         `model`, `devices`; `inputs`: name, dtype, shape, source; `outputs`: see `OutputFacts`; `seconds`: see `Times`;
-        `steps` of the last run: segment, device, seconds, failure; `fell_back`; `cost`: see `RunCosts`; `saved`:
-        paths; `profile`: a path, or null.
+        `steps` of the last run: segment, device, seconds, failure; `fell_back`; `cost`: see `RunCosts`; `saved`: paths;
+        `profile`: path or null.
         """
         feed = self.feed
         return {
@@ -292,7 +287,7 @@ class RunFacts:
 
 
 def to_text(facts: RunFacts) -> str:
-    """Return the facts as lines of text."""
+    """Return the facts as text."""
     return "\n".join(line for part in _PARTS for line in part(facts))
 
 
@@ -410,7 +405,8 @@ def run(
     to the input's height and width without regard to its proportions, scaled to 0..1 (not for uint8), and laid out as
     [N, C, H, W] or [N, H, W, C], as the input is.
     """
-    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
+    # a compiled model contains its devices
+    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
     chosen = None if is_ready else requests(devices, options)
     settings = replace(settings, trace=profile)
     source = converted(model, settings)
@@ -465,7 +461,7 @@ def _provenance(session: nnadapter.InferenceSession) -> Provenance:
 
 
 def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Callback of --against: names, some with commas."""
+    """Parse --against: names, also separated by commas."""
     kind = OneOf(PEERS)
     names = (name.strip() for value in values for name in value.split(","))
     return tuple(kind.convert(name, param, ctx) for name in names) or None
@@ -501,7 +497,8 @@ def bench(
 
     The exit code is 1 if no node ran on the devices, or if a step fell back from one: the times are not theirs then.
     """
-    is_ready = kind_of(model) is SourceKind.COMPILED  # it has devices of its own, and no engine runs it
+    # a compiled model contains its devices, and other engines cannot run it
+    is_ready = kind_of(model) is SourceKind.COMPILED
     chosen = None if is_ready and not (devices or options) else requests(devices, options)
     source = converted(model, settings)
     peers = against if against is not None else () if is_ready else ("ort",)

@@ -1,4 +1,4 @@
-"""`nnadapter serve`: a model behind HTTP on this machine."""
+"""`nnadapter serve`: HTTP server for a model on this machine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def serve(
     """
     from nnadapter.ray.serving.application import serve_until_stopped
 
-    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
+    # a compiled model contains its devices
+    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)
     arguments: dict[str, Any] = {
         "devices": None if is_ready else requests(devices, options),
         "options": settings,
@@ -99,7 +100,7 @@ def serve(
         stack.enter_context(progress("starting"))
 
         def announce(address: str) -> None:
-            """Print the address where a reader of standard output sees it, and keep what libraries print from there."""
+            """Print the address to stdout, then redirect libraries' output to stderr again."""
             stack.close()
             click.echo(address)
             stack.enter_context(prints_to_stderr())
@@ -111,4 +112,4 @@ def serve(
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)  # Ray would wait for its processes, which are gone
+    os._exit(code)  # Ray would wait for processes that have ended
