@@ -54,29 +54,29 @@ from partition.graph import all_of
 
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
-"""For so long a look at the processor time lasts."""
+"""Length of one idle check."""
 _QUIET = 6
-"""Looks in a row: of a thread that runs, systems count the processor time at their ticks, 4 to 10 ms apart."""
+"""Idle checks required in a row: systems account a running thread's time at ticks, 4 to 10 ms apart."""
 _LOOKS = 75
-"""Looks at most: other threads of the program may never rest."""
+"""Maximum of idle checks, as other threads of the process may never rest."""
 _RESTING = 0.25
-"""Processors in use by whom rests, the one that looks included."""
+"""Processors in use by an idle process, including the check itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopwatch:
-    """Times turns. The first three are seconds of clocks, of which differences count."""
+    """Clocks and timing of turns. Only differences of clock values matter."""
 
     clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)
-    """That passes."""
+    """Wall clock."""
     busy: Callable[[], float] = field(default_factory=lambda: own_seconds)
-    """Of processors, that this process used, or a device in a process of its own."""
+    """Processor seconds of this process, or of a device's own process."""
     sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
     turn_seconds: float = 0.02
-    """A turn of short runs takes about so long."""
+    """Approximate length of a turn of short runs."""
 
     def turn(self, run: Callable[[], object]) -> float:
-        """Return the seconds of one run, by a turn of it."""
+        """Return the seconds of one run: the median over a turn."""
         self.wait_until_process_idle()
         first = self._seconds(run)
         if first >= self.turn_seconds:
@@ -87,7 +87,7 @@ class Stopwatch:
         return median(samples)
 
     def wait_until_process_idle(self) -> None:
-        """Wait until nothing in this process computes, as long as that may be expected."""
+        """Wait until this process is idle, up to a limit."""
         quiet = 0
         for _ in range(_LOOKS):
             start_busy, started = self.busy(), self.clock()
@@ -104,14 +104,14 @@ class Stopwatch:
 
 _LEAST_ROUNDS = 3
 _LOOKED_AT_SECONDS = 0.05
-"""For so long a program runs while the processors in use are counted."""
+"""Length of the runs during which processors in use are counted."""
 _LONGEST_SECONDS = 0.5
-"""A program that takes longer is not timed: a calibration must end."""
+"""Maximum of a program's run, so that a calibration ends."""
 
 
 @dataclass(eq=False)
 class ProgramTiming:
-    """One program and what its runs took."""
+    """Program and the seconds of its runs."""
 
     model: Model
     execution: Execution
@@ -119,31 +119,31 @@ class ProgramTiming:
     outputs: Sequence[str]
     expected: OutputCheck
     samples: list[float] = field(default_factory=list)
-    """Seconds of one run."""
+    """One per run."""
 
     @property
     def seconds(self) -> float:
-        """The lower quartile: noise of a shared machine only adds time, and the least may be luck."""
+        """Lower quartile: noise on a shared machine only adds time, and the minimum may be luck."""
         return sorted(self.samples)[len(self.samples) // 4]
 
     @property
     def tensors(self) -> int:
-        """How many go in and out."""
+        """Number of inputs and outputs."""
         return len(self.model.inputs) + len(self.model.outputs)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what goes in and out."""
+        """Bytes of inputs and outputs."""
         return sum(self.model.operands[operand].type.nbytes for operand in (*self.model.inputs, *self.model.outputs))
 
 
 class ProgramTimer:
-    """Programs on one device. A context manager: it closes what it made.
+    """Programs to be timed on one device; on exit they are closed.
 
     Args:
-        name: the device's.
-        capability: the device's.
-        context: where programs are compiled; it stays open.
+        name: the device's name.
+        capability: the device's capability.
+        context: compiles programs; stays open.
         stopwatch: times them.
     """
 
@@ -157,19 +157,17 @@ class ProgramTimer:
         self._lock: AbstractContextManager[object] = device_lock(name) if is_serial else nullcontext()
 
     def __enter__(self) -> ProgramTimer:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close every execution, then every program."""
         self.clear()
 
     def add(self, model: Model, *, is_standalone: bool = False) -> ProgramTiming | str:
-        """Compile a model and run it twice; its first run does not count. Return why it cannot be timed, if so.
+        """Compile a model and run it twice, without recording; return the timing, or why it cannot be timed.
 
         Args:
-            model: what to compile.
-            is_standalone: it is all that runs, see `Context.compile_whole_graph`; else a segment beside others.
+            model: the model.
+            is_standalone: compile as a sole segment, see `Context.compile_whole_graph`; otherwise as one among others.
         """
         sent = self._form(model)
         verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
@@ -178,7 +176,7 @@ class ProgramTimer:
             return str(verdict)
         try:
             timed = self._compiled(model, sent, is_standalone)
-        except Exception as error:  # noqa: BLE001  a driver may raise anything; what cannot be timed is left out
+        except Exception as error:  # noqa: BLE001  drivers may raise anything; such programs are not timed
             return f"it failed: {describe(error)}"
         if timed is None:
             return f"one run takes longer than {_LONGEST_SECONDS} seconds"
@@ -186,23 +184,24 @@ class ProgramTimer:
         return timed
 
     def drop(self, timed: ProgramTiming) -> None:
-        """Time a program no more."""
+        """Stop timing a program."""
         self._programs.remove(timed)
 
     def clear(self) -> None:
-        """Close what was made; what was timed stays known."""
+        """Close all programs; recorded times remain."""
         resources = self._made.copy()
         self._made.clear()
         self._programs.clear()
         close_all(reversed(resources))
 
     def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
-        """Time every program once a round, in turn, so that what disturbs the machine disturbs all alike.
+        """Time every program once per round, interleaved so that disturbances hit all of them.
 
-        Every round has an order of its own: who comes after whom decides what is found. A program takes a turn of
-        runs, see `Stopwatch`. If `cold`, it runs once, where a segment stands: after another program, and work of the
-        host that takes the caches. Alone, over and over, it finds caches full and threads awake, and a small one takes
-        a third of the time.
+        Each round is shuffled, because a predecessor influences the time. A program takes a turn of runs, see
+        `Stopwatch`. If
+        `cold`, it runs once after host work that evicts its caches, as a segment between others does. Repeated runs
+        find warm
+        caches and awake threads, and are far faster for small programs.
         """
         started, chance = self._clock(), random.Random(0)
         for round_index in range(rounds):
@@ -215,13 +214,13 @@ class ProgramTimer:
             advance()
 
     def processors(self) -> float:
-        """Return how many of the host's processors are in use while the program computes that takes longest."""
+        """Return the number of host processors in use while the longest program computes."""
         timed = max(self._programs, key=lambda program: program.seconds)
         start_busy, started, passed = self._stopwatch.busy(), self._clock(), 0.0
         while passed < _LOOKED_AT_SECONDS:
             self._once(timed)
             elapsed = self._clock() - started
-            if elapsed <= passed:  # a clock that stands still
+            if elapsed <= passed:  # stopped clock
                 return 0.0
             passed = elapsed
         return (self._stopwatch.busy() - start_busy) / passed
@@ -235,7 +234,7 @@ class ProgramTimer:
 
     def _compiled(self, model: Model, sent: object, is_standalone: bool) -> ProgramTiming | None:
         compile_ = self._context.compile_whole_graph if is_standalone else self._context.compile
-        with not_counting(pools_held()):  # it has threads, however many sessions and programs live beside
+        with not_counting(pools_held()):  # it uses threads regardless of other sessions and programs
             program = checked_program(compile_(sent))
         self._made.append(program)
         execution = create_execution(program)
@@ -254,7 +253,7 @@ class ProgramTimer:
         return timed if self._sample(timed) <= _LONGEST_SECONDS else None
 
     def _sample(self, timed: ProgramTiming) -> float:
-        """The seconds of one run, with what a run of a plan does to guard it."""
+        """Return the seconds of one run, including the checks that a plan's run makes."""
         started = self._clock()
         self._once(timed)
         return self._clock() - started
@@ -269,9 +268,9 @@ _SWEPT = np.ones(1 << 20, np.float32)
 
 
 def _elsewhere() -> None:
-    """Work of the host between two runs: a pass over 4 MiB.
+    """Do host work between two runs: a pass over 4 MiB.
 
-    No product of matrices: threads of BLAS look for more work for 100 ms, and take a processor from what is timed.
+    A matrix product would not do: BLAS threads spin afterwards and take a processor from the timed program.
     """
     np.negative(_SWEPT, out=_SWEPT)
 
@@ -279,20 +278,20 @@ def _elsewhere() -> None:
 _ROUNDS = 20
 _LEAST_SHARE = 0.05
 _TRUSTED = 0.1
-"""A relative difference up to which a measurement counts in full; beyond it, it counts the less the farther off."""
+"""Relative error up to which a measurement has full weight; beyond it the weight decreases."""
 
 
 def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None) -> Numbers:
-    """Return coefficients, none negative, by which `rows` give `seconds`: least squares of relative differences.
+    """Return the non-negative coefficients for which `rows` best predict `seconds`: robust relative least squares.
 
-    1. Relative, because a size that takes a second must not decide what one of a microsecond takes.
-    2. Where the best fit has a negative coefficient, the most negative one is left out and the rest fitted again.
-    3. What is far off counts less, so that a measurement that was disturbed decides nothing.
+    1. Errors are relative, so that long runs do not dominate short ones.
+    2. If a coefficient is negative, the most negative one is removed and the rest fitted again.
+    3. Outliers have less weight, so that a disturbed measurement decides nothing.
 
     Args:
         rows: [measurements, quantities].
         seconds: [measurements].
-        least: [measurements], what each is certain to: differences are relative to that at least.
+        least: [measurements] absolute uncertainty of each; errors are relative to at least this.
 
     Source: Huber: Robust Estimation of a Location Parameter (1964), by iteratively reweighted least squares.
     """
@@ -309,7 +308,7 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
         coefficients = _non_negative(weighed * trust[:, None], target * trust)
         off = np.abs(weighed @ coefficients - target)
         previous_trust, trust = trust, np.sqrt(np.minimum(1.0, _TRUSTED / np.maximum(off, 1e-12)))
-        if np.array_equal(trust, previous_trust):  # the next round would be this one again
+        if np.array_equal(trust, previous_trust):  # converged
             break
     return coefficients
 
@@ -317,13 +316,13 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
 def fit_line(
     rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None
 ) -> Numbers:
-    """Return a, b and c of a `Line`, none negative, by which work gives seconds; see `fit` for what counts.
+    """Return non-negative a, b and c of a `Line`; see `fit` for weights.
 
-    The length of two sides at right angles is each side times its share in it; with the shares of the round before,
-    what is left is a sum.
+    hypot(x, y) is the sum of each side times its share in it. With the shares of the previous round the problem is
+    linear.
 
     Args:
-        rows: [measurements, 3], operations, FLOPs and bytes of each, the operations of one being alike.
+        rows: [measurements, 3] number of equal operations, FLOPs and bytes.
         seconds: [measurements].
         least: see `fit`.
     """
@@ -336,13 +335,13 @@ def fit_line(
         sides = matrix[:, 1:] * coefficients[1:]
         length = np.hypot(sides[:, 0], sides[:, 1])
         fitted_shares = np.divide(sides, length[:, None], out=np.zeros_like(sides), where=length[:, None] > 0)
-        # A side that was left out gets a way back in.
+        # A side that was removed can return.
         shares = np.clip((shares + fitted_shares) / 2, _LEAST_SHARE, 1.0)
     return coefficients
 
 
 def line_seconds(rows: Sequence[Sequence[float]], coefficients: Numbers) -> Numbers:
-    """Return what a, b and c of a `Line` say of `rows`, see `fit_line` [measurements]."""
+    """Return the seconds [measurements] of `rows` for a, b and c of a `Line`, see `fit_line`."""
     matrix = np.asarray(rows, dtype=np.float64).reshape(-1, 3)
     predicted: Numbers = matrix[:, 0] * coefficients[0] + np.hypot(*(matrix[:, 1:] * coefficients[1:]).T)
     return predicted
@@ -362,7 +361,7 @@ def _non_negative(matrix: Numbers, target: Numbers) -> Numbers:
 
 
 def error(fitted: Numbers, seconds: Sequence[float]) -> float:
-    """The median of |fitted - measured| / measured; 0 where nothing took time."""
+    """Return the median of |fitted - measured| / measured; 0 if nothing took time."""
     times = np.asarray(seconds, dtype=np.float64)
     positive = times > 0
     if not positive.any():
@@ -373,7 +372,7 @@ def error(fitted: Numbers, seconds: Sequence[float]) -> float:
 Lines = Mapping[Kind, Line]
 Works = Sequence[OperationWork]
 NOISE = 0.1
-"""The share of a run that is not told from noise."""
+"""Share of a run that cannot be distinguished from noise."""
 _BY_FLOPS = frozenset(
     {
         OperationClass.CONVOLUTION,
@@ -385,18 +384,18 @@ _BY_FLOPS = frozenset(
     }
 )
 _BY_BYTES = frozenset(OperationClass) - {OperationClass.NARROW, OperationClass.DEPTHWISE, OperationClass.RECURRENT}
-"""What the time of a class follows: where FLOPs and bytes go together, only one of them can be told."""
+"""Quantities fitted per class: if FLOPs and bytes are proportional, only one of them can be determined."""
 _BLOCKS = (1, 4, 8, 16, 32)
-"""How many channels engines compute at once."""
+"""Candidate numbers of channels that engines compute at once."""
 _CLEARLY = 0.8
-"""Of how far off a line is without blocks, so much at most with them."""
+"""A block size is adopted only if it reduces the error to this share."""
 _FARTHEST = 16.0
-"""Times a line at most: a measurement that is farther off is none."""
+"""Bound of a measured quotient; beyond it a measurement is not credible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A short and a long chain of one probe."""
+    """Short and long chain of one probe."""
 
     kind: Kind
     short: ProgramTiming
@@ -404,17 +403,17 @@ class Pair:
 
     @property
     def further_seconds(self) -> float:
-        """What the long chain takes longer."""
+        """Seconds by which the long chain exceeds the short one."""
         return self.long.seconds - self.short.seconds
 
     @property
     def further(self) -> Sequence[OperationWork]:
-        """The operations that the long chain has beside the short one's."""
+        """Operations that only the long chain has."""
         return tuple((Counter(work_of(self.long.model)) - Counter(work_of(self.short.model))).elements())
 
 
 def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
-    """Return a line per kind, from what the further links of chains take, and how far off it is."""
+    """Return a line per kind with its error, fitted to the further links of chains."""
     lines: dict[Kind, Line] = {}
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         kind_pairs = [pair for pair in pairs if pair.kind == kind]
@@ -425,7 +424,7 @@ def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
 
 
 def _line(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: Sequence[float]) -> Line:
-    """The line that is least off; channels are computed in blocks only where that explains clearly more."""
+    """Return the line of least error; channel blocks are adopted only if they explain clearly more."""
     blocks = _BLOCKS if any(any(work.channels) for row in works for work in row) else _BLOCKS[:1]
     lines = [_fitted(kind, works, seconds, least, block) for block in blocks]
     off = [_off(line, works, seconds) for line in lines]
@@ -448,7 +447,7 @@ def _fitted(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least:
 
 
 def _off(line: Line, works: Sequence[Works], seconds: Sequence[float]) -> float:
-    """The mean of how far off logarithms are; what is far off counts as 1."""
+    """Return the mean absolute logarithmic error, each term at most 1."""
     pairs = [(_total(line, row), took) for row, took in zip(works, seconds, strict=True) if took > 0]
     return sum(min(1.0, abs(log(predicted / took))) if predicted else 1.0 for predicted, took in pairs) / max(
         1, len(pairs)
@@ -481,17 +480,17 @@ def _padding(work: OperationWork, block: int) -> float:
 
 
 def line_of(lines: Lines, kind: Kind) -> Line | None:
-    """Return the line of a kind, or that of the operation by itself where none was measured behind another one."""
+    """Return the line of a kind; without one for the fused operation, the line of the standalone one."""
     return lines.get(kind) or lines.get(Kind(kind.operation_class))
 
 
 def work_seconds(lines: Lines, model: Model) -> float:
-    """Return what the operations of a model take together; those without a line take nothing."""
+    """Return the total seconds of a model's operations; those without a line count as 0."""
     return sum(_seconds(lines, work) for work in work_of(model))
 
 
 def seconds_by_kind(lines: Lines, model: Model) -> dict[Kind, float]:
-    """Return what the operations of a model take, by the kind whose line says it."""
+    """Return the seconds of a model's operations, by the kind whose line applies."""
     seconds: dict[Kind, float] = {}
     for work in work_of(model):
         kind = work.kind if work.kind in lines else Kind(work.kind.operation_class)
@@ -505,7 +504,7 @@ def _seconds(lines: Lines, work: OperationWork) -> float:
 
 
 def _seconds_of_other_kinds(pair: Pair, lines: Lines) -> float:
-    """What the operations of other kinds in the further links take, as far as that is known."""
+    """Return the seconds of operations of other kinds in the further links, as far as lines are known."""
     return sum(_seconds(lines, work) for work in pair.further if work.kind != pair.kind)
 
 
@@ -520,35 +519,35 @@ def _row(kind: Kind, works: Works, block: int) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """Seconds, as `nnadapter.costs.calibration.Calibration` has them."""
+    """Launch and transfer seconds, with the meaning that they have in `Calibration`."""
 
     segment: float
-    """Of a launch where a segment stands, between others."""
+    """Launch between other segments."""
     sole_segment: float
-    """Of a launch of what is all that runs."""
+    """Launch of a sole segment."""
     tensor: float
-    """Of a tensor that crosses."""
+    """Transfer, per tensor."""
     byte: float
-    """Of a byte of it."""
+    """Transfer, per byte."""
 
     def crossing(self, timed: ProgramTiming) -> float:
-        """What its inputs and outputs take."""
+        """Return the transfer seconds of a program's inputs and outputs."""
         return timed.tensors * self.tensor + timed.nbytes * self.byte
 
 
 def launches_of(
     segments: Sequence[ProgramTiming], standalone_programs: Sequence[ProgramTiming], lines: Lines, *, crosses: bool
 ) -> Launches:
-    """Return what operations leave of programs with little work, which tell most.
+    """Return launches and transfers: the time of light programs that their operations do not explain.
 
     Args:
-        segments: programs that ran where segments stand; those of several numbers of tensors tell what a tensor takes.
-        standalone_programs: programs that were all that ran.
-        lines: what operations take.
-        crosses: what goes in and out is priced; of the host it is not, and belongs to the launch.
+        segments: programs that ran cold; different numbers of tensors determine the cost per tensor.
+        standalone_programs: programs that ran repeatedly as sole segments.
+        lines: costs of operations.
+        crosses: transfers are priced; on the host they are not, and are part of the launch.
     """
     several = len({timed.tensors for timed in segments}) > 1
-    # Where all have as many tensors, these count as part of the launch.
+    # With equal numbers of tensors, their cost is part of the launch.
     rows = [(1.0, float(timed.tensors) if several else 0.0, float(timed.nbytes)) for timed in segments]
     segment, tensor, byte = map(float, fit(rows, _unexplained_seconds(segments, lines), _least(segments)))
     launches = Launches(segment=segment, sole_segment=segment, tensor=tensor, byte=byte)
@@ -569,30 +568,30 @@ def _least(programs: Sequence[ProgramTiming]) -> list[float]:
 
 
 _SLACK = 3.0
-"""How far a factor may be from 1, beside how far a network may be off, relatively."""
+"""Deviation of a factor from 1 that weighs as much as a network predicted 100 % wrong."""
 _MOST = 4.0
-"""A factor, at most; and one over it at least."""
+"""Bound of factors; also of their inverse."""
 _FEWEST = 6
-"""Networks that tell something; of fewer ones lines stay as they are."""
+"""Minimum of networks for scaling."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkScaledCosts:
-    """Lines and launches as networks have them."""
+    """Lines and launches scaled to networks."""
 
     lines: Lines
     launches: Launches
     predicted: Mapping[str, float]
-    """Seconds of each network, by factors that the others alone gave: how far new ones will be off."""
+    """Seconds of each network by factors fitted without it (leave-one-out cross-validation)."""
 
 
 def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, ProgramTiming]) -> NetworkScaledCosts:
-    """Return lines and launches scaled by what networks took, all of which were everything that ran.
+    """Return lines and launches scaled by factors fitted to the times of networks that ran as sole segments.
 
-    1. Of each network it is known what each kind takes by its line, and what the launch does.
-    2. Factors of kinds and of the launch, none negative, give the seconds of networks: least squares of relative
-       differences, in which what is far off counts less (`fit`), and a factor costs what it is away from 1.
-    3. The same without each network in turn says how far off that one would have been.
+    1. The lines and the launch give each network's seconds by kind.
+    2. Non-negative factors per kind and for the launch fit the networks' seconds: robust relative least squares (`fit`)
+       with a penalty for deviating from 1.
+    3. Leave-one-out cross-validation gives the error for unseen networks.
     """
     kinds = list(lines)
     rows = {name: _network_row(lines, launches, kinds, timed) for name, timed in networks.items()}
@@ -611,13 +610,13 @@ def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, P
 
 
 def _network_row(lines: Lines, launches: Launches, kinds: Sequence[Kind], timed: ProgramTiming) -> list[float]:
-    """Seconds of each kind, and of the launch and what crosses."""
+    """Return the seconds of each kind, and of launch and transfers."""
     by_kind = seconds_by_kind(lines, timed.model)
     return [*(by_kind.get(kind, 0.0) for kind in kinds), launches.sole_segment + launches.crossing(timed)]
 
 
 def _factors(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """A factor for each column."""
+    """Return a factor per column."""
     ones = [[float(row == column) for column in range(len(rows[0]))] for row in range(len(rows[0]))]
     least = [0.0] * len(rows) + [_SLACK] * len(ones)
     factors = fit([*rows, *ones], [*seconds, *[1.0] * len(ones)], least)
@@ -638,16 +637,16 @@ def _scaled(line: Line, factor: float) -> Line:
 
 
 ROUNDS = 5
-"""How often every program takes a turn, with all others; the lower quartile counts."""
+"""Number of turns of every program."""
 _SEGMENT_ROUNDS = 31
-"""How often what runs where a segment stands is run."""
+"""Number of cold runs of every segment."""
 _BUDGET_SECONDS = 20.0
 _TURN_SECONDS = 0.005
 _TENSORS = (1, 2, 4, 8)
 _LEAST_PROCESSOR_SHARE = 0.5
-"""Of the processors, that others count as leaving where they left less: they come and go."""
+"""Lower bound of the share of processors that others left, since their load varies."""
 _AT_ONCE = 4
-"""Probes, two chains each, that are timed in turn."""
+"""Number of probes, with two chains each, that are timed in turns."""
 
 
 def calibrate(
@@ -658,28 +657,25 @@ def calibrate(
     advance: Callable[[], None] = lambda: None,
     budget_seconds: float = _BUDGET_SECONDS,
 ) -> Calibration:
-    """Measure a device, in some 30 seconds at most.
+    """Measure a device; takes up to about 30 seconds.
 
-    1. Chains of operations, short and long, are compiled; a class that the device refuses is left out, with its reason.
-    2. All take turns, `ROUNDS` times or until the budget is spent, and the lower quartile of each counts.
-    3. Per kind: what the further links of a chain take, by FLOPs and bytes. Operations that devices fuse are measured
-       behind those that they are fused with (`classes.py`).
-    4. What is left of programs of little work is the launch, and the transfers by number and bytes of tensors: of
-       segments, which stand between others, and of a program that is all that runs.
-    5. Small networks of mixed operations scale the kinds, and tell how far off what these say together is. While
-       one runs, the host's processors in use are counted: who needs them shares them with others.
+    1. Compile short and long chains of operations; refused classes are recorded with the reason.
+    2. Time all in turns, `ROUNDS` times or until the budget is spent.
+    3. Per kind, fit a line to the further links of chains. Fusible operations are also measured after producers.
+    4. The unexplained time of light programs gives launch and transfers, both cold between others and as sole segments.
+    5. Small mixed networks scale the lines and show their error. The host's processors in use are counted meanwhile.
 
     Args:
         device: its name.
-        options: of the device.
-        stopwatch: times programs; by the host's clock if None, and then others on its processors count as a crowd.
+        options: the device's options.
+        stopwatch: times programs; by default the host's clock, which also detects other load on the processors.
         advance: called after each round.
-        budget_seconds: when to stop, after three rounds at least.
+        budget_seconds: time limit after the first three rounds.
 
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used here.
-        InvalidOptionError: an option does not fit, or the device's clock is simulated with these.
-        NotDelegatedError: it can run none of the programs.
+        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
+        InvalidOptionError: an option does not fit, or makes the device's clock simulated.
+        NotDelegatedError: the device can run none of the programs.
     """
     selected = select_one(device, options or {})
     opened, context = open_context(selected)
@@ -694,7 +690,7 @@ def calibrate(
         with ProgramTimer(selected.name, opened.capability, context, watch) as bench:
             measurements = _timed(bench, selected.name, budget_seconds, advance)
         loads = start_load, Load(), cpu_count() or 1, usable()
-        # What a device computes in a process of its own is no crowd, and is counted where the system says it.
+        # a device process is no foreign load, and is counted if the system reports it
         is_counted = not isinstance(opened, IsolatedDevice) or seconds_of_process(opened.process_id) is not None
     finally:
         named_call(selected.name, "close")(close_all, [context])
@@ -709,7 +705,7 @@ def calibrate(
 
 
 def _uncontended_processors(processors: float, available_processors: float) -> float:
-    """How many processors would be in use where so many were, and others left so many: beside others one has less."""
+    """Return the processors that the device would use without the other load on the host."""
     return max(
         processors, min(processors / max(available_processors / usable(), _LEAST_PROCESSOR_SHARE), float(usable()))
     )
@@ -717,12 +713,12 @@ def _uncontended_processors(processors: float, available_processors: float) -> f
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Measurements:
-    """What was timed."""
+    """Timed programs of a device."""
 
     pairs: list[Pair]
     networks: Mapping[str, ProgramTiming]
     segments: list[ProgramTiming]
-    """Of little work, where segments stand."""
+    """Light programs that ran cold."""
     unmeasured_classes: Mapping[OperationClass, str]
     processors: float | None
 
@@ -730,7 +726,7 @@ class _Measurements:
 def _calibration(
     selected: Selected, opened: Device, measurements: _Measurements, processors: float | None, *, crowded: bool
 ) -> Calibration:
-    """What the times of a device's programs come to."""
+    """Return the calibration fitted to the measurements."""
     lines: Lines = lines_of(measurements.pairs)
     shorts = [pair.short for pair in measurements.pairs]
     light = [pair.short for pair in measurements.pairs if pair.kind.operation_class in FUSIBLE_CLASSES] or shorts
@@ -760,11 +756,10 @@ def _calibration(
 
 
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Measurements:
-    """Time every probe that the device can run; say why there is none of a class; then networks and segments.
+    """Time all probes that the device can run, then networks and cold segments.
 
-    A few at a time, since each may have threads and memory of its own. Each batch has probes of several classes.
-    Networks are held against each other, so all take turns, as far as threads allow: what disturbs the machine for a
-    while disturbs them alike.
+    Batches are small, since each program may have threads and memory of its own, and mix classes. Networks are compared
+    with each other, so they take turns in the largest batches that threads allow: disturbances then hit all of them.
     """
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())
@@ -816,18 +811,18 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
 
 
 def _batches(count: int, most: int) -> list[range]:
-    """Positions of so many in batches of `most`; neighbors, which are of one class, are in different ones."""
+    """Return strided batches of at most `most` positions, so that neighbors, of the same class, are apart."""
     batches = -(-count // most)
     return [range(first, count, batches) for first in range(batches)]
 
 
 def _able(bench: ProgramTimer, models: Iterable[Model]) -> list[ProgramTiming]:
-    """Those that the device runs."""
+    """Return the timings of the models that the device runs."""
     return [timed for model in models if isinstance(timed := bench.add(model), ProgramTiming)]
 
 
 def _pair(bench: ProgramTimer, probe: Probe) -> Pair | str:
-    """Both chains of a probe, or why the device does not run them."""
+    """Return both chains of a probe, or why the device does not run them."""
     short = bench.add(probe.model(SHORT), is_standalone=True)
     if isinstance(short, str):
         return short
@@ -840,7 +835,7 @@ def _pair(bench: ProgramTimer, probe: Probe) -> Pair | str:
 
 @dataclass(slots=True)
 class _RoundProgress:
-    """Tells of rounds of several batches as if all were one."""
+    """Reports rounds of several batches as rounds of one."""
 
     advance: Callable[[], None]
     batches: int
@@ -853,7 +848,7 @@ class _RoundProgress:
 
 
 def _fused_lines(lines: Lines) -> dict[OperationClass, dict[OperationClass, Line]]:
-    """Lines of what comes behind others, by what it comes behind."""
+    """Return the lines of fused operations, by producer class."""
     riding: dict[OperationClass, dict[OperationClass, Line]] = {}
     for kind, line in lines.items():
         if kind.producer_class is not None:

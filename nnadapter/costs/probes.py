@@ -1,13 +1,10 @@
-"""Programs that a calibration times: chains of one operation, small mixed networks, and their ONNX form.
+"""Programs for calibration: chains of one operation, small mixed networks, and their ONNX form.
 
-The programs that a calibration times: chains of one operation, short and long, in several sizes.
+The time difference between a long and a short chain is the time of the further operations, because launch and transfers
+are the same. Links differ and do not cancel, so that a compiler cannot remove any.
 
-What a chain's further links take is what the operation takes: launch and transfers are the same for both lengths.
-Links differ from each other, and none undoes another, so that a compiler has nothing to take away.
-
-Small networks of mixed operations: what a calibration predicts of them, beside what they take, is how far it is off.
-
-Chains of one operation do not tell that: a device fuses some operations of a network, and others find its caches cold.
+Mixed networks show the error of a calibration, which chains cannot: a device fuses some operations of a network, and
+finds its caches cold for others.
 """
 
 from __future__ import annotations
@@ -29,10 +26,10 @@ if TYPE_CHECKING:
 
 
 SHORT, LONG = 1, 5
-"""Links of a chain."""
+"""Lengths of chains."""
 
 Link = Callable[[ModelBuilder, int, int], int]
-"""Adds one link: the builder, the operand it works on, its number -> the operand it makes, of the same type."""
+"""Adds a link to a chain: (builder, operand, number of the link) -> result of the same type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +39,23 @@ class OperationWork:
     kind: Kind
     flops: float
     nbytes: float
-    """Read and made, weights included."""
+    """Bytes read and written, weights included."""
     channels: tuple[int, int] = (0, 0)
     """See `channels_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One size of one class."""
+    """Chain of one operation at one size."""
 
     kind: Kind
-    """Of the operation that is to be measured, in the further links of a chain."""
+    """Kind measured by the further links of the chain."""
     dimensions: tuple[int, ...]
-    """Of what the chain works on."""
+    """Shape of the chained value."""
     link: Link
 
     def model(self, length: int) -> Model:
-        """The chain of so many links."""
+        """Return the chain of `length` links."""
         builder = ModelBuilder()
         value = builder.add_input("x", OperandType(DataType.FLOAT32, self.dimensions))
         for number in range(length):
@@ -67,7 +64,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Every probe, small ones first; a kind that others lean on comes before them."""
+    """Return every probe, small ones first, and a kind before the kinds whose cost depends on it."""
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))
@@ -123,7 +120,7 @@ def probes() -> tuple[Probe, ...]:
 
 
 def tensors_model(tensors: int) -> Model:
-    """A model with next to no work and so many inputs, for what a launch and a transfer cost."""
+    """Return a model of nearly no work with `tensors` inputs, to measure launches and transfers."""
     builder = ModelBuilder()
     type_ = OperandType(DataType.FLOAT32, (4, 4))
     value, *addends = [builder.add_input(f"x{number}", type_) for number in range(tensors)]
@@ -133,10 +130,7 @@ def tensors_model(tensors: int) -> Model:
 
 
 def work_of(model: Model) -> tuple[OperationWork, ...]:
-    """Return the work of every operation by itself: FLOPs, and bytes read and made; and what it comes behind.
-
-    Behind that come changes of layout.
-    """
+    """Return the work of every operation with its fusion, followed by that of layout changes."""
     classes = [class_of(model, operation) for operation in model.operations]
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))
@@ -171,7 +165,7 @@ def _sizes(kind: Kind, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[
 
 
 def random_constant(*dimensions: int) -> Array:
-    """Return the same numbers always, of a size that keeps sums over all but the first axis near 1."""
+    """Return deterministic random numbers, scaled so that sums over all axes except the first stay near 1."""
     fan_in = max(1.0, float(np.prod(dimensions[1:])))
     generator = np.random.default_rng(dimensions)
     numbers: Array = generator.standard_normal(dimensions, np.float32)
@@ -180,7 +174,7 @@ def random_constant(*dimensions: int) -> Array:
 
 
 def _elementwise(builder: ModelBuilder, value: int, number: int) -> int:
-    """Sums and products in turn, with a constant of the same size."""
+    """Alternate between ADD and MUL with a constant of the same shape."""
     numbers = random_constant(*builder.type_of(value).dimensions)
     other = builder.add_constant(f"c{number}", numbers + np.float32(1 + number))
     return builder.add_operation(("ADD", "MUL")[number % 2], [value, other])[0]
@@ -191,7 +185,7 @@ def _function(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _normalization(builder: ModelBuilder, value: int, number: int) -> int:
-    """Shares of a row, and rows around 0 of spread 1, in turn."""
+    """Alternate between softmax and layer normalization."""
     if number % 2 == 0:
         return builder.add_operation("SOFTMAX", [value], {"axis": 1})[0]
     scale = builder.add_constant(f"s{number}", random_constant(builder.type_of(value).dimensions[1]))
@@ -203,7 +197,7 @@ def _hard(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _normalized_sum(builder: ModelBuilder, value: int, number: int) -> int:
-    """What a function of each number makes, beside what it reads: rows around 0 of spread 1."""
+    """Layer normalization of the sum of a value and its tanh."""
     scale = builder.add_constant(f"s{number}", random_constant(builder.type_of(value).dimensions[2]))
     (other,) = builder.add_operation("TANH", [value])
     (value,) = builder.add_operation("ADD", [value, other])
@@ -211,13 +205,13 @@ def _normalized_sum(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _reduction(builder: ModelBuilder, value: int, number: int) -> int:
-    """The mean of each row, and a difference that brings the size back."""
+    """Subtract the mean of each row."""
     (mean,) = builder.add_operation("REDUCE_MEAN", [value], {"axes": (1,), "keepdims": True})
     return builder.add_operation("SUB", [value, mean])[0]
 
 
 def _movement(builder: ModelBuilder, value: int, number: int) -> int:
-    """Two parts, never the same ones, change places."""
+    """Swap two parts, split at another place in each link."""
     width = builder.type_of(value).dimensions[1]
     parts = (width // 4 + number, width - width // 4 - number)
     left, right = builder.add_operation("SPLIT", [value], {"axis": 1, "split": parts})
@@ -225,14 +219,14 @@ def _movement(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _matrix(builder: ModelBuilder, value: int, number: int) -> int:
-    """Another weight for each link, as in a network."""
+    """Matrix product with another weight for each link."""
     width = builder.type_of(value).dimensions[1]
     weight = builder.add_constant(f"w{number}", random_constant(width, width) + np.float32(number * 1e-4))
     return builder.add_operation("MAT_MUL", [value, weight])[0]
 
 
 def _paired(builder: ModelBuilder, value: int, number: int) -> int:
-    """Rows of [batch, rows, rows] mixed by shares that come from themselves."""
+    """Mix the rows of [batch, rows, rows] by their own softmax."""
     (shares,) = builder.add_operation("SOFTMAX", [value], {"axis": 2})
     return builder.add_operation("MAT_MUL", [shares, value])[0]
 
@@ -242,20 +236,19 @@ def _convolution(builder: ModelBuilder, value: int, number: int, *, kernel: int,
     inner, group = (1, channels) if depthwise else (channels, 1)
     numbers = random_constant(channels, inner, kernel, kernel)
     weight = builder.add_constant(f"w{number}", numbers + np.float32(number * 1e-4))
-    # pads = (top, left, bottom, right)
     attributes: dict[str, AttributeValue] = {"pads": (kernel // 2,) * 4, "group": group}
     return builder.add_operation("CONV_2D", [value, weight], attributes)[0]
 
 
 def _along_a_line(builder: ModelBuilder, value: int, number: int) -> int:
-    """Over 1 x 5."""
+    """1 x 5 convolution."""
     channels = builder.type_of(value).dimensions[1]
     weight = builder.add_constant(f"w{number}", random_constant(channels, channels, 1, 5) + np.float32(number * 1e-4))
     return builder.add_operation("CONV_2D", [value, weight], {"pads": (0, 2, 0, 2)})[0]
 
 
 def _there_and_back(builder: ModelBuilder, value: int, number: int) -> int:
-    """Few channels to many, as pictures are read, and back."""
+    """Convolution from few channels to many, as on images, and back."""
     few, many = builder.type_of(value).dimensions[1], 32
     wide = builder.add_constant(f"w{number}", random_constant(many, few, 3, 3) + np.float32(number * 1e-4))
     narrow = builder.add_constant(f"n{number}", random_constant(few, many, 1, 1) + np.float32(number * 1e-4))
@@ -264,12 +257,12 @@ def _there_and_back(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _compose_links(carrier: Link, rider: Link) -> Link:
-    """One link behind another one."""
+    """Compose two links, the second applied to the first one's result."""
     return lambda builder, value, number: rider(builder, carrier(builder, value, number), number)
 
 
 def _sums(builder: ModelBuilder, value: int, number: int) -> int:
-    """What stands behind most products: a number per channel or column, and what is below 0 cut off."""
+    """Bias and ReLU, which usually follow products."""
     dimensions = builder.type_of(value).dimensions
     shape = (dimensions[1], 1, 1) if len(dimensions) == 4 else dimensions[1:]
     other = builder.add_constant(f"b{number}", random_constant(*shape))
@@ -278,13 +271,13 @@ def _sums(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _gate(builder: ModelBuilder, value: int, number: int) -> int:
-    """How far each number is let through is a function of it."""
+    """Sigmoid gating (SiLU)."""
     (share,) = builder.add_operation("SIGMOID", [value])
     return builder.add_operation("MUL", [value, share])[0]
 
 
 def _recurrent(builder: ModelBuilder, value: int, number: int) -> int:
-    """Inputs are [steps, 1, width]."""
+    """LSTM over [steps, 1, width]."""
     dimensions = builder.type_of(value).dimensions
     width = dimensions[2]
     weights = [
@@ -296,7 +289,7 @@ def _recurrent(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def networks() -> Mapping[str, Model]:
-    """Return the networks by name: each a block that is repeated."""
+    """Return the mixed networks by name, each a repeated block."""
     return {name: _network(block, dimensions, repeats) for name, block, dimensions, repeats in _TABLE}
 
 
@@ -320,7 +313,7 @@ def _add(builder: ModelBuilder, type_: str, inputs: Sequence[int], **attributes:
 
 
 def _residual(builder: ModelBuilder, value: int) -> int:
-    """Convolutions over 3 x 3, over 3 x 3 by itself per channel, and over points, and what went in added."""
+    """3 x 3, depthwise 3 x 3 and 1 x 1 convolutions with a residual connection."""
     channels, branch = builder.type_of(value).dimensions[1], value
     for kernel, group in ((3, 1), (3, channels), (1, 1)):
         weight = _constant(builder, branch, channels, channels // group, kernel, kernel)
@@ -330,20 +323,20 @@ def _residual(builder: ModelBuilder, value: int) -> int:
 
 
 def _convolutions(builder: ModelBuilder, value: int) -> int:
-    """Over 3 x 3, the width kept, and what is below 0 cut off."""
+    """3 x 3 convolution and ReLU."""
     channels = builder.type_of(value).dimensions[1]
     conv = _add(builder, "CONV_2D", [value, _constant(builder, value, channels, channels, 3, 3)], pads=(1,) * 4)
     return _add(builder, "RELU", [conv])
 
 
 def _products(builder: ModelBuilder, value: int) -> int:
-    """Few rows, so that reading weights takes as long as computing."""
+    """Product with few rows, so that reading weights takes as long as computing."""
     _, width = builder.type_of(value).dimensions
     return _add(builder, "RELU", [_product(builder, value, width, width)])
 
 
 def _recurrent_block(builder: ModelBuilder, value: int) -> int:
-    """One step after the other, and what went in added."""
+    """LSTM with a residual connection."""
     dimensions = builder.type_of(value).dimensions
     width = dimensions[2]
     names = (f"w{value}", f"r{value}")
@@ -353,7 +346,7 @@ def _recurrent_block(builder: ModelBuilder, value: int) -> int:
 
 
 def _transformer(builder: ModelBuilder, value: int) -> int:
-    """Two products with a function between, what went in added, then two more, and the whole normalized."""
+    """Two products around a tanh with a residual connection, a gated feed-forward part, and softmax."""
     rows, width = builder.type_of(value).dimensions
     scores = _add(builder, "TANH", [_product(builder, value, width, rows)])
     middle = _add(builder, "ADD", [_product(builder, scores, rows, width), value])
@@ -368,7 +361,7 @@ def _product(builder: ModelBuilder, value: int, rows: int, columns: int) -> int:
 
 
 def _small(builder: ModelBuilder, value: int) -> int:
-    """Operations so small that what each costs by itself decides."""
+    """Operations so small that their fixed costs dominate."""
     _, width = builder.type_of(value).dimensions
     left, right = builder.add_operation("SPLIT", [value], {"axis": 1, "split": (width // 4, width - width // 4)})
     value = _add(builder, "CONCAT", [right, left], axis=1)
@@ -378,7 +371,7 @@ def _small(builder: ModelBuilder, value: int) -> int:
 
 
 def _shrinking(builder: ModelBuilder, value: int) -> int:
-    """Over 3 x 3 in steps of two, channels doubled, and how far each number is let through is a function of it."""
+    """3 x 3 convolution of stride 2 that doubles the channels, with sigmoid gating."""
     channels = builder.type_of(value).dimensions[1]
     weight = _constant(builder, value, 2 * channels, channels, 3, 3)
     conv = _add(builder, "CONV_2D", [value, weight], pads=(1,) * 4, strides=(2, 2))
@@ -386,7 +379,7 @@ def _shrinking(builder: ModelBuilder, value: int) -> int:
 
 
 def _joined(builder: ModelBuilder, value: int) -> int:
-    """Scaled and shifted per channel, and what a convolution to 12 channels makes beside what it reads."""
+    """Scale and shift per channel, and a convolution to 12 channels concatenated to the input (DenseNet)."""
     channels = builder.type_of(value).dimensions[1]
     scale, shift = (builder.add_constant(f"{name}{value}", random_constant(channels, 1, 1)) for name in ("s", "t"))
     hidden = _add(builder, "ADD", [_add(builder, "MUL", [value, scale]), shift])
@@ -396,7 +389,7 @@ def _joined(builder: ModelBuilder, value: int) -> int:
 
 
 def _separable(builder: ModelBuilder, value: int) -> int:
-    """Wide by points, 5 x 5 by itself per channel, channels weighed, narrow again, what went in added."""
+    """Inverted bottleneck with a depthwise 5 x 5 convolution, squeeze-and-excitation and a residual connection."""
     channels = builder.type_of(value).dimensions[1]
     wide, branch = 3 * channels, value
     weight = _constant(builder, branch, wide, channels, 1, 1)
@@ -411,14 +404,14 @@ def _separable(builder: ModelBuilder, value: int) -> int:
 
 
 def _line(builder: ModelBuilder, value: int) -> int:
-    """Over 1 x 5, and a function that keeps numbers small."""
+    """1 x 5 convolution and tanh."""
     channels = builder.type_of(value).dimensions[1]
     weight = _constant(builder, value, channels, channels, 1, 5)
     return _add(builder, "TANH", [_add(builder, "CONV_2D", [value, weight], pads=(0, 2, 0, 2))])
 
 
 def _attention(builder: ModelBuilder, value: int) -> int:
-    """Rows of average 0 and spread 1; every row looks at every row, by four heads; what went in added."""
+    """Normalized attention of four heads with a residual connection."""
     rows, width = builder.type_of(value).dimensions
     scale = builder.add_constant(f"s{value}", random_constant(width))
     x = _add(builder, "LAYER_NORMALIZATION", [value, scale], axis=1)
@@ -434,7 +427,7 @@ def _attention(builder: ModelBuilder, value: int) -> int:
 
 
 def _gated(builder: ModelBuilder, value: int) -> int:
-    """Two products multiplied, a third behind, what went in added."""
+    """Gated feed-forward block with a residual connection."""
     _, width = builder.type_of(value).dimensions
     projection = _product(builder, value, width, 2 * width)
     gate = _add(builder, "MUL", [projection, _add(builder, "SIGMOID", [projection])])
@@ -443,7 +436,7 @@ def _gated(builder: ModelBuilder, value: int) -> int:
 
 
 def _spelled_out(builder: ModelBuilder, value: int) -> int:
-    """Rows of average 0 and bounded size, by sums and products, and a function of each number."""
+    """Normalization of rows spelled out in elementwise operations, and tanh."""
     _, width = builder.type_of(value).dimensions
     value = _add(builder, "ADD", [value, _constant(builder, value, width)])
     away = _add(builder, "SUB", [value, _add(builder, "REDUCE_MEAN", [value], axes=(1,), keepdims=True)])
@@ -453,7 +446,7 @@ def _spelled_out(builder: ModelBuilder, value: int) -> int:
 
 
 def _normalized(builder: ModelBuilder, value: int) -> int:
-    """Two products with a function between, what went in added, and rows of average 0 and spread 1."""
+    """Two products around a tanh with a residual connection, and layer normalization."""
     width = builder.type_of(value).dimensions[2]
     hidden = _add(builder, "TANH", [_product(builder, value, width, 2 * width)])
     hidden = _add(builder, "ADD", [_product(builder, hidden, 2 * width, width), value])
@@ -462,7 +455,7 @@ def _normalized(builder: ModelBuilder, value: int) -> int:
 
 
 def _hard_swish_block(builder: ModelBuilder, value: int) -> int:
-    """Over points and over 3 x 3, what went in added, and a function of straight pieces."""
+    """1 x 1 and 3 x 3 convolutions with a residual connection, and hard swish."""
     channels, branch = builder.type_of(value).dimensions[1], value
     for kernel in (1, 3):
         weight = _constant(builder, branch, channels, channels, kernel, kernel)
@@ -505,7 +498,7 @@ OPSET = 17
 
 
 def onnx_form(model: Model) -> onnx.ModelProto:
-    """Return a probe's model in opset 17; constants are initializers."""
+    """Return a probe's model in opset 17, constants as initializers."""
     names = [operand.name.replace("%", "v") for operand in model.operands]
     values = [
         Value(name, operand.type.dtype.value, tuple(operand.type.dimensions))
@@ -558,4 +551,4 @@ _OPS: Mapping[str, _Ops] = {
         (),
     ),
 }
-"""Operation type -> op type, attributes, and further inputs that are lists of numbers."""
+"""Operation type -> op type, attributes, and further inputs that are integer lists."""

@@ -1,23 +1,17 @@
-"""Variable elimination: the exact minimum of pairwise costs over binary variables of a sparse graph.
+"""Variable elimination: exact minimum of pairwise costs over binary variables of a sparse graph.
 
-In which order the vertices of a graph are eliminated, so that each has few neighbors when its turn comes.
+Eliminating a vertex tabulates, for all values of its neighbors, the minimal cost of it and of all vertices eliminated
+into it: 2 ** neighbors entries. The neighbor that is eliminated next takes the table over. Values follow in reverse
+order (dynamic programming). This is exact for any costs. Remaining vertices keep their own and edge costs, and tables
+of one or two remaining neighbors become such costs. A minimum cut is such a sum; unlike a maximum flow, the time of
+elimination does not depend on path lengths.
 
-To eliminate a vertex is to join its neighbors with each other and to take it away. A chain, blocks in a row with
-shortcuts, branches that meet again: such graphs are eliminated vertex by vertex with at most a few neighbors each, and
-whatever is a sum over edges is minimized over all vertices on the way (`partition.by_cost.pairwise`).
+The order keeps degrees small, as in chains, residual blocks and merging branches.
+Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming, Academic Press (1972).
 
-Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming, Academic Press (1972). Vertices that are not joined are
-eliminated at once, chosen at random as M. Luby, A Simple Parallel Algorithm for the Maximal Independent Set Problem,
-SIAM Journal on Computing 15 (1986), says; so a chain takes a number of rounds that grows with its logarithm.
-
-The least of a sum of costs over the edges of a graph whose vertices have two values, by elimination.
-
-To eliminate a vertex is to write down, for all values of its neighbors, what it and everything that was eliminated
-into it costs at least: a table of 2 ** neighbors entries, which the neighbor that is eliminated next takes over. The
-values follow in the reverse order. This is exact, whatever the costs are. A vertex that is left stays with costs of its
-own and of its edges, the tables of one and of two neighbors that were left over among them.
-
-A minimum cut is such a sum. How long a maximum flow takes depends on how far it has to go; this does not.
+Independent vertices are eliminated at once, so a chain takes logarithmically many rounds. They are chosen at random.
+Source: M. Luby, A Simple Parallel Algorithm for the Maximal Independent Set Problem, SIAM Journal on Computing 15
+(1986).
 """
 
 from __future__ import annotations
@@ -31,37 +25,38 @@ from numpy.typing import NDArray
 from partition.by_cost.pricing import Flags, Indices, Seconds
 
 _WIDTH = 8
-"""Neighbors that a vertex may have when it is eliminated."""
+"""Maximum degree of a vertex at its elimination."""
 _NARROW = 2
-"""Neighbors of which a function is a sum over edges again, so that a minimum cut can go on with it."""
+"""Maximum neighbors of a table that is again a sum over edges, so that a minimum cut can use it."""
 _DENSE = 8
-"""Edges per vertex that is left at which it is given up: too many neighbors are to be expected."""
+"""Edges per remaining vertex at which elimination stops, because degrees would be too large."""
 _FEW = 16
-"""A round eliminates one in so many of the vertices left, or the next one allows more neighbors."""
+"""If a round eliminates less than one in this many remaining vertices, the next one allows a larger degree."""
 _SMALL = 64
-"""Vertices that are eliminated even if every round takes but a few."""
+"""Number of vertices below which slow rounds continue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EliminatedGroup:
-    """Vertices eliminated at once: no two are joined, and all have equally many neighbors."""
+    """Independent vertices of equal degree, eliminated at once."""
 
     vertices: Indices
     """[k]"""
     neighbors: Indices
-    """[k, n] of each when it is eliminated, ascending."""
+    """[k, n] Neighbors at elimination, ascending."""
 
 
 def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[EliminatedGroup, ...]:
-    """Return which vertices are eliminated, in order; those that are left would have too many neighbors.
+    """Return the elimination order; remaining vertices would have too large a degree.
 
-    Whatever is eliminated together with others, joined to them, has at most two neighbors that are left in the end. So
-    what is eliminated acts on what is left as edges do. The work is bounded by a multiple of the edges.
+    Each connected set of eliminated vertices has at most two remaining neighbors, so its tables act as edges. The work
+    is
+    bounded by a multiple of the number of edges.
 
     Args:
         count: number of vertices.
-        first: [edges] the one end of every edge.
-        second: [edges] the other one, larger; every edge is given once.
+        first: [edges] smaller end of every edge.
+        second: [edges] larger end; edges are distinct.
     """
     groups: list[EliminatedGroup] = []
     rank = np.random.default_rng(0).permutation(count)
@@ -84,7 +79,7 @@ def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Eli
 
 
 def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Flags:
-    """Those of the vertices that are `able` whose key is less than that of each able neighbor."""
+    """Return the `able` vertices with a smaller key than all of their able neighbors."""
     both = able[ends[0]] & able[ends[1]]
     first, second = ends[0][both], ends[1][both]
     chosen = able.copy()
@@ -95,7 +90,7 @@ def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Fl
 def _eliminated(
     chosen: Flags, degree: Indices, edges: Indices, ends: tuple[Indices, Indices]
 ) -> tuple[list[EliminatedGroup], Indices]:
-    """Return the groups of the chosen vertices, and the edges that are left with those that are new."""
+    """Return the groups of the chosen vertices, and the remaining edges, new ones included."""
     count = len(chosen)
     is_removed = chosen[ends[0]] | chosen[ends[1]]
     first, second = ends[0][is_removed], ends[1][is_removed]
@@ -111,15 +106,14 @@ def _eliminated(
         groups.append(EliminatedGroup(vertices[members], neighbors))
         row_index, two = np.triu_indices(size, 1)
         parts.append((neighbors[:, row_index] * count + neighbors[:, two]).ravel())
-    together = np.sort(np.concatenate(parts))  # numpy.unique hashes, which takes longer
+    together = np.sort(np.concatenate(parts))  # numpy.unique hashes, which is slower
     return groups, together[np.diff(together, prepend=-1) > 0]
 
 
 def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[EliminatedGroup]:
-    """Leave out vertices that make a function of more neighbors than two which are left in the end.
+    """Drop vertices whose table would have more than two remaining neighbors.
 
-    The neighbor that is eliminated next takes the function over. So a vertex of many neighbors stays eliminated if
-    that one does.
+    The neighbor eliminated next takes the table over, so a vertex of large degree stays if that neighbor does.
     """
     turn = turns(groups, count)
     stays = turn < len(groups)
@@ -134,7 +128,7 @@ def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[Elim
 
 
 def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: int) -> Indices:
-    """Return when each vertex is eliminated: the position of its group, or the number of groups if it is left."""
+    """Return the position of each vertex's group; the number of groups for remaining vertices."""
     turn = np.full(count, len(groups), np.int64)
     for at, group in enumerate(groups):
         turn[group.vertices] = at
@@ -142,7 +136,7 @@ def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: in
 
 
 def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
-    """Return the neighbor of every vertex that is eliminated next; one that is left if all are. They have some."""
+    """Return each vertex's neighbor that is eliminated next, or a remaining one; every vertex must have a neighbor."""
     nearest = turn[group.neighbors].argmin(axis=1)
     heir: Indices = np.take_along_axis(group.neighbors, nearest[:, None], axis=1)[:, 0]
     return heir
@@ -150,23 +144,23 @@ def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairwiseCosts:
-    """A sum of costs; all are finite. A vertex has the value 0 or 1."""
+    """Sum of finite costs over binary vertices and edges."""
 
     vertex: Seconds
-    """[2, vertices] What a vertex costs at either value."""
+    """[2, vertices] Cost of each vertex at either value."""
     first: Indices
-    """[edges] The one end of every edge."""
+    """[edges] Smaller end."""
     second: Indices
-    """[edges] The other one, larger; no edge is given twice."""
+    """[edges] Larger end; edges are distinct."""
     edge: Seconds
-    """[2, edges] What it costs that the first end is 0 and the second one 1, and the other way round."""
+    """[2, edges] Cost of values (0, 1) of the ends, and of (1, 0)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Elimination:
-    """A group, and what comes together in its tables.
+    """Elimination of a group, with the costs that enter its tables.
 
-    In entry s of a table bit 0 is the value of the vertex, bit i + 1 that of its neighbor i.
+    In entry s of a table, bit 0 is the value of the vertex and bit i + 1 that of its neighbor i.
     """
 
     group: EliminatedGroup
@@ -179,46 +173,46 @@ class _Elimination:
     slot: Indices
     """[e] Position of the neighbor."""
     begin: int
-    """Where the tables that the group makes begin among all."""
+    """Offset of the group's own tables."""
     consumed_table_starts: Indices
-    """[t] Where the tables begin that are taken over."""
+    """[t] Offsets of the tables taken over."""
     taker: Indices
-    """[t] Position of the vertex that does."""
+    """[t] Position of the vertex that takes each."""
     weights: NDArray[np.int32]
-    """[t, neighbors + 1] By how much the place in the table grows with every bit."""
+    """[t, neighbors + 1] Stride of each bit in the table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elimination:
-    """How the vertices of a graph are eliminated, whatever the costs are."""
+    """Elimination plan of a graph, for any costs."""
 
     count: int
-    """Vertices."""
+    """Number of vertices."""
     steps: tuple[_Elimination, ...]
     size: int
-    """Entries of all tables."""
+    """Total entries of all tables."""
     remaining_vertices: Indices
-    """[vertices left]"""
+    """[remaining vertices]"""
     remaining_edges: Indices
     """[edges] Positions of the edges between them."""
     over: tuple[tuple[Indices, Indices], ...]
-    """For one and for two neighbors: where tables that nothing takes over begin [t], and their neighbors [t, n]."""
+    """For one and for two neighbors: offsets of tables that no vertex takes over [t], and their neighbors [t, n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduced:
-    """What is left to be minimized."""
+    """Problem that remains after elimination."""
 
     costs: PairwiseCosts
-    """Of the vertices left, which are numbered anew."""
+    """Costs of the remaining vertices, renumbered."""
     least: float
-    """What is to be added: what has been minimized already."""
+    """Constant: cost already minimized."""
     choices: tuple[Flags, ...]
-    """Per step [k, 2 ** n] the better value of the vertex by the values of its neighbors."""
+    """Per step [k, 2 ** n] the better value of the vertex, by the values of its neighbors."""
 
 
 def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:
-    """Return how a graph is eliminated; see `PairwiseCosts` for the arguments."""
+    """Return the elimination plan of a graph; see `PairwiseCosts` for the arguments."""
     groups = elimination_groups(count, first, second)
     turn = turns(groups, count)
     row = np.zeros(count, np.int64)
@@ -264,7 +258,7 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
 
 
 class _Slots:
-    """Where a neighbor stands among the neighbors of an eliminated vertex."""
+    """Position of a neighbor among the neighbors of an eliminated vertex."""
 
     def __init__(self, groups: tuple[EliminatedGroup, ...], count: int) -> None:
         none = np.zeros(0, np.int64)
@@ -280,7 +274,7 @@ class _Slots:
 
 
 def _by_turn(turn: Indices, count: int) -> list[Indices]:
-    """Positions in `turn` by what stands there, 0 to `count`."""
+    """Return the positions of each number from 0 to `count` in `turn`."""
     order = np.argsort(turn, kind="stable")
     return np.split(order, np.cumsum(np.bincount(turn, minlength=count + 1))[:-1])
 
@@ -295,7 +289,7 @@ def _takes(
     row: Indices,
     slots: _Slots,
 ) -> tuple[Indices, Indices, NDArray[np.int32]]:
-    """Return which tables a group takes over, by the groups and places of the vertices that made them."""
+    """Return the tables that a group takes over, from the groups and positions of their vertices."""
     parts = []
     for number in np.unique(owner).tolist():
         at = place[owner == number]
@@ -331,7 +325,7 @@ def _unclaimed_tables(
 
 
 def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
-    """Minimize over the vertices that are eliminated."""
+    """Minimize over the eliminated vertices."""
     tables = np.zeros(plan.size)
     least, choices = 0.0, []
     for step in plan.steps:
@@ -346,7 +340,7 @@ def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
 
 
 def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds:
-    """[k, 2 ** (n + 1)] What the vertices of a step cost."""
+    """Return [k, 2 ** (n + 1)] costs of a step's vertices."""
     number, size = step.group.neighbors.shape
     bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1
     coefficients = np.zeros((number, 2 * size + 2))
@@ -367,11 +361,11 @@ def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds
 
 
 def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -> PairwiseCosts:
-    """What is left, with the tables that nothing took over.
+    """Return the remaining costs, with the tables that no vertex took over.
 
     A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]
-    + (m(0, 1) - m(0, 0)) [a = 0, b = 1]. Of the last two factors one may be negative; as [a = 1, b = 0] is
-    a - b + [a = 0, b = 1], it goes to the other one. Their sum is not negative if no edge's cost is: then m is
+    + (m(0, 1) - m(0, 0)) [a = 0, b = 1]. One of the last two factors may be negative; since [a = 1, b = 0] equals
+    a - b + [a = 0, b = 1], it moves to the other. Their sum is non-negative if all edge costs are, because m is then
     submodular.
     """
     name = np.full(plan.count, -1, np.int64)
@@ -401,7 +395,7 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -
 
 
 def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
-    """Return the values of all vertices by those [vertices left] of the ones that are left."""
+    """Return the values of all vertices, from those of the remaining ones."""
     vertex_values = np.zeros(plan.count, np.bool_)
     vertex_values[plan.remaining_vertices] = remaining_values
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):

@@ -1,4 +1,4 @@
-"""Placement by cost for latency, with a bound on its distance from the best, and for throughput."""
+"""Placement by cost for latency, with a lower bound, and for throughput."""
 
 from __future__ import annotations
 
@@ -38,63 +38,64 @@ from partition.graph import Graph, GraphError
 from partition.plan import check_all_placeable
 
 _MAX_CANDIDATES = 8
-"""Candidates that are returned at most, beside the two baselines."""
+"""Maximum of returned candidates, not counting the two baselines."""
 _ROUNDING = 1 - 1e-12
-"""By how much bounds are lowered, unless they meet the cost: more than sums are rounded by."""
+"""Factor that lowers bounds below rounding errors, unless they meet the cost."""
 _ALIKE = Origin(OriginKind.REPEATS_ALIKE)
 _NAMED = 5
-"""How many values an error message names."""
+"""Maximum of values that an error message names."""
 
 Priced = tuple[float, Rows]
-"""Seconds, and for every atom the row of its device."""
+"""Seconds, and the row of every atom's device."""
 
 
 class BoundKind(StrEnum):
-    """How a lower bound was found."""
+    """Method that found a lower bound."""
 
     ENUMERATION = "enumeration"
-    """All placements were priced: the bound is the least cost."""
+    """All placements were priced, so the bound is the minimum."""
     CUT = "cut"
-    """A minimum cut with launches along paths, for two devices; see `partition.by_cost.search.place_on_two`."""
+    """Minimum cut with launches along paths, for two devices; see `partition.by_cost.search.place_on_two`."""
     DECOMPOSITION = "decomposition"
-    """One minimum cut per device, for three and more; see `partition.by_cost.search`."""
+    """Lagrangian decomposition into one minimum cut per device, for three or more; see `partition.by_cost.search`."""
     ONE_DEVICE = "one device"
-    """There is one placement."""
+    """Only one placement exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A placement that was priced."""
+    """Priced placement."""
 
     origin: Origin
-    """What found it."""
+    """Method that found it."""
     placement: tuple[str, ...]
-    """The label of every atom."""
+    """Label of every atom."""
     cost: float
-    """Seconds, with its real segments."""
+    """Seconds, with the actual segments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheapestPlacement:
-    """The cheapest placement found, and what is known of it."""
+    """Cheapest placement found, with its bound and competitors."""
 
     placement: tuple[str, ...]
-    """The label of every atom."""
+    """Label of every atom."""
     cost: float
-    """Seconds, with its real segments."""
+    """Seconds, with the actual segments."""
     bound: float
-    """Seconds: no placement costs less."""
+    """Seconds; a lower bound of all placements."""
     bound_kind: BoundKind
-    """How the bound was found."""
     candidates: tuple[Candidate, ...]
-    """Distinct placements, cheapest first, this one being the first. Everything on the host and everything supported
-    are among them where they can run; where one of them was found by another way too, this is its origin."""
+    """Distinct placements, cheapest first. They include everything on the host and everything supported, if these can
+    run;
+    either keeps that origin if another method found it too.
+    """
     repeats: tuple[int, ...] = ()
-    """Per run of repeats of which a few were solved for all (`partition.by_cost.repeats`), how many they are."""
+    """Length of each run of repeats that was solved by a few representatives (`partition.by_cost.repeats`)."""
 
     @property
     def gap(self) -> float:
-        """How far the cost is above the bound, as a share of the bound; 0 where both are 0."""
+        """Relative distance of the cost from the bound; 0 if both are 0."""
         if self.cost <= self.bound:
             return 0.0
         return self.cost / self.bound - 1 if self.bound > 0 else float("inf")
@@ -103,24 +104,23 @@ class CheapestPlacement:
 def place_by_latency(
     graph: Graph, prices: Prices, *, blocks: Sequence[Blocks] = (), enumerate_few: bool = True
 ) -> CheapestPlacement:
-    """Return the cheapest placement that is found, a lower bound of every placement's cost, and what else was tried.
+    """Return the cheapest placement found, a lower bound of all placements, and other candidates.
 
-    Atoms that one device alone takes, and atoms that a value joins which may not cross, are merged first. If what is
-    left has few placements on two devices, all are priced. Else two devices are placed as `place_on_two` says, more
-    devices as `place_on_several` says. The result depends on nothing but the arguments; the work is bounded by atoms
-    touched, so its time grows linearly. Of a graph that is little but repeats, one repeat of each block is solved
-    (`partition.by_cost.repeats`). Of placements that cost the same, one that treats the repeats of a block alike
-    is returned.
+    Atoms with a single device, and atoms joined by a value that cannot cross, are merged first. If two devices have few
+    placements left, all are priced; otherwise see `place_on_two` and, for more devices, `place_on_several`. In a
+    repetitive graph one repeat of each block is solved (`partition.by_cost.repeats`). Among equal costs, a placement
+    that treats repeats identically wins. The result is deterministic; the work is bounded by atoms touched, linear in
+    the graph.
 
     Args:
         graph: the graph.
         prices: its prices, columns in any order.
-        blocks: what repeats in the graph (`partition.by_cost.repeats.find_blocks`).
-        enumerate_few: whether few placements may be enumerated; without, small graphs are placed as large ones are.
+        blocks: its repeated blocks (`partition.by_cost.repeats.find_blocks`).
+        enumerate_few: price all placements if they are few; otherwise treat small graphs as large ones.
 
     Raises:
-        GraphError: no device takes some atom, values that may not cross leave no placement, prices are of another
-            graph, or scipy is not installed.
+        GraphError: no device takes some atom, values that cannot cross leave no placement, prices are of another graph,
+            or scipy is not installed.
     """
     flow_module()
     ordered = aligned(graph, prices)
@@ -147,13 +147,13 @@ def place_by_latency(
 
 
 def _useful(prices: Prices) -> Prices:
-    """Leave out devices that take nothing."""
+    """Return the prices without devices that take no atom."""
     rows = np.flatnonzero(np.isfinite(prices.run).any(axis=1))
     return prices if len(rows) == len(prices.devices) else prices.of_rows(rows.tolist())
 
 
 def _baselines(prices: Prices) -> tuple[Named, ...]:
-    """Everything on the host, if it takes everything; what others take on the first of them, the rest on the host."""
+    """Return everything on the host, if it takes all; and each atom on the first other device that takes it."""
     takes = np.isfinite(prices.run)
     host = prices.devices.index(prices.host) if prices.host in prices.devices else -1
     order = np.array([*(row for row in range(len(prices.devices)) if row != host), *([host] if host >= 0 else [])])
@@ -182,7 +182,7 @@ def _solve(
 def _candidates(
     graph: Graph, prices: Prices, named: tuple[Named, ...], baselines: int, blocks: Sequence[Blocks]
 ) -> tuple[Candidate, ...]:
-    """The cheapest of the distinct placements that can run, and the first ones in any case; cheapest first."""
+    """Return the cheapest distinct placements that can run, cheapest first, always with the baselines."""
     origins: dict[bytes, Origin] = {}
     for origin, rows in named:
         origins.setdefault(rows.tobytes(), origin)
@@ -210,7 +210,7 @@ def _priced(graph: Graph, prices: Prices, named: Sequence[Named]) -> list[Priced
 
 
 def _distinct(priced: Sequence[Priced]) -> list[Priced]:
-    """Cheapest first; of equal placements and of equal costs the first."""
+    """Return distinct placements, cheapest first; ties keep their order."""
     placements: dict[bytes, Priced] = {}
     for cost, rows in sorted(priced, key=lambda entry: entry[0]):
         placements.setdefault(rows.tobytes(), (cost, rows))
@@ -218,7 +218,7 @@ def _distinct(priced: Sequence[Priced]) -> list[Priced]:
 
 
 def _with_equal_repeats(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks]) -> list[Priced]:
-    """Placements that treat repeats alike and cost no more than `best` but for rounding, which is left out."""
+    """Return placements that treat repeats identically and cost no more than `best`, up to rounding."""
     cost, rows = best
     takes = np.isfinite(prices.run)
     atoms = np.arange(len(rows))
@@ -240,35 +240,35 @@ def _no_way(prices: Prices) -> str:
 
 
 _ENUMERATED = 512
-"""Placements that are priced at most where all are."""
+"""Maximum number of placements for which all are priced."""
 _ORDERS = 6
-"""Orders of devices that are tried at most."""
+"""Maximum of device orders to try."""
 _LOADS = 24
-"""Loads up to which devices are filled, per order."""
+"""Number of load limits to try per order."""
 _STARTS = 3
-"""Placements that are improved."""
+"""Number of placements to improve."""
 _WORK = 200_000
-"""Atoms that prices may touch while placements are improved."""
+"""Limit of atoms that prices may touch during improvement."""
 _ROUNDS = 200
-"""Steps of the ascent to the bound."""
+"""Iterations of the ascent to the bound."""
 _REAL = 1 - 1e-12
-"""What a load must be, as a share of another, to count as less: less is rounding."""
+"""Factor by which a load must be smaller to count; anything above is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedPlacement:
-    """The placement whose busiest device has the least to do, of those found."""
+    """Placement with the least load of the busiest device, among those found."""
 
     placement: tuple[str, ...]
-    """The label of every atom."""
+    """Label of every atom."""
     loads: dict[str, float]
-    """Per device, the seconds that it works on one input."""
+    """Seconds of work per input, by device."""
     busiest: tuple[str, ...]
-    """The device that has most to do, or those that share processors and have so together."""
+    """Most loaded device, or devices that share processors and have the largest load together."""
     stage: float
-    """Seconds of the busiest: one input per so long."""
+    """Load of the busiest in seconds, which is the time per input."""
     bound: float
-    """Seconds: in no placement has the busiest less to do."""
+    """Lower bound of the busiest load over all placements."""
 
 
 def place_by_throughput(
@@ -279,16 +279,16 @@ def place_by_throughput(
     starts: Iterable[Sequence[str]] = (),
     enumerate_few: bool = True,
 ) -> BalancedPlacement:
-    """Return the placement that is found whose busiest device has the least to do, and a lower bound of that.
+    """Return a placement with a small load of the busiest device, and a lower bound of that load.
 
-    The result depends on nothing but the arguments; the work is bounded by atoms touched.
+    The result is deterministic; the work is bounded by atoms touched.
 
     Args:
         graph: the graph.
         prices: its prices, columns in any order.
-        sharing: devices that share processors.
-        starts: placements to begin with, such as those that `place_by_latency` priced.
-        enumerate_few: whether few placements may be enumerated; without, small graphs are placed as large ones are.
+        sharing: devices that share processors and count as one.
+        starts: initial placements, such as the candidates of `place_by_latency`.
+        enumerate_few: price all placements if they are few; otherwise treat small graphs as large ones.
 
     Raises:
         GraphError: no device takes some atom, or prices are of another graph.
@@ -320,21 +320,22 @@ def place_by_throughput(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stages:
-    """Devices, those that share processors as one."""
+    """Pipeline stages: devices, with those that share processors as one."""
 
     rows: Sequence[Sequence[int]]
-    """Per stage, its devices."""
+    """Device rows per stage."""
     stage_of: Indices
     """[devices]"""
     run: Seconds
-    """[stages, atoms] An atom on the device of a stage that takes least for it."""
+    """[stages, atoms] Seconds of an atom on the fastest device of a stage."""
     choices: Sequence[Indices]
-    """Ways to choose a device for an atom of a stage, each [stages, atoms]: the one that takes least; and for each of
-    those that share processors, that one where it takes the atom, else the one that takes least."""
+    """Device choices for the atoms of a stage, each [stages, atoms]: the fastest device; and for each device that
+    shares
+    processors, that device if it takes the atom, otherwise the fastest.
+    """
 
     @classmethod
     def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:
-        """The stages of the devices of some prices."""
         together = [row for row, device in enumerate(prices.devices) if device in sharing]
         rows = [[row] for row in range(len(prices.devices)) if row not in together]
         rows += [together] if together else []
@@ -353,14 +354,14 @@ class _Stages:
 
 
 class _Loads:
-    """What placements of one graph give each stage to do; remembered."""
+    """Cached loads of placements of one graph per stage."""
 
     def __init__(self, graph: Graph, prices: Prices, stages: _Stages) -> None:
         self.graph, self.prices, self.stages = graph, prices, stages
         self._known: dict[bytes, Seconds] = {}
 
     def of(self, rows: Indices) -> Seconds:
-        """Seconds per stage [stages] of a placement [atoms]."""
+        """Return the seconds per stage [stages] of a placement [atoms]."""
         key = rows.tobytes()
         if key not in self._known:
             labels = [self.prices.devices[row] for row in rows.tolist()]
@@ -369,17 +370,18 @@ class _Loads:
         return self._known[key]
 
     def key(self, rows: Indices) -> tuple[float, float]:
-        """What placements are compared by: the busiest device, then all together."""
+        """Return the sort key of a placement: the busiest load, then the total."""
         seconds = self.of(rows)
         return float(seconds.max(initial=0.0)), float(seconds.sum())
 
 
 def _bound(run: Seconds) -> float:
-    """Return a lower bound of the busiest device's load, by what each takes at least for each atom [devices, atoms].
+    """Return a lower bound of the busiest load, from minimal seconds [stages, atoms].
 
-    With weights of devices that add up to 1, the busiest one has at least the weighted mean of all loads, which is at
-    least what every atom costs where that is weighted cheapest. Weights are looked for that make this the most: those
-    of devices with more to do grow. And every atom has to run somewhere.
+    For weights of the stages that add up to 1, the busiest load is at least the weighted mean of the loads (a
+    Lagrangian
+    bound), which is at least the sum of each atom's cheapest weighted seconds. Multiplicative updates raise the weights
+    of loaded stages to maximize this. The longest single atom is another bound.
     """
     run = run[np.isfinite(run).any(axis=1)]
     if not run.size:
@@ -397,7 +399,7 @@ def _bound(run: Seconds) -> float:
 
 
 def _fill_devices(prices: Prices, stages: _Stages) -> Iterator[Indices]:
-    """Placements that fill one device after the other, in several orders and up to several loads."""
+    """Yield placements that fill one device after the other, in several orders and up to several loads."""
     takes, atoms = np.isfinite(stages.run), np.arange(stages.run.shape[1])
     rows = [row for row in range(len(stages.rows)) if takes[row].any()]
     run = np.where(takes, stages.run, 0.0)
@@ -421,7 +423,7 @@ def _filled_up_to(run: Seconds, takes: Flags, order: Sequence[int], load: float)
 
 
 def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
-    """Move atoms away from the busiest devices while that helps and the work lasts."""
+    """Move atoms away from the busiest devices while that helps and work remains."""
     takes = np.isfinite(loads.prices.run)
     key = loads.key(rows)
     moved = True
@@ -440,7 +442,7 @@ def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
 
 
 def _moves(graph: Graph, rows: Indices, busiest: Sequence[int], takes: Flags) -> Iterator[Indices]:
-    """Placements with less on the busiest devices: first by atoms at a border, then by any, then by exchanges."""
+    """Yield placements with less load on the busiest devices: moves of boundary atoms, of any atoms, and exchanges."""
     busy_atoms = np.flatnonzero(np.isin(rows, busiest))
     at_border = _boundary_atoms(graph, rows)[busy_atoms]
     order = [*busy_atoms[at_border].tolist(), *busy_atoms[~at_border].tolist()]
@@ -461,7 +463,7 @@ def _changed(rows: Indices, atoms: Indices | int, row: int | np.int64) -> Indice
 
 
 def _boundary_atoms(graph: Graph, rows: Indices) -> Flags:
-    """Atoms that read from another device, or are read there: to move one of these makes the fewest new crossings."""
+    """Return flags of atoms with an edge to another device; moving them adds the fewest crossings."""
     topology = topology_of(graph)
     producer, reader = topology.producer[topology.read_value], topology.reader
     crossing = (producer >= 0) & (rows[producer] != rows[reader])

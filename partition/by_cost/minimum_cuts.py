@@ -1,46 +1,26 @@
-"""Minimum s-t cuts: optimal placements on two devices when launches cost nothing.
+"""Minimum s-t cuts: optimal placements on two devices except for launches, and surcharges that approximate launches.
 
-Minimum cuts of what is both long and wide, in windows where a maximum flow would have to go far.
-
-How long a maximum flow takes depends on how far it has to go. Where costs decide locally, as they do if atoms and
-transfers cost about the same, that is not far, and the flow of the whole is taken. Where atoms are cheap and transfers
-dear, it is as far as the graph is long; then the graph is cut into windows:
-
-1. A window is solved twice, once with everything around it at 0, once at 1. Costs of cuts being submodular, what is 1
-   in the first case is 1 in a cheapest cut, and what is 0 in the second case is 0. What this leaves open turns with its
-   surroundings.
-2. What is left open and joined in a window is made one vertex, and the cut of these is found. It is not always a
-   cheapest one, as such a part could be divided.
-3. The bound: edges that join windows are left out, so that every window has a cheapest cut of its own. No cut costs
-   less than all of these together.
-
-A minimum s-t cut: by elimination as far as that goes, and by a maximum flow of what is left.
-
-A maximum flow alone will not do. Where much has to flow far, as along a chain of cheap atoms, every augmenting path is
-about as long as the graph, and time grows with the square of its size; elimination (`pairwise`) takes the
-same time whatever flows. It solves what looks like a chain from far away, as networks do. What is left is joined to and
-fro, and paths through it are short.
-
-The cheapest placement on two devices where launches cost nothing: one minimum s-t cut.
-
+Placement on two devices without launches is one minimum s-t cut.
 Source: H. S. Stone, Multiprocessor Scheduling with the Aid of Network Flow Algorithms, IEEE TSE 3 (1977).
+The source's side is the second device, the sink's side the first. An atom is a vertex, joined to the sink or the source
+with the difference of its costs. A value crosses once per direction, so a value of several readers has one more vertex
+per direction, which changes sides with its first reader.
 
-The source's side of the cut is the second device, the sink's side the first one. An atom is one vertex, joined to the
-sink with what it costs on the second device more than on the first, or to the source with what it costs less. A value
-crosses once per direction, whatever the number of its readers, so a value with several readers has one more vertex per
-direction: it falls to the other side as soon as one reader does, and that cuts one edge.
+Solution: variable elimination first, then maximum flow on the rest. An augmenting path of a maximum flow may be as long
+as the graph, which makes flow alone quadratic on chains; after elimination paths are short. If a large graph still has
+long flows, it is solved in windows:
 
-Launches that no order of segments avoids: those along a path of the graph.
+1. A window is solved with all surroundings at 0 and at 1. By submodularity, vertices that are 1 in the first case or 0
+   in the second have that value in a minimum cut; the others depend on the surroundings.
+2. Connected undecided vertices of a window are merged, and the merged graph is cut. The result may not be minimal.
+3. Without edges between windows, each window has a minimum cut of its own; their sum is a lower bound.
 
-Along a path every atom reads from the one before it. Where the label changes, the later atom stands in a later
-segment; segments have one label each; so the segments of a label are at least as many as its runs along the path. The
-runs of a path cost one launch for its first atom and one for every edge at which the label changes. This is a sum over
-edges, which a minimum cut can carry (`Surcharge`): a cut with the surcharge of one path is a lower bound
-of the true cost. So is one with an average of such surcharges, the average of lower bounds being one.
-
-Which paths? A cut answers with a placement, and the placement with the path that costs it most launches; the average of
-all paths found so far goes into the next cut. In this game both averages tend to the best that either side can do.
-Source: J. Robinson, An Iterative Method of Solving a Game, Annals of Mathematics 54 (1951).
+Launches along a path: a segment has one label, and the label changes along a path only between segments. So a label has
+at least as many segments as runs along any path. One launch for the first atom of a path and for every label change is
+a sum over edges, which a cut can carry (`Surcharge`). A cut with the surcharge of one path, or with an average over
+paths, is a lower bound of the true cost. Paths and placements play a zero-sum game: each cut is followed by the path
+that costs its placement most launches, and the average over all paths enters the next cut. Both averages converge to
+the value of the game. Source: J. Robinson, An Iterative Method of Solving a Game, Annals of Mathematics 54 (1951).
 """
 
 from __future__ import annotations
@@ -58,11 +38,11 @@ from partition.by_cost.pricing import Flags, Indices, Prices, Seconds, Topology
 from partition.graph import Graph, GraphError
 
 _INFINITE = 1 << 30
-"""Stands for a capacity without bound. Flows are at most half of it, so a residual capacity stays within 31 bits."""
+"""Infinite capacity. Flows are at most half of it, so residual capacities fit in 31 bits."""
 _MAX_TOTAL_FLOW = 1 << 29
-"""What all edges at the source, or all at the sink, may carry together: no flow is larger."""
+"""Maximum total capacity at the source or at the sink, and so of any flow."""
 _LEAST = 1e-100
-"""Seconds below which a flow is left out: zero, and what does not scale."""
+"""Seconds below which a flow counts as zero."""
 
 
 def flow_module() -> ModuleType:
@@ -82,9 +62,9 @@ def flow_module() -> ModuleType:
 
 
 def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) -> Any:
-    """Return scipy's sparse matrix of `count` rows and columns; values of the same place are added up.
+    """Return a scipy sparse matrix of `count` rows and columns, with duplicate entries summed.
 
-    Places are of 32 bits: before 1.15 its graph algorithms take no others, and some only print that they failed.
+    Indices are int32: scipy's graph algorithms before 1.15 accept no others, and some only print their failure.
     """
     from scipy import sparse
 
@@ -92,18 +72,19 @@ def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) ->
 
 
 def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
-    """Return which vertices have the value 1 where `costs` are least, and a lower bound of them, in seconds.
+    """Return the vertices with value 1 in a minimum of `costs`, and a lower bound of it, in seconds.
 
-    Of several cheapest cuts, the one with fewest vertices of value 1 is found.
+    Among minimum cuts, the one with fewest vertices of value 1 is found.
 
-    The bound: capacities are rounded down, so no cut of the rounded network is worth more than the same cut of the real
-    one, and the least of the former is at most the least of the latter. An edge of `above` and more is one without
-    bound: it leads from a vertex that is not forced to another, and the cut with all of those on one side does not cut
-    it, so a minimum cut never does.
+    Capacities are rounded down, so the minimum of the rounded network is a lower bound. An edge of `above` or more
+    counts
+    as infinite. It leads from an unforced vertex to another one, so the cut with all of these on one side avoids it,
+    and
+    so does a minimum cut.
 
     Args:
-        costs: none is negative; edges may be given several times.
-        above: what costs as much or more is not paid in a minimum cut.
+        costs: non-negative; edges may be duplicated.
+        above: cost that no minimum cut pays.
     """
     count = costs.vertex.shape[1]
     if not count:
@@ -135,31 +116,31 @@ def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
 
 
 def _to_integers(capacity: Seconds, most: float) -> tuple[NDArray[np.int32], float]:
-    """Return capacities as whole numbers, and how many of them a second has; infinitely many where nothing can flow."""
+    """Return capacities as integers, and their number per second; infinite if nothing can flow."""
     if most < _LEAST:
         return np.ones(len(capacity), np.int32), float("inf")
     scale = _MAX_TOTAL_FLOW / most
-    rounded = np.floor(np.minimum(capacity, 2 * most) * scale)  # more than can flow, so such an edge is never full
+    rounded = np.floor(np.minimum(capacity, 2 * most) * scale)  # exceeds any flow, so such an edge is never saturated
     rounded[np.isinf(capacity)] = _INFINITE
     return rounded.astype(np.int32), scale
 
 
 _NEAR = 20_000
-"""Vertices up to which a flow goes as far as it likes."""
+"""Number of vertices up to which maximum flow is always used."""
 _WINDOW = 1_000
-"""Vertices of a window."""
+"""Vertices per window."""
 _SAMPLED = 8
-"""Windows that tell whether flows go far."""
+"""Number of windows sampled to see if flows are long."""
 _SETTLED = 16
-"""They do not if one in so many vertices is settled within its window."""
+"""Flows are short if at least one in this many vertices is decided within its window."""
 
 
 def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
-    """Return values of the vertices with which costs are least, or nearly so, and a lower bound of them.
+    """Return vertex values with minimal or nearly minimal costs, and a lower bound.
 
     Args:
-        costs: none is negative; edges may be given several times.
-        above: what costs as much or more is not paid in a minimum cut.
+        costs: non-negative; edges may be duplicated.
+        above: cost that no minimum cut pays.
     """
     if costs.vertex.shape[1] <= _NEAR:
         return flow_cut(costs, above)
@@ -176,7 +157,7 @@ def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
 
 
 def _windows(costs: PairwiseCosts) -> Indices:
-    """Return the window of every vertex: neighbors are near each other."""
+    """Return the window of every vertex, by reverse Cuthill-McKee order, which keeps neighbors close."""
     count = costs.vertex.shape[1]
     ends = np.concatenate([costs.first, costs.second]), np.concatenate([costs.second, costs.first])
     joined = square(np.ones(len(ends[0]), np.int8), *ends, count)
@@ -186,7 +167,7 @@ def _windows(costs: PairwiseCosts) -> Indices:
 
 
 def _inside(costs: PairwiseCosts, window: Indices, chosen: Flags, vertex: Seconds | None = None) -> PairwiseCosts:
-    """The costs of the chosen vertices, whole windows, without edges that join windows."""
+    """Return the costs of the chosen vertices (complete windows), without edges between windows."""
     name = np.cumsum(chosen) - 1
     is_inner = (window[costs.first] == window[costs.second]) & chosen[costs.first]
     vertex_costs = costs.vertex if vertex is None else vertex
@@ -209,7 +190,7 @@ def _solve_chosen_windows(costs: PairwiseCosts, window: Indices, chosen: Flags, 
 
 
 def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
-    """Return the values of all vertices, those with one value in a window that are joined and left open being equal."""
+    """Return the values of all vertices; connected undecided vertices of a window get the same value."""
     count, still = len(window), low != high
     inner = (window[costs.first] == window[costs.second]) & still[costs.first] & still[costs.second]
     ends = costs.first[inner], costs.second[inner]
@@ -224,7 +205,7 @@ def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, abov
         (costs.second, costs.first, costs.edge[::-1]),
     ):
         is_adjacent = still[near_end] & ~still[other]
-        for state in (0, 1):  # the one is at `state` and the other one is not
+        for state in (0, 1):  # `near_end` has value `state`, the decided end the other one
             paid = is_adjacent & (low[other] != bool(state))
             vertex[state] += np.bincount(number[near_end[paid]], seconds[state, paid], len(parts))
     between = still[costs.first] & still[costs.second] & (number[costs.first] != number[costs.second])
@@ -235,7 +216,7 @@ def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, abov
 
 
 def _least(first: Indices, second: Indices, edge: Seconds, vertex: Seconds, above: float) -> Flags:
-    """Eliminate what can be eliminated, and cut the rest."""
+    """Eliminate vertices as far as possible, and cut the remaining graph."""
     count = vertex.shape[1]
     rising = first < second
     key, inverse = np.unique(np.minimum(first, second) * count + np.maximum(first, second), return_inverse=True)
@@ -247,14 +228,14 @@ def _least(first: Indices, second: Indices, edge: Seconds, vertex: Seconds, abov
 
 
 _CACHED_PLANS = 8
-"""Plans that are remembered."""
+"""Maximum of cached elimination plans."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """Vertices 0 (the sink), 1 (the source) and further ones; directed edges with capacities in seconds.
+    """Flow network: vertices 0 (sink), 1 (source) and further ones; directed edges with capacities in seconds.
 
-    An edge is paid if its tail is on the source's side and its head is not.
+    An edge is paid if its tail is on the source's side and its head on the sink's.
     """
 
     tail: Indices
@@ -264,7 +245,7 @@ class Network:
 
 
 class Plans:
-    """How the networks are eliminated that were cut last: networks of equal edges share it, whatever they cost."""
+    """Cache of elimination plans by edges (LRU), which networks of different costs share."""
 
     def __init__(self) -> None:
         self._eliminations: dict[bytes, Elimination] = {}
@@ -281,14 +262,14 @@ class Plans:
 def minimum_cut(network: Network, plans: Plans) -> tuple[Flags, float]:
     """Return the vertices on the source's side [vertices], and a lower bound of every cut in seconds.
 
-    Of several cheapest cuts, the one with fewest vertices on the source's side is found, but for rounding. The bound is
-    the cut itself if elimination solves it, and otherwise less by what the rounding of capacities takes.
+    Among minimum cuts, the one with fewest vertices on the source's side is found, up to rounding. The bound is exact
+    if
+    elimination solves the cut, otherwise lower by the rounding of capacities.
 
     Args:
-        network: edges lead neither into the source nor out of the sink, nor from the one to the other. Those without
-            bound do not make all cuts infinite. Edges that cost nothing are as good as none, but that networks with
-            equal edges share a plan.
-        plans: remembers how networks are eliminated.
+        network: no edge enters the source, leaves the sink or connects them directly. Some cut must avoid all infinite
+            edges. Zero-cost edges matter only for sharing plans between networks with equal edges.
+        plans: cache of elimination plans.
     """
     inner = (network.tail > 1) & (network.head > 1)
     named = np.zeros(network.vertices, np.bool_)
@@ -318,28 +299,28 @@ def minimum_cut(network: Network, plans: Plans) -> tuple[Flags, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surcharge:
-    """What is added to edges so that a cut knows something of launches."""
+    """Additional costs of a cut that approximate launches."""
 
     value: Seconds
-    """[2] For every value that passes to a device from the other one."""
+    """[2] Per value that passes to a device from the other one."""
     producers: Indices
-    """[edges] Atoms that others read from."""
+    """[edges] Producing atoms."""
     consumers: Indices
-    """[edges] Those others."""
+    """[edges] Consuming atoms."""
     edge: Seconds
-    """[2, edges] Where the later atom is on this device and the earlier one is on the other."""
+    """[2, edges] If the consumer is on this device and the producer on the other one."""
     atom: Seconds
-    """[2, atoms] For an atom on this device."""
+    """[2, atoms] Per atom on this device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TwoWay:
-    """A minimum cut."""
+    """Minimum cut of atoms between two devices."""
 
     second: Flags
-    """[atoms] On the second device; false for atoms that take no part."""
+    """[atoms] On the second device; false for inactive atoms."""
     bound: float
-    """Seconds: no placement of the atoms that take part costs less, launches left out."""
+    """Lower bound in seconds of all placements of the active atoms, without launches."""
 
 
 def two_way(
@@ -350,18 +331,19 @@ def two_way(
     surcharge: Surcharge | None = None,
     plans: Plans | None = None,
 ) -> TwoWay | None:
-    """Return a cheapest placement of atoms on a pair of devices, launches left out; None where nothing is feasible.
+    """Return a cheapest placement of atoms on a pair of devices, without launches; None if none is feasible.
 
-    Atoms that take no part stand on third devices: what they make comes from the host's memory and what they read
-    goes there. Of several cheapest cuts, the one with fewest atoms on the second device is found.
+    Inactive atoms are on third devices, so their values cross through host memory. Among minimum cuts, the one with
+    fewest
+    atoms on the second device is found.
 
     Args:
-        topology: the graph's.
+        topology: topology of the graph.
         prices: columns in the topology's order.
         pair: rows of the first and the second device.
-        active: [atoms] which atoms are placed; all of them if not given.
-        surcharge: what else is paid.
-        plans: what is known of the same graph's cuts; remembers more.
+        active: [atoms] atoms to place; all by default.
+        surcharge: additional costs.
+        plans: cache of elimination plans for cuts of the same graph.
     """
     taking_part = np.ones(topology.atoms, np.bool_) if active is None else active
     network, unary = _network(topology, prices, pair, taking_part, surcharge)
@@ -372,7 +354,7 @@ def two_way(
 def _network(
     topology: Topology, prices: Prices, pair: tuple[int, int], active: Flags, surcharge: Surcharge | None
 ) -> tuple[Network, Seconds]:
-    """Return the edges between atoms and values, and what every atom costs on either device [2, atoms]."""
+    """Return the edges between atoms and values, and the cost of every atom on either device [2, atoms]."""
     rows = list(pair)
     unary = np.where(active, prices.run[rows], 0.0)
     inner = (topology.producer >= 0) & active[topology.producer] if topology.atoms else topology.producer >= 0
@@ -405,15 +387,15 @@ def _add(unary: Seconds, atoms: Indices, seconds: Seconds) -> None:
 def _edges(
     topology: Topology, maker: Indices, value: Indices, reader: Indices, price: Seconds, unary: Seconds
 ) -> list[tuple[Indices, Indices, Seconds]]:
-    """Edges of values: what it costs that a value comes to a device, once for all of its readers there.
+    """Return the edges of values: the cost of moving a value to a device, once for all of its readers there.
 
     Args:
-        topology: the graph's.
-        maker: [values] vertex of the producer, -1 where it takes no part and its value is brought in any case.
-        value: [reads] values read by atoms that take part.
+        topology: topology of the graph.
+        maker: [values] vertex of the producer; -1 if it is inactive and the value comes from the host.
+        value: [reads] values read by active atoms.
         reader: [reads] vertices of these atoms.
-        price: [2, values] what it costs that the value comes to this device from elsewhere.
-        unary: [2, atoms] gets what a single reader pays for a value in any case.
+        price: [2, values] cost of moving the value to this device.
+        unary: [2, atoms] receives unconditional costs of values with a single reader.
     """
     readers = np.bincount(value, minlength=len(topology.values))
     lone = readers[value] == 1
@@ -434,14 +416,14 @@ def _edges(
     is_produced = maker[many] >= 0
     edges.append(
         (their[is_produced], maker[many[is_produced]], np.zeros(int(is_produced.sum())))
-    )  # a path may lead there
+    )  # a surcharge path may use this edge
     return edges
 
 
 def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8] | None:
-    """Return for every vertex 1 or 0 where it must be on the source's or the sink's side, else -1; None if on both.
+    """Return 1 or 0 per vertex that must be on the source's or the sink's side, otherwise -1; None if infeasible.
 
-    An edge without bound says: if the tail is on the source's side, then so is the head.
+    An infinite edge implies: if its tail is on the source's side, so is its head.
     """
     csgraph = flow_module()
     banned = np.isinf(unary) & active
@@ -462,7 +444,7 @@ def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8]
 
 
 def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Flags, plans: Plans) -> TwoWay:
-    """Cut what is left after forced vertices are merged with the source and the sink."""
+    """Merge forced vertices with source and sink, and cut the remaining graph."""
     places = np.where(side >= 0, side, np.arange(network.vertices))
     atoms = places[2 : len(active) + 2]
     settled = active & (atoms < 2)
@@ -485,11 +467,13 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
 
 
 def costliest_path(graph: Graph, rows: Indices, launch: Seconds) -> Indices:
-    """Return the atoms of a path whose runs cost most launches; of several, one with many atoms.
+    """Return the atoms of a path with the highest cost of launches (longest path by dynamic programming).
+
+    Among equal costs, a path of many atoms is preferred.
 
     Args:
-        graph: the graph; it has an atom.
-        rows: [atoms] the row of every atom's device.
+        graph: a graph with at least one atom.
+        rows: [atoms] row of every atom's device.
         launch: [devices] seconds per launch.
     """
     labels, price = rows.tolist(), launch.tolist()
@@ -514,12 +498,12 @@ def costliest_path(graph: Graph, rows: Indices, launch: Seconds) -> Indices:
 
 
 def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcharge:
-    """Return the average of what launches cost along `paths`.
+    """Return the average launch costs along `paths`.
 
     Args:
         paths: at least one.
         launch: [2] seconds per launch on the first and the second device.
-        atoms: how many atoms the graph has.
+        atoms: number of atoms in the graph.
     """
     share = launch / len(paths)
     predecessors = np.concatenate([path[:-1] for path in paths])
@@ -530,11 +514,11 @@ def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcha
 
 
 def everywhere(share: Seconds, atoms: int) -> Surcharge:
-    """Return a surcharge on every value that passes to a device from the other one; no lower bound.
+    """Return a surcharge on every value that passes between the devices; it gives no lower bound.
 
     Args:
-        share: [2] seconds per value that comes to the first and to the second device.
-        atoms: how many atoms the graph has.
+        share: [2] seconds per value that moves to the first and to the second device.
+        atoms: number of atoms in the graph.
     """
     none = np.zeros(0, np.int64)
     return Surcharge(share, none, none, np.zeros((2, 0)), np.zeros((2, atoms)))

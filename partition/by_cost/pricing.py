@@ -16,29 +16,29 @@ Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Seconds = NDArray[np.float64]
 _CACHE_ATTRIBUTE = "topology"
-"""Where a graph keeps what was derived of it, beside its own cached properties; `Graph.revalued` shares those."""
+"""Attribute of a graph that caches its topology; `Graph.revalued` shares it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """The values of a graph in one order, and the atoms that make and read them."""
+    """Values of a graph in a fixed order, with the atoms that produce and read them."""
 
     values: tuple[str, ...]
-    """Every value that a node makes or reads, constants left out, in order of first appearance."""
+    """Every value that a node produces or reads, without constants, in order of first appearance."""
     producer: Indices
-    """[values] The atom that makes it; -1 for what is there before the run."""
+    """[values] Producing atom; -1 for model inputs."""
     output: Flags
-    """[values] A node makes it and it is an output of the model."""
+    """[values] A node produces it and it is a model output."""
     read_value: Indices
-    """[reads] Values that some atom reads which does not make them, each with each such reader once, ascending."""
+    """[reads] Value of each distinct (value, reading atom) pair, without the producing atom's own reads; ascending."""
     reader: Indices
-    """[reads] That atom."""
+    """[reads] The reading atom."""
     atoms: int
-    """How many atoms the graph has."""
+    """Number of atoms in the graph."""
 
 
 def topology_of(graph: Graph) -> Topology:
-    """Return the topology of `graph`, derived once and kept with it."""
+    """Return the topology of `graph`, cached on the graph."""
     cached_topology = graph.__dict__.get(_CACHE_ATTRIBUTE)
     if isinstance(cached_topology, Topology):
         return cached_topology
@@ -72,53 +72,52 @@ def _derive(graph: Graph) -> Topology:
 
 
 class OriginKind(StrEnum):
-    """How a placement was found. Values are written into files, and stay."""
+    """Method that found a placement. The values are stable: they are written into files."""
 
     ALL_ON = "all_on"
-    """Everything on one device; its name."""
+    """Everything on one device; parameter: its name."""
     EVERYTHING_SUPPORTED = "everything_supported"
-    """What others than the host take on the first of them, the rest on the host."""
+    """Each atom on the first device other than the host that takes it, otherwise on the host."""
     ENUMERATION = "enumeration"
     CUT = "cut"
     CUT_ALONG_PATHS = "cut_along_paths"
-    """How many paths."""
+    """Parameter: number of paths."""
     CUT_WITH_SHARES = "cut_with_shares"
-    """The part of a launch that is added to every value that crosses."""
+    """Parameter: share of a launch added to every crossing value."""
     CUT_WITH_RETURNS = "cut_with_returns"
-    """Which of the cuts."""
+    """Parameter: index of the cut."""
     CHEAPEST_DEVICES = "cheapest_devices"
     PAIR = "pair"
-    """The names of both devices."""
+    """Parameters: names of both devices."""
     SEARCH = "search"
     PAIRS_MOVED = "pairs_moved"
     ATOMS_MOVED = "atoms_moved"
     MOVED_ALIKE = "moved_alike"
     ONE_REPEAT = "one_repeat"
-    """How many repeats there are."""
+    """Parameter: number of repeats."""
     ONE_REPEAT_PER_RUN = "one_repeat_per_run"
-    """How many runs of repeats there are."""
+    """Parameter: number of runs of repeats."""
     REPEATS_ALIKE = "repeats_alike"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What found a placement."""
+    """Method that found a placement, with its parameters."""
 
     kind: OriginKind
     parameters: tuple[str | int | float, ...] = ()
-    """What `OriginKind` says of each kind."""
+    """Documented per `OriginKind`."""
     base: Origin | None = None
-    """What it began with, for those that go on from another placement."""
+    """Origin of the initial placement, if the method improves one."""
 
     def __post_init__(self) -> None:
-        """Refuse parameters that a kind does not have."""
+        """Raise ValueError if the parameters do not fit the kind."""
         try:
             str(self)
         except (IndexError, ValueError) as error:
             raise ValueError(f"{self.kind} has other parameters than {self.parameters}") from error
 
     def __str__(self) -> str:
-        """In words."""
         return _WORDS[self.kind].format(*self.parameters, base=self.base)
 
 
@@ -149,32 +148,33 @@ _WORDS: Mapping[OriginKind, str] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """All that placement knows of time, in seconds."""
+    """Prices of a graph in seconds: the only knowledge of time that placement uses."""
 
     devices: tuple[str, ...]
     """Labels, one per row."""
     host: str
-    """The label whose memory holds the model's inputs and outputs; it need not be one of `devices`."""
+    """Label whose memory holds the model's inputs and outputs; need not be one of `devices`."""
     run: Seconds
-    """[devices, atoms] An atom; infinite where the device does not take it."""
+    """[devices, atoms] Running an atom; infinite if the device does not take it."""
     transfer_in: Seconds
-    """[devices, values] To bring a value to a segment; infinite where it may not cross."""
+    """[devices, values] Bringing a value to a segment; infinite if it cannot cross."""
     transfer_out: Seconds
-    """[devices, values] To take a value from a segment; infinite where it may not cross."""
+    """[devices, values] Taking a value from a segment; infinite if it cannot cross."""
     launch: Seconds
-    """[devices] A segment."""
+    """[devices] Launching a segment."""
     values: tuple[str, ...]
-    """Names of the columns: every value that a node makes or reads, constants left out."""
+    """Names of the columns: every value that a node produces or reads, without constants."""
     resident_read: Seconds | None = None
-    """[devices, values] A value that is read where it was made or brought to before, by another segment of the device:
-    at either end, in the place of `transfer_in` and `transfer_out`. Infinite where it does not stay there; None where
-    none does."""
+    """[devices, values] At either end, instead of `transfer_in` and `transfer_out`, if another segment of the device
+    already
+    holds the value. Infinite if it cannot stay there; None if no device keeps values.
+    """
 
     def __post_init__(self) -> None:
         """Check shapes and numbers.
 
         Raises:
-            GraphError: a device or a value is named twice, an array has another shape or data type, or holds a NaN or a
+            GraphError: a device or value is named twice, an array has a wrong shape or data type, or contains NaN or a
                 negative number, or a launch is infinite.
         """
         for kind, names in (("device", self.devices), ("value", self.values)):
@@ -199,7 +199,7 @@ class Prices:
             raise GraphError(f"a launch on {device!r} costs infinitely much; leave the device out instead")
 
     def of_rows(self, rows: Sequence[int]) -> Prices:
-        """Return the prices of some devices, by the positions of their rows."""
+        """Return the prices of some devices, by row."""
         chosen = list(rows)
         return Prices(
             tuple(self.devices[row] for row in chosen),
@@ -224,14 +224,13 @@ def _check_array(name: str, array: Seconds, shape: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPrice:
-    """What one segment costs, in seconds."""
+    """Cost of one segment, in seconds."""
 
     device: str
-    """The label of its device."""
     run: float
-    """Its atoms."""
+    """Running its atoms."""
     launch: float
-    """Starting it."""
+    """Launching it."""
     transfer_in: float
     """Bringing its inputs."""
     transfer_out: float
@@ -239,25 +238,24 @@ class SegmentPrice:
 
     @property
     def total(self) -> float:
-        """All four."""
         return self.run + self.launch + self.transfer_in + self.transfer_out
 
 
 def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None = None) -> float:
-    """Return the seconds that a run of `placement` takes, infinite where it cannot run.
+    """Return the seconds of a run of `placement`; infinite if it cannot run.
 
-    It is what the executor does: every atom runs on its device; every segment is launched, each value that it reads
-    and does not make is brought to it, and each value that it makes and another segment or the caller reads is taken
-    from it. Constants stay where they are.
+    This models the executor: every atom runs on its device and every segment is launched. A segment's inputs are
+    brought
+    to it, and outputs that another segment or the caller reads are taken from it. Constants do not move.
 
     Args:
         graph: the graph.
         prices: its prices; columns in any order.
-        placement: the label of every atom.
-        segments: the segments that hold the placement; found by `partition.plan.cut` if not given.
+        placement: label of every atom.
+        segments: segments of the placement; by default from `partition.plan.cut`.
 
     Raises:
-        GraphError: the prices are of another graph, or have no row for a label.
+        GraphError: prices are of another graph, or lack a row for a label.
     """
     return float(_totals(graph, prices, placement, segments)[0].sum())
 
@@ -265,9 +263,9 @@ def price(graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequ
 def price_segments(
     graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None = None
 ) -> tuple[SegmentPrice, ...]:
-    """Return what every segment of `placement` costs, in the order in which they run.
+    """Return the cost of every segment of `placement`, in execution order.
 
-    Arguments and errors are those of `price`; the totals add up to what it returns.
+    Arguments and errors are those of `price`, which returns the total.
     """
     parts, devices = _totals(graph, prices, placement, segments)
     rows = zip(devices.tolist(), *parts.tolist(), strict=True)
@@ -278,19 +276,19 @@ def price_segments(
 
 
 def device_seconds(graph: Graph, prices: Prices, placement: Sequence[str]) -> Seconds:
-    """Return what every device has to do in a run of `placement` [devices]: all that its segments cost.
+    """Return the load of every device in a run of `placement` [devices].
 
-    Arguments and errors are those of `price`; the seconds add up to what it returns.
+    Arguments and errors are those of `price`, which returns the total.
     """
     parts, devices = _totals(graph, prices, placement, None)
     return np.bincount(devices, parts.sum(axis=0), len(prices.devices)).astype(np.float64)
 
 
 def aligned(graph: Graph, prices: Prices) -> Prices:
-    """Return `prices` with the columns in the order of `topology_of(graph).values`.
+    """Return `prices` with columns in the order of `topology_of(graph).values`.
 
     Raises:
-        GraphError: the prices are of another graph.
+        GraphError: prices are of another graph.
     """
     topology = topology_of(graph)
     if prices.run.shape[1] != topology.atoms:
@@ -308,7 +306,7 @@ def aligned(graph: Graph, prices: Prices) -> Prices:
 
 
 def rows_of(prices: Prices, placement: Sequence[str]) -> Indices:
-    """Return, for every atom, the row of its device.
+    """Return the row of every atom's device.
 
     Raises:
         GraphError: a label has no row.
@@ -323,7 +321,7 @@ def rows_of(prices: Prices, placement: Sequence[str]) -> Indices:
 def _totals(
     graph: Graph, prices: Prices, placement: Sequence[str], segments: Sequence[Segment] | None
 ) -> tuple[Seconds, Indices]:
-    """Return seconds of run, launch, into and out [4, segments], and the row of each segment's device."""
+    """Return seconds of run, launch, transfer_in and transfer_out [4, segments], and each segment's device row."""
     ordered = aligned(graph, prices)
     all_segments = cut(graph, placement, host=prices.host).segments if segments is None else segments
     home = np.full(len(graph.atoms), -1, np.int64)
@@ -365,7 +363,7 @@ def _sums(topology: Topology, prices: Prices, home: Indices, device: Indices) ->
 
 
 def _followers(keys: Indices) -> Flags:
-    """Which of them stand behind an equal one."""
+    """Return flags of keys that equal an earlier one."""
     follows = np.ones(len(keys), bool)
     follows[np.unique(keys, return_index=True)[1]] = False
     return follows
@@ -376,16 +374,15 @@ Levels = NDArray[np.int32]
 
 
 def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
-    """Return what each of many placements costs, with the segments that `partition.plan.cut` finds.
+    """Return the cost of each of many placements, with the segments of `partition.plan.cut`.
 
-    The recurrence of levels is walked once, atom by atom, for all placements and for both starts; everything else is
-    done for all values at once. Per placement this is some twenty times as fast as `price`, once
-    there are a few dozen.
+    The recurrence of levels runs once, atom by atom, for all placements and both starts; everything else is vectorized
+    over values. For dozens of placements this is far faster than `price`.
 
     Args:
         graph: the graph.
-        prices: of two devices, columns in the order of the graph's topology.
-        rows: [atoms, placements] for every atom the row of its device, 0 or 1.
+        prices: prices of two devices, columns in the order of the graph's topology.
+        rows: [atoms, placements] row of every atom's device, 0 or 1.
 
     Returns:
         [placements] seconds.
@@ -400,7 +397,7 @@ def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
 
 
 def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Seconds]:
-    """Return the level of every atom [atoms, placements] in the better of both starts, and seconds of launches."""
+    """Return the level of every atom [atoms, placements] for the better of both starts, and seconds of launches."""
     count = rows.shape[1]
     levels = _levels(graph, rows)
     empty = levels.min(axis=0) > 0
@@ -419,7 +416,7 @@ def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Sec
 
 
 def _levels(graph: Graph, rows: Rows) -> Levels:
-    """Levels for a start with row 0, then for one with row 1: [atoms, 2 * placements]; parity tells the row."""
+    """Return levels [atoms, 2 * placements] for starts with row 0, then with row 1; the parity is the row."""
     levels: Levels = np.concatenate([rows, 1 - rows], axis=1).astype(np.int32)
     parity = levels.copy()
     for atom, predecessors in enumerate(graph.atom_predecessors):
@@ -466,14 +463,14 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
 
 
 def _by_row(part: Seconds, values: Indices, on_second: Flags) -> Seconds:
-    """Prices of values on the device of their row: [values, ..., placements]."""
+    """Return prices of values on the device of their row: [values, ..., placements]."""
     first, second = (row[values].reshape(-1, *[1] * (on_second.ndim - 1)) for row in part)
     seconds: Seconds = np.where(on_second, second, first)
     return seconds
 
 
 def _came_before(crosses: Flags, on_second: Flags) -> Flags:
-    """Which readers [values, readers, placements] have one before them that it was brought to on their row."""
+    """Return flags of readers [values, readers, placements] on a device that got the value for an earlier one."""
     has_earlier = np.zeros_like(crosses)
     for row in (on_second, ~on_second):
         brought = np.cumsum(crosses & row, axis=1) - (crosses & row) > 0
@@ -482,7 +479,7 @@ def _came_before(crosses: Flags, on_second: Flags) -> Flags:
 
 
 def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
-    """Return, per number of readers n, the values [count] that have n and these readers [count, n]."""
+    """Return, per number of readers n, the values [count] with n readers, and these [count, n]."""
     values, first, number = np.unique(topology.read_value, return_index=True, return_counts=True)
     groups = []
     for size in np.unique(number):
@@ -492,7 +489,7 @@ def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
 
 
 def penalized(graph: Graph, prices: Prices) -> Prices:
-    """Return prices with a finite one, above the cost of any placement that can run, for what may not cross.
+    """Return prices with a finite penalty, above the cost of any feasible placement, for values that cannot cross.
 
     Args:
         graph: the graph.
@@ -517,15 +514,15 @@ def penalized(graph: Graph, prices: Prices) -> Prices:
 
 
 def placement_costs(graph: Graph, prices: Prices, placements: Sequence[Rows]) -> Seconds:
-    """Return what each of `placements` costs, all at once where there are two devices.
+    """Return the cost of each of `placements`, vectorized for two devices.
 
     Args:
         graph: the graph.
         prices: columns in the order of the graph's topology.
-        placements: for every atom the row of its device.
+        placements: row of every atom's device.
 
     Returns:
-        [placements] seconds, as `partition.by_cost.pricing.price` adds them up.
+        [placements] seconds, as `price` computes them.
     """
     if len(prices.devices) == 2:
         return price_many(graph, prices, np.stack(placements, axis=1))

@@ -1,9 +1,7 @@
-"""Graphs of repeated blocks: folded to few repeats, solved, and unfolded to all.
+"""Graphs of repeated blocks: folded to few repeats, solved, and unfolded.
 
-A graph with few of its repeats left: what is solved for these holds for all.
-
-Layers that are wired and priced alike are placed alike by the cheapest placements, but for the first and the last ones.
-So a solver need not see all of them.
+Cheapest placements treat layers of equal wiring and prices equally, except the first and last ones, so a solver need
+not see all of them.
 """
 
 from __future__ import annotations
@@ -45,36 +43,35 @@ from partition.graph import Graph, Node
 
 PlacementRows = NDArray[np.int8]
 _GRAMS = 8
-"""Neighborhoods of 1, 2, 4, ... nodes, so many of them, are looked at to find how far repeats are apart."""
+"""Number of neighborhood sizes (1, 2, 4, ... nodes) used to find distances between repeats."""
 _DISTANCES = 3
-"""Distances per size of neighborhood that are tried."""
+"""Number of distances to try per neighborhood size."""
 _PATTERNS = 8
-"""Repeats whose placement is tried for all others."""
+"""Number of repeats whose placement is tried on all others."""
 _GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Runs of nodes that follow each other and are wired alike."""
+    """Run of adjacent repeats with equal wiring."""
 
     starts: tuple[int, ...]
     """Position of the first node of every repeat, ascending; at least two."""
     length: int
-    """Nodes of one repeat."""
+    """Nodes per repeat."""
 
 
 def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tuple[Blocks, ...]:
-    """Return runs of nodes that repeat without a gap, those that cover most nodes first; none overlap.
+    """Return disjoint runs of adjacent repeated blocks, the largest first.
 
-    Two nodes `length` apart are alike if their hashes are equal and each of their inputs comes from nodes that are
-    `length` apart as well, or from the same node, or from none, and so in all repeats. A run repeats as long as its
-    nodes are alike. How far repeats are apart is told by neighborhoods of nodes: the distances at which one occurs
-    again most often are tried. The time is that of sorting.
+    Two nodes `length` apart are equal if their hashes are equal, and each input comes from nodes that are also `length`
+    apart, from the same node in all repeats, or from no node. Candidate distances are the most frequent ones between
+    equal neighborhoods (n-grams by prefix doubling). The time is that of sorting.
 
     Args:
         graph: the graph.
-        hashes: per node, what makes two nodes the same if their inputs are: op type, attributes, shapes, prices.
-        least: nodes that a run has to cover with all of its repeats; looking for few long ones is faster.
+        hashes: per node, equal for nodes that are the same given equal inputs: op type, attributes, shapes, prices.
+        least: nodes that a run must cover; larger numbers make the search faster.
     """
     names: dict[Hashable, int] = {}
     codes = np.array([names.setdefault(node_hash, len(names)) for node_hash in hashes], np.int64)
@@ -94,16 +91,16 @@ def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tup
 
 
 def _reads(graph: Graph) -> tuple[Indices, Indices]:
-    """The producing node of every input of every node, -1 where none makes it, and where each node's inputs begin."""
+    """Return the producer of every input of every node, -1 for none, and the offset of each node's inputs."""
     producers = [graph.producer.get(name, -1) for node in graph.nodes for name in node.reads]
     counts = [len(node.reads) for node in graph.nodes]
     return np.array(producers, np.int64), np.cumsum([0, *counts])
 
 
 def _distances(codes: Indices, least: int) -> Iterator[int]:
-    """Distances at which neighborhoods occur again, leaving out those that no run of `least` nodes could have.
+    """Yield frequent distances between equal neighborhoods, except those too rare for a run of `least` nodes.
 
-    A run loses one distance and one neighborhood at its end, so in its half at least something occurs again.
+    A run loses one distance and one neighborhood at its end, so at least half of it recurs.
     """
     grams = codes
     for level in range(_GRAMS):
@@ -124,7 +121,7 @@ def _distances(codes: Indices, least: int) -> Iterator[int]:
 
 
 def _runs(codes: Indices, producers: Indices, first: Indices, distance: int, least: int) -> Iterator[Blocks]:
-    """Runs of nodes that are each alike to the node `distance` further on, where there are so many at least."""
+    """Yield sufficiently long runs of nodes that equal the node `distance` further on."""
     alike, kinds = _equal_nodes(codes, producers, first, distance)
     flags = np.concatenate([[False], alike, [False]])
     edges = np.flatnonzero(flags[1:] != flags[:-1]).reshape(-1, 2)
@@ -144,10 +141,9 @@ def _repeats(start: int, end: int, distance: int) -> Iterator[Blocks]:
 
 
 def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: int) -> tuple[Flags, Seconds]:
-    """Per node, whether it is alike to the one `distance` further on, and which of its inputs come from the same node.
+    """Return, per node, whether it equals the one `distance` further on, and a code of its inputs from the same node.
 
-    The latter is the sum of a number per input, the fractional parts of multiples of the golden ratio: equal sums mean
-    equal sets for all practical purposes.
+    The code is a sum of fractional parts of multiples of the golden ratio, practically unique per set of inputs.
     """
     counts = np.diff(first)
     same: Flags = (codes[:-distance] == codes[distance:]) & (counts[:-distance] == counts[distance:])
@@ -162,14 +158,14 @@ def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: i
 
 
 def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Blocks]) -> Iterator[PlacementRows]:
-    """Yield `rows` with the placement of one repeat given to all repeats, and to all but the first and the last.
+    """Yield `rows` with the placement of one repeat copied to all repeats, and to all except the first and the last.
 
-    Nothing is yielded of repeats that are placed alike already.
+    Repeats that already have equal placements are skipped.
 
     Args:
         graph: the graph.
-        rows: for every atom the row of its device.
-        blocks: of the graph.
+        rows: row of every atom's device.
+        blocks: repeated blocks of the graph.
     """
     atom_of = np.array(graph.atom_of, np.int64)
     for run in blocks:
@@ -185,33 +181,35 @@ def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Block
 
 
 _ALIKE = 0.01
-"""Prices of repeats that differ by a smaller share count as alike."""
+"""Relative difference up to which prices of repeats count as equal."""
 
 _FOLDED_REPEATS = 2
-"""Repeats that stand for the others: two, as two may take turns."""
+"""Number of repeats that represent the others: two, as placements may alternate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedGraph:
-    """A short graph that stands for a long one."""
+    """Short graph that represents a long one."""
 
     graph: Graph
-    """With the first and the last repeats of every run and a few between, which stand for those that are left out."""
+    """Graph with the first and last repeats of every run, and a few between that represent the removed ones."""
     prices: Prices
-    """Of the short graph; every repeat costs what it costs, whatever the number that it stands for: so runs, transfers
-    and launches keep their proportion."""
+    """Prices of the short graph. A representative costs as much as a single repeat, so runs, transfers and launches
+    keep
+    their proportions.
+    """
     representative_atom: Indices
-    """[atoms of the long graph] The atom of the short graph that stands for it."""
+    """[atoms of the long graph] Atom of the short graph that represents it."""
     repeats: tuple[int, ...]
-    """Per run, how many repeats it has, first and last ones included."""
+    """Number of repeats of each run, first and last included."""
 
     def spread(self, rows: Rows) -> Rows:
-        """Return for every atom of the long graph the row of its device, from those of the short one."""
+        """Return the device rows of the long graph's atoms, from those of the short graph."""
         long_rows: Rows = rows[self.representative_atom]
         return long_rows
 
     def gathered(self, rows: Rows) -> Rows:
-        """Return for every atom of the short graph the row that most atoms have which it stands for."""
+        """Return the device rows of the short graph's atoms: the majority among the represented atoms."""
         counts = np.zeros((len(self.graph.atoms), int(rows.max(initial=0)) + 1), np.int64)
         np.add.at(counts, (self.representative_atom, rows), 1)
         short_rows: Rows = counts.argmax(axis=1).astype(np.int8)
@@ -220,34 +218,33 @@ class FoldedGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Repeats that are alike, the first and the last one left out."""
+    """Equal repeats without the first and the last."""
 
     start: int
     """Position of the first node."""
     length: int
-    """Nodes of one repeat."""
+    """Nodes per repeat."""
     between: int
-    """Repeats between the first and the last one."""
+    """Number of repeats between the first and the last."""
     repeats: int
-    """Repeats that are alike."""
+    """Number of equal repeats."""
 
 
 def fold(
     graph: Graph, prices: Prices, blocks: Sequence[Blocks], representative_count: int = _FOLDED_REPEATS
 ) -> FoldedGraph | None:
-    """Return a short graph that stands for `graph`; None where too little repeats.
+    """Return a short graph that represents `graph`; None if too little repeats.
 
-    1. Of a run of repeats, the first, the last and `representative_count` between are kept, and everything outside.
-    2. What reads a value of a repeat that is left out reads that of the one that stands for it.
-    3. A run ends where atoms, what may run or cross where, or prices differ by more than 1 %: an odd layer is kept.
-    4. Where atoms, or reads from further than one repeat back, cross the border between repeats, another position
-       within the repeat is the border.
+    1. Of each run, the first repeat, the last, and `representative_count` between remain, as does everything outside.
+    2. Readers of a removed repeat's value read its representative's.
+    3. A run ends where atoms, feasibility or prices (by more than 1 %) differ, so an odd layer remains.
+    4. If atoms, or reads over more than one repeat, cross the boundary between repeats, another offset is the boundary.
 
     Args:
         graph: the graph.
         prices: columns in the order of the graph's topology.
-        blocks: of the graph (`partition.by_cost.repeats.find_blocks`).
-        representative_count: repeats that stand for all between the first and the last one.
+        blocks: repeated blocks of the graph (`find_blocks`).
+        representative_count: repeats that represent all between the first and the last.
     """
     graph_facts = _GraphFacts.of(graph, prices)
     spans = [span for run in blocks for span in _spans(graph_facts, run, representative_count)]
@@ -264,24 +261,23 @@ def fold(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GraphFacts:
-    """What is asked of the graph for every run, worked out once."""
+    """Arrays of a graph, computed once for all runs."""
 
     graph: Graph
     prices: Prices
     atom_of: Indices
     """[nodes]"""
     ends: Indices
-    """[atoms, 2] The first and the last node."""
+    """[atoms, 2] First and last node."""
     wide: Indices
-    """[atoms of several nodes, 2] The same of these, by the first node."""
+    """[multi-node atoms, 2] First and last node, sorted by the first."""
     column: dict[str, int]
-    """Of a value, in the prices."""
+    """Value name -> column of the prices."""
     output: Seconds
-    """[values] 1 for what the graph gives back."""
+    """[values] 1 for model outputs."""
 
     @classmethod
     def of(cls, graph: Graph, prices: Prices) -> _GraphFacts:
-        """Work it out."""
         ends = np.array([(min(group), max(group)) for group in graph.atoms], np.int64).reshape(-1, 2)
         wide = ends[ends[:, 0] < ends[:, 1]]
         return cls(
@@ -296,7 +292,7 @@ class _GraphFacts:
 
 
 def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> Iterator[_Span]:
-    """Repeats that may be left out, the few that stand for them included."""
+    """Yield the repeats that may be removed, with the few that represent them."""
     length = run.length
     if len(run.starts) < representative_count + 3:
         return
@@ -314,9 +310,9 @@ def _spans(graph_facts: _GraphFacts, run: Blocks, representative_count: int) -> 
 
 
 def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int | None:
-    """Return where repeats best begin, counted from the run's first node; None if reads go further back than a repeat.
+    """Return the offset from the run's first node at which repeats cut the fewest atoms.
 
-    Atoms that would be cut are counted per position; reads that would reach two repeats back rule a position out.
+    None if every offset has reads that reach back over more than one repeat.
     """
     graph, start, length = graph_facts.graph, run.starts[0], run.length
     end = start + length * len(run.starts)
@@ -340,7 +336,7 @@ def _repeat_start_with_fewest_cuts(graph_facts: _GraphFacts, run: Blocks) -> int
 
 
 def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> None:
-    """Add to the differences of positions first, ..., end - 1, modulo the length."""
+    """Add `weight` to the positions first, ..., end - 1 modulo the length, in a difference array."""
     if first == end:
         return
     low, high = first % length, (end - 1) % length + 1
@@ -351,7 +347,7 @@ def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> 
 
 
 def _equal_at_distance(graph_facts: _GraphFacts, start: int, length: int, count: int) -> Flags:
-    """[count - 1] Whether each repeat has the atoms and the prices of the one before it."""
+    """Return [count - 1] whether each repeat has the atoms and prices of the one before it."""
     nodes = np.arange(start, start + length * count)
     ends = graph_facts.ends[graph_facts.atom_of[nodes]]
     within = (ends - (nodes - (nodes - start) % length)[:, None]).reshape(count, length, 2)
@@ -363,7 +359,7 @@ def _equal_at_distance(graph_facts: _GraphFacts, start: int, length: int, count:
 
 
 def _node_prices(graph_facts: _GraphFacts, start: int, count: int) -> Seconds:
-    """[prices, count] What nodes cost on each device, what their values do, and how many of these are outputs."""
+    """Return [prices, count] costs of nodes on each device and of their values, and the number of their outputs."""
     graph, prices, column = graph_facts.graph, graph_facts.prices, graph_facts.column
     nodes = graph.nodes[start : start + count]
     node_indices: list[int] = []
@@ -382,7 +378,7 @@ def _node_prices(graph_facts: _GraphFacts, start: int, count: int) -> Seconds:
 
 
 def _renamed(graph: Graph, stands: Indices) -> dict[str, str]:
-    """For every value that goes with a repeat that is left out, the one that stands for it."""
+    """Map the values of removed repeats to those of their representatives."""
     substitutes: dict[str, str] = {}
     for node in np.flatnonzero(stands != np.arange(len(stands))).tolist():
         removed_node, substitute_node = graph.nodes[node], graph.nodes[stands[node]]
@@ -394,7 +390,7 @@ def _renamed(graph: Graph, stands: Indices) -> dict[str, str]:
 
 
 def _short(graph: Graph, stands: Indices, renamed: dict[str, str]) -> tuple[Graph, Indices]:
-    """Return the graph without repeats that are left out, and the home of every atom."""
+    """Return the graph without removed repeats, and the representative of every atom."""
     stays = stands == np.arange(len(stands))
     place: Indices = np.cumsum(stays) - 1
     nodes = tuple(_reading(graph.nodes[node], renamed) for node in np.flatnonzero(stays).tolist())
@@ -430,28 +426,29 @@ def _prices(short: Graph, prices: Prices, home: Indices) -> Prices:
 
 
 _SMALLER = 2
-"""A short graph has at most one in so many atoms of the long one."""
+"""A short graph has at most one in this many atoms of the long one."""
 _SEARCH_WORK = 6_000_000
-"""Atoms of the long graph that the search may touch."""
+"""Limit of atoms of the long graph that the search may touch."""
 _PAIR_WORK = 75_000
-"""Atoms that cuts between two of several devices may touch."""
+"""Limit of atoms that cuts between two of several devices may touch."""
 
 
 def place_repeats(
     graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks]
 ) -> PlacedOnTwo | None:
-    """Return placements and a lower bound of every placement's cost; None if too little repeats or nothing is found.
+    """Return placements and a lower bound; None if too little repeats or no placement is found.
 
-    1. Cuts of the whole graph give the bound, and placements: they know what many repeats together are worth.
-    2. The graph is folded (`partition.by_cost.repeats`) and the short one is placed as usual. Placements are spread.
-    3. The cheapest three on two devices are searched: atoms of the short graph move, and with each all atoms that it
-       stands for; the price is that of the whole graph. Placements of the whole graph take part, folded by majority.
+    1. Cuts of the entire graph give the bound and placements, which reflect the total value of repeats.
+    2. The graph is folded and the short one placed as usual; its placements are spread to the long graph.
+    3. For two devices, local search improves the cheapest three: an atom of the short graph moves with all atoms that
+       it
+       represents, priced on the entire graph. Placements of the entire graph take part, folded by majority.
 
     Args:
-        graph: the graph; it has an atom.
-        prices: of two or more devices, columns in the order of the graph's topology.
-        starts: further placements to begin with.
-        blocks: of the graph.
+        graph: a graph with at least one atom.
+        prices: two or more devices, columns in the order of the graph's topology.
+        starts: further initial placements.
+        blocks: repeated blocks of the graph.
     """
     folded = fold(graph, prices, blocks)
     if folded is None or _SMALLER * len(folded.graph.atoms) > len(graph.atoms):
@@ -460,7 +457,7 @@ def place_repeats(
 
 
 def place_folded(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph) -> PlacedOnTwo | None:
-    """Do the same for a graph that is folded already, however little shorter that made it."""
+    """Return the same for a graph that is already folded, by any amount."""
     return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
 
 
@@ -503,7 +500,7 @@ def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded:
 
 
 def _pairs(graph: Graph, prices: Prices, folded: FoldedGraph) -> Iterator[Named]:
-    """The best placements on the host and one other device, where these two take everything."""
+    """Yield the best placements on the host and one other device, if these two take everything."""
     host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
     for other in range(len(prices.devices)):
         rows = [host, other]

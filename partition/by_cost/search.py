@@ -1,17 +1,14 @@
-"""Placement search on two and more devices: minimum cuts, local search with true costs, lower bounds.
+"""Placement search on two or more devices: minimum cuts, local search with true costs, lower bounds.
 
-Values that come back: made on a device and read there again, but by a later segment.
+A returning value is read on the device that produced it, but by a later segment. It crosses twice, or costs
+`Prices.resident_read`. A cut sees two atoms on one device and no cost; it cannot charge them, as such a term is not
+submodular. So the cost of returns is charged half each to the producing and the reading atoms, and the next cut pays
+the average charge so far. That improves placements but gives no bound.
 
-Such a value leaves the device and is brought to it again, unless it stays there, which costs less
-(`Prices.resident_read`). A cut sees two atoms on one device and nothing to pay; no cut
-can, as paying for two atoms on *one* side makes cuts hard. So what returns cost a placement is charged to the atoms
-that make and read such values, half each, and the next cut pays the average of what was charged so far. That finds
-better placements, and no bound.
-
-Three and more devices: moves between pairs of devices, and a lower bound from one cut per device.
-
-Source of the moves: Y. Boykov, O. Veksler, R. Zabih, Fast Approximate Energy Minimization via Graph Cuts, IEEE TPAMI 23
-(2001), swap moves.
+Three or more devices: swap moves between pairs of devices, and a Lagrangian bound from one cut per device.
+Source of swap moves: Y. Boykov, O. Veksler, R. Zabih, Fast Approximate Energy Minimization via Graph Cuts, IEEE TPAMI
+23
+(2001).
 """
 
 from __future__ import annotations
@@ -53,33 +50,33 @@ from partition.graph import Graph
 from partition.plan import Segment, cut, schedule
 
 _AT_ONCE = 1_000_000
-"""Numbers in the largest array of a batch."""
+"""Maximum size of an array in a batch."""
 _ENUMERATED = 16_384
-"""Placements that an enumeration prices at most."""
+"""Maximum number of placements that an enumeration prices."""
 _TOUCHED = 2_000_000
-"""Atoms that it touches at most."""
+"""Maximum number of atoms that an enumeration touches."""
 _REAL = 1 - 1e-12
-"""What a placement must cost, as a share of another, to count as cheaper: less is rounding."""
+"""Factor by which a placement must be cheaper to count; anything above is rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementCosts:
-    """What placements on two devices cost, many at once."""
+    """Costs of placements on two devices, many at once."""
 
     graph: Graph
     prices: Prices
     """Columns in the order of the graph's topology."""
     representative_atom: Indices | None = None
-    """[atoms] Where placements are of a shorter graph: the atom there that stands for each one here."""
+    """[atoms] If placements are of a shorter graph: its atom that represents each atom of `graph`."""
 
     @property
     def atoms(self) -> int:
-        """Atoms that one placement touches."""
+        """Number of atoms that one placement touches."""
         return len(self.graph.atoms)
 
     @property
     def at_once(self) -> int:
-        """How many placements are best priced together."""
+        """Batch size of placements."""
         return max(1, _AT_ONCE // max(1, len(topology_of(self.graph).reader), self.atoms))
 
     def of(self, rows: Rows) -> Seconds:
@@ -90,7 +87,7 @@ class PlacementCosts:
 
 
 def enumerable(graph: Graph, movable: Indices) -> bool:
-    """Whether all placements of `movable` atoms are few enough to be priced."""
+    """Return whether the placements of `movable` atoms are few enough to price all."""
     return (
         len(movable) < 63
         and 2 ** len(movable) * min(len(graph.atoms), _TOUCHED) <= _TOUCHED
@@ -99,7 +96,7 @@ def enumerable(graph: Graph, movable: Indices) -> bool:
 
 
 def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indices) -> Rows:
-    """Return the cheapest of all placements that agree with `rows` [atoms] on what is not `movable`."""
+    """Return the cheapest placement that agrees with `rows` [atoms] on all except the `movable` atoms."""
     numbers = np.arange(2 ** len(movable))
     every = np.repeat(rows[:, None], len(numbers), axis=1)
     every[movable] = (numbers >> np.arange(len(movable))[:, None]) & 1
@@ -108,21 +105,20 @@ def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indi
 
 
 def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
-    """Move atoms to the other device as long as that makes a placement cheaper.
+    """Improve a placement by local search: move atoms to the other device while that lowers the cost.
 
-    A move takes an atom, two atoms of one device that read from each other, a segment, or a connected part of one. All
-    moves are priced; then the best one, the best two, four, eight and so on are made together and priced again; the
-    cheapest of these placements is the next one.
+    A move takes an atom, two adjacent atoms of one device, a segment, or a connected part of one. All moves are priced.
+    The best 1, 2, 4, 8, ... moves are then combined and priced again, and the cheapest result is the next placement.
 
     Args:
         graph: the graph.
-        costs: of placements of its atoms; they may be those of a longer graph.
-        rows: [atoms] the placement to start from.
+        costs: costs of placements of its atoms, possibly on a longer graph.
+        rows: [atoms] initial placement.
         movable: atoms that both devices take.
-        work: atoms that may be touched. A round is not begun that needs more than what is left.
+        work: limit of atoms to touch; no round starts that would exceed it.
 
     Returns:
-        The placement, and the work that is left.
+        The placement, and the remaining work.
     """
     free = np.zeros(len(rows), np.bool_)
     free[movable] = True
@@ -144,7 +140,7 @@ def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, w
 
 
 def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
-    """Sets of atoms that may move, each of one device."""
+    """Yield sets of atoms, each on one device, that may move together."""
     yield from np.flatnonzero(free)[:, None]
     topology = topology_of(graph)
     producer, reader = topology.producer[topology.read_value], topology.reader
@@ -158,7 +154,7 @@ def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
 
 
 def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
-    """Segments of at least two atoms, and connected parts of those that have several."""
+    """Yield segments of several atoms, and connected components of those with more than one."""
     names = ("0", "1")
     segments = cut(graph, [names[row] for row in rows.tolist()], host="0").segments
     home = np.zeros(len(rows), np.int64)
@@ -189,7 +185,7 @@ def _priced_moves(costs: PlacementCosts, rows: Rows, moves: Sequence[Indices]) -
 
 
 def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:
-    """[atoms, n] `rows` after the first one, two, four, ... and all of `moves`."""
+    """Return [atoms, n] `rows` after the first 1, 2, 4, ... and all of `moves`."""
     sizes = [size for size in accumulate([1] * 63, lambda size, _: 2 * size) if size < len(moves)]
     results = []
     for size in [*sizes, len(moves)]:
@@ -201,12 +197,12 @@ def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:
 
 
 def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
-    """Return what returning values cost, per atom and device: [2, atoms] seconds.
+    """Return the cost of returning values per device and atom: [2, atoms] seconds.
 
     Args:
         graph: the graph.
-        prices: of two devices, finite, columns in the order of the graph's topology.
-        rows: [atoms] the row of every atom's device.
+        prices: two devices, finite, columns in the order of the graph's topology.
+        rows: [atoms] row of every atom's device.
     """
     topology = topology_of(graph)
     segments = cut(graph, [prices.devices[row] for row in rows.tolist()], host=prices.host).segments
@@ -234,63 +230,63 @@ def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
 
 
 _SHARES = (0.25, 0.5, 1.0)
-"""Parts of a launch that are added to every value that crosses."""
+"""Shares of a launch added to every crossing value."""
 _ROUNDS = 16
-"""Cuts along paths at most, and as many that know what returns."""
+"""Maximum of cuts along paths, and of cuts with returns."""
 CUT_WORK = 300_000
-"""Atoms that cuts of one kind may touch."""
+"""Limit of atoms that cuts of one kind may touch."""
 _SEARCH_WORK = 12_000_000
-"""Atoms that the search may touch."""
+"""Limit of atoms that the search may touch."""
 _STARTS = 3
-"""Placements that the search starts from at most."""
+"""Maximum of placements from which the search starts."""
 _TIGHT = 1 + 1e-9
-"""How much a bound may rise and still count as the same one."""
+"""Factor by which a bound may rise and still count as unchanged."""
 
 Named = tuple[Origin, Rows]
-"""What found a placement, and for every atom the row of its device."""
+"""Origin of a placement, and the row of every atom's device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedOnTwo:
-    """What placement on some devices found out."""
+    """Placements and lower bound found on some devices."""
 
     placements: tuple[Named, ...]
     bound: float
-    """Seconds: no placement costs less."""
+    """Lower bound in seconds of all placements."""
     repeats: tuple[int, ...] = ()
-    """Per run of repeats of which a few were solved for all, how many they are."""
+    """Length of each run of repeats that was solved by a few representatives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cuts:
-    """Placements on two devices that give a lower bound."""
+    """Placements on two devices by cuts, with a lower bound."""
 
     placements: tuple[Named, ...]
-    """Of one cut without launches, of cuts along paths, and last everything on one device, and on the other."""
+    """Placements of the plain cut, of cuts along paths, and last those on either single device."""
     plain: TwoWay
-    """The cut without launches."""
+    """Cut without launches."""
     plans: Plans
-    """What is known of cuts of the graph."""
+    """Cache of elimination plans of the graph."""
     mixed: float
-    """Seconds: no placement that has atoms on both devices costs less."""
+    """Lower bound in seconds of placements that use both devices."""
 
     def bound(self, costs: Seconds) -> float:
-        """Return seconds that no placement costs less than, from what `placements` cost."""
+        """Return the lower bound of all placements, given the costs of `placements`."""
         return min(self.mixed, float(costs[-2:].min()))
 
 
 def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | None:
-    """Return a cut without launches and cuts along paths (`along_paths`); None if there is no placement.
+    """Return a cut without launches and cuts along paths (`along_paths`); None if no placement exists.
 
-    A placement on one device alone has one segment and its price is known. Any other one has a segment on both devices
-    at least, and none costs less than the cut without launches; so it costs at least that cut and a launch on both. And
-    every placement costs at least what a cut along paths says. So no placement costs less than the least of: everything
-    on one device, and on the other, and the larger of the plain cut with two launches and of all cuts along paths.
+    A placement on a single device has one segment, and its price is known. Any other has a segment on both devices, so
+    it
+    costs at least the plain cut plus both launches, and at least every cut along paths. The bound is the minimum of the
+    single-device prices and the larger of these two.
 
     Args:
-        graph: the graph; it has an atom.
-        prices: of two devices, columns in the order of the graph's topology.
-        work: atoms that cuts may touch; three cuts are allowed in any case.
+        graph: a graph with at least one atom.
+        prices: two devices, columns in the order of the graph's topology.
+        work: limit of atoms that cuts may touch; three cuts are always allowed.
     """
     topology, plans = topology_of(graph), Plans()
     plain = two_way(topology, prices, (0, 1), plans=plans)
@@ -307,19 +303,20 @@ def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | 
 
 
 def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> PlacedOnTwo | None:
-    """Return placements on two devices and a lower bound of every placement's cost; None if there is no placement.
+    """Return placements on two devices and a lower bound of all; None if no placement exists.
 
-    1. One cut without launches, and cuts along paths, each with the costliest path of the one before it as one more
-       path: `bounding_cuts`. They give the bound.
-    2. Cuts with a part of a launch added to every value that crosses.
-    3. Cuts along paths, charged with what values cost that come back to their device (`partition.by_cost.search`).
-    4. The cheapest three of all these placements and `starts`, improved by search with true prices.
+    1. A cut without launches, and cuts along paths, each with the previous cut's costliest path added
+       (`bounding_cuts`).
+       They give the bound.
+    2. Cuts with a share of a launch on every crossing value.
+    3. Cuts along paths, charged for returning values (see the module).
+    4. The cheapest three of these and of `starts`, improved by local search with true prices.
 
     Args:
-        graph: the graph; it has an atom.
-        prices: of two devices, columns in the order of the graph's topology.
-        starts: further placements to begin with.
-        work: atoms that cuts of one kind may touch; three cuts are allowed in any case.
+        graph: a graph with at least one atom.
+        prices: two devices, columns in the order of the graph's topology.
+        starts: further initial placements.
+        work: limit of atoms that cuts of one kind may touch; three cuts are always allowed.
     """
     cuts = bounding_cuts(graph, prices, work)
     if cuts is None:
@@ -337,7 +334,7 @@ def _rounds(graph: Graph, work: int) -> int:
 
 
 def _with_shares(graph: Graph, prices: Prices, plans: Plans) -> Iterator[Named]:
-    """Cuts with a part of a launch on every value that crosses."""
+    """Yield cuts with a share of a launch on every crossing value."""
     topology = topology_of(graph)
     for share in _SHARES if prices.launch.any() else ():
         surcharge = everywhere(prices.launch * share, topology.atoms)
@@ -351,7 +348,7 @@ def _rows(cut: TwoWay) -> Rows:
 
 
 def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[TwoWay]:
-    """Cuts along more and more paths, until the bound no longer rises."""
+    """Yield cuts along an increasing set of paths, until the bound stops rising."""
     topology = topology_of(graph)
     cut, bound, still = plain, 0.0, 0
     paths = []
@@ -368,7 +365,7 @@ def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, roun
 
 
 def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
-    """Cuts along more and more paths that pay on average what returning values cost the placements so far."""
+    """Yield cuts along an increasing set of paths that pay the average cost of returns so far."""
     topology = topology_of(graph)
     rows, total = _rows(plain), np.zeros((2, topology.atoms))
     paths = []
@@ -397,7 +394,7 @@ def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Sec
 
 
 def cheapest(named: Sequence[Named], costs: Seconds) -> list[Named]:
-    """Return the cheapest of distinct placements, those that can run, by what they cost [placements]."""
+    """Return the cheapest distinct feasible placements, by costs [placements]."""
     placements: dict[bytes, Named] = {}
     for at in np.argsort(costs, kind="stable").tolist():
         if np.isfinite(costs[at]) and len(placements) < _STARTS:
@@ -406,31 +403,29 @@ def cheapest(named: Sequence[Named], costs: Seconds) -> list[Named]:
 
 
 _MOVE_SHARES = (0.0, 0.5)
-"""Parts of a launch that a move adds to every value that crosses."""
+"""Shares of a launch that a swap move adds to every crossing value."""
 _PAIR_WORK = 75_000
-"""Atoms that cuts of one kind may touch for the best placement on two devices."""
+"""Limit of atoms that cuts of one kind may touch for the best placement on two devices."""
 _MOVE_WORK = 300_000
-"""Atoms that moves may touch from each start; every pair is tried once in any case."""
+"""Limit of atoms that swap moves may touch per start; every pair is tried at least once."""
 _FLIP_WORK = 40_000
-"""Atoms that flips of one atom may touch, from the best placement."""
+"""Limit of atoms that moves of single atoms may touch, from the best placement."""
 _BOUND_WORK = 600_000
-"""Atoms that cuts for the bound may touch; five rounds are allowed in any case."""
+"""Limit of atoms that cuts for the bound may touch; five rounds are always allowed."""
 _BOUND_ROUNDS = 40
 _EXACT = 256
-"""Atoms up to which the search prices placements with the segments that they get in the end."""
+"""Number of atoms up to which the search prices exact segments."""
 _MOVE_STARTS = (3, 2)
-"""Placements that moves start from, of small graphs and of those above `_EXACT`."""
+"""Number of starts for swap moves, of small graphs and of those above `_EXACT`."""
 
 
 def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> PlacedOnTwo | None:
-    """Return placements on three or more devices and a lower bound; None if there is no placement.
-
-    The placements are those of `moved_on_several`, the bound is that of `bound_on_several`.
+    """Return placements on three or more devices (`moved_on_several`) and a lower bound (`bound_on_several`), or None.
 
     Args:
-        graph: the graph; it has an atom.
-        prices: of three or more devices, columns in the order of the graph's topology.
-        starts: placements to begin with.
+        graph: a graph with at least one atom.
+        prices: three or more devices, columns in the order of the graph's topology.
+        starts: initial placements.
     """
     placements = moved_on_several(graph, prices, starts)
     best = placements[-1][1]
@@ -439,16 +434,16 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
 
 
 def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> tuple[Named, ...]:
-    """Return placements on three or more devices, the one that looks cheapest at the end.
+    """Return placements on three or more devices, the apparently cheapest last.
 
     1. Starts: those given, every atom on its cheapest device, and the best placement on the host and one other device.
-    2. From each of the cheapest starts: for every pair of devices, one exact cut over the atoms on either, the others
-       staying where they are; kept if the true price falls; until no pair helps. Then atoms are moved one by one.
+    2. From the cheapest starts, swap moves: for each pair of devices, one exact cut over the atoms on either, accepted
+       if the true price falls, until no pair helps. Then single atoms move.
 
     Args:
-        graph: the graph; it has an atom.
-        prices: of three or more devices, columns in the order of the graph's topology.
-        starts: placements to begin with.
+        graph: a graph with at least one atom.
+        prices: three or more devices, columns in the order of the graph's topology.
+        starts: initial placements.
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
     named = [*starts, (Origin(OriginKind.CHEAPEST_DEVICES), cheapest), *_pairs(graph, prices)]
@@ -463,31 +458,30 @@ def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
 
 
 def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int) -> Named:
-    """Return a placement after moves between pairs of devices and of single atoms, those that `cost_of` finds cheaper.
+    """Improve a placement by swap moves between pairs of devices and moves of single atoms.
 
     Args:
-        graph: the graph; it has an atom.
-        prices: of three or more devices, columns in the order of the graph's topology.
-        start: the placement to begin with.
-        cost_of: seconds that a placement takes.
-        touched: atoms that `cost_of` looks at.
+        graph: a graph with at least one atom.
+        prices: three or more devices, columns in the order of the graph's topology.
+        start: initial placement.
+        cost_of: returns the seconds of a placement.
+        touched: number of atoms that `cost_of` touches.
     """
     (origin, rows), cost = _improve_by_moves(graph, prices, start, cost_of, touched)
     return Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, touched)
 
 
 def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
-    """Return a lower bound of the cost of every placement; None if there is no placement.
+    """Return a lower bound of the cost of all placements; None if no placement exists.
 
-    A placement on one device alone has one segment, and its price is known. Any other one costs at least what
-    `_decomposed` says without launches and, as two devices have a segment, the two cheapest launches; and any costs at
-    least what `_decomposed` says with launches along a path.
+    A placement on a single device has one segment, and its price is known. Any other costs at least the bound of
+    `_decomposed` without launches plus the two cheapest launches, and at least its bound with launches along a path.
 
     Args:
-        graph: the graph; it has an atom.
-        prices: of three or more devices, columns in the order of the graph's topology.
+        graph: a graph with at least one atom.
+        prices: three or more devices, columns in the order of the graph's topology.
         best: [atoms] a good placement.
-        cost: seconds that it takes.
+        cost: seconds of `best`.
     """
     rows = range(len(prices.devices))
     single_device_costs = [searching_cost(graph, prices, np.full(len(best), row, np.int8)) for row in rows]
@@ -499,7 +493,7 @@ def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> f
 
 
 def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
-    """Return the seconds of a placement [atoms], of large graphs with segments found greedily, which are a few more."""
+    """Return the seconds of a placement [atoms]; large graphs use greedy segments, slightly more than necessary."""
     placement = [prices.devices[row] for row in rows.tolist()]
     if topology_of(graph).atoms <= _EXACT:
         return price(graph, prices, placement)
@@ -508,7 +502,7 @@ def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
 
 
 def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
-    """The placements on the host and one other device, where these two take everything."""
+    """Yield the best placements on the host and one other device, if these two take everything."""
     host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
     for other in range(len(prices.devices)):
         rows = [host, other]
@@ -553,7 +547,7 @@ def _swapped(topology: Topology, prices: Prices, rows: Rows, pair: tuple[int, in
 
 
 def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], float], touched: int) -> Rows:
-    """Move single atoms to other devices while that helps and the work lasts."""
+    """Move single atoms to other devices while that helps and work remains."""
     work = _FLIP_WORK
     atoms = np.flatnonzero(np.isfinite(prices.run).sum(axis=0) > 1).tolist()
     since, at = 0, 0
@@ -571,15 +565,17 @@ def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], 
 
 
 def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
-    """Return a lower bound of runs, transfers and launches along a path; None if there is no placement.
+    """Return a lower bound of runs, transfers and launches along a path; None if no placement exists.
 
-    That cost of a placement is a sum over devices of what depends on one device alone: which atoms stand on it decides
-    what it runs, which values come to it and leave it, and, along a path, how often it is launched. Let u(a) be any
-    prices for atoms *not* on a device. Per device, the least of "its own cost, and u for the atoms that are not on it"
-    is one cut. Every placement has each atom on all devices but one, so it pays u(a) (k - 1) times in the sum over k
-    devices: the sum of the cuts, less (k - 1) times the sum of u, is a lower bound. With u as the cheapest run of every
-    atom it is the sum of these at least; a subgradient method raises it: an atom that no device takes gets dearer, one
-    that several take gets cheaper.
+    This is Lagrangian decomposition. These costs are a sum over devices of a function of the set of atoms on that
+    device.
+    Let u(a) be any price for an atom's absence from a device. Per device, the minimum of its own cost plus u over
+    absent
+    atoms is one cut. A placement has each atom absent from all but one of k devices, so the sum of the cuts, minus (k -
+    1)
+    times the sum of u, is a lower bound. Starting from each atom's cheapest run, a subgradient method raises it:
+    absence
+    becomes dearer for atoms that no device takes and cheaper for atoms that several take.
     """
     topology = topology_of(graph)
     count = len(prices.devices)
@@ -605,7 +601,7 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
 def _cheapest_set(
     topology: Topology, prices: Prices, row: int, absence_prices: Seconds, paths: list[np.ndarray], plans: Plans
 ) -> TwoWay | None:
-    """The cheapest set of atoms for one device, where an atom elsewhere costs `absence_prices`."""
+    """Return the cheapest set of atoms for one device, with a price for the absence of each atom."""
     none = np.zeros(len(prices.values))
     launch = np.array([0.0, prices.launch[row]])
     of_one = replace(
