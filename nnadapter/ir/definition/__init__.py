@@ -1,8 +1,8 @@
-"""Definition of the adapter IR: the results of every operation, slowly and obviously, in numpy, and its documentation.
+"""Reference implementation of every operation in numpy, written for clarity, not speed, and its documentation.
 
-An operation means what its function here computes. Documentation, the conformance kit, passes and tests refer to it.
-A file holds a family of operations, as in `nnadapter.ir.operations`, with their documentation as text. `models` holds
-the table of all functions, and runs them one after the other. `reference` joins rows, documentation and definitions.
+The functions define the meaning of the operations. Documentation, the conformance kit, passes and tests refer to them.
+Each file has one family, as in `nnadapter.ir.operations`, with documentation as text. `models` runs whole models;
+`reference` combines rows, documentation and definitions.
 """
 
 from __future__ import annotations

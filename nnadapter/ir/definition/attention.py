@@ -1,4 +1,4 @@
-"""Definitions of attention, and of the layers around it or in its place."""
+"""Reference: attention and related layers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "LINEAR_ATTENTION": _linear_attention,
     "CAUSAL_CONV": _causal_conv,
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -183,4 +182,4 @@ activation: `none`, or `swish`: the sum times its sigmoid.
 FLOPs: (2 * taps + 1) for each element of the output, 4 more with swish
 example: [[[1.0, 2.0, 3.0]]], [[[10.0, 1.0]]], None, [[[100.0]]]
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

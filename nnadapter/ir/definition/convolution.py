@@ -1,4 +1,4 @@
-"""Definitions of convolutions over windows of any rank, [N, C, …] in and out."""
+"""Reference: convolutions over windows of any rank, [N, C, …] in and out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def window_counts(sizes: Sequence[int], kernel: Any, strides: Any, pads: Any, di
 def window_places(
     window: Sequence[int], kernel: Any, strides: Any, pads: Any, dilations: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield every tap of one window, and its place in the input, which may lie outside."""
+    """Yield every tap of one window with its input position, which may be outside."""
     for tap in np.ndindex(*kernel):
         yield (
             tap,
@@ -38,12 +38,12 @@ def window_places(
 
 
 def is_inside(place: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Return whether a place lies in the input."""
+    """Return True if a position is inside the input."""
     return all(0 <= index < size for index, size in zip(place, sizes, strict=True))
 
 
 def _windows(x: Array, counts: Sequence[int], kernel: Any, strides: Any, dilations: Any) -> Array:
-    """Return `[N, C, counts…, kernel…]` of an input that was padded far enough."""
+    """Return `[N, C, counts…, kernel…]` of a sufficiently padded input."""
     rank = len(counts)
     for axis, count in enumerate(counts):
         places = np.arange(count)[:, None] * strides[axis] + np.arange(kernel[axis])[None, :] * dilations[axis]
@@ -52,7 +52,7 @@ def _windows(x: Array, counts: Sequence[int], kernel: Any, strides: Any, dilatio
 
 
 def padded_windows(x: Array, fill: Any, kernel: Any, strides: Any, pads: Any, dilations: Any, ceil: bool) -> Array:
-    """Return all windows, [N, C, counts…, kernel…], of an input padded with a number."""
+    """Return all windows, [N, C, counts…, kernel…], of an input padded with `fill`."""
     sizes, rank = x.shape[2:], x.ndim - 2
     counts = window_counts(sizes, kernel, strides, pads, dilations, ceil)
     reach = [
@@ -63,7 +63,7 @@ def padded_windows(x: Array, fill: Any, kernel: Any, strides: Any, pads: Any, di
 
 
 def _contracted(parts: Array, filters: Array, group: int, over: int) -> Array:
-    """Return [N, C, places…, over axes…] times [C', O, over axes…], group by group, as [N, O, places…]."""
+    """Contract [N, C, places…, over axes…] with [C', O, over axes…] per group, to [N, O, places…]."""
     ends = [range(array.ndim - over, array.ndim) for array in (parts, filters)]
     products = [
         np.tensordot(part, some, ([1, *ends[0]], [0, *ends[1]]))
@@ -154,7 +154,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "CONV_3D_TRANSPOSE": _conv_transpose,
     "DEFORMABLE_CONV_2D": _deformable,
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -257,4 +256,4 @@ offset_group: In how many shares input channels have offsets of their own.
 FLOPs: as CONV_2D, and 8 for every element of every window
 example: counting(1, 1, 2, 2), [[[[2.0]]]], [[[[0.5, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.5]]]]
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

@@ -1,4 +1,4 @@
-"""Documentation of operations: what a row does not say, read from the texts of the families.
+"""Documentation of operations, parsed from the families' texts.
 
 A family's text has a section for each operation:
 
@@ -7,10 +7,10 @@ A family's text has a section for each operation:
     name: meaning of an input or an attribute
     -> name: meaning of an output
     - a trap
-    FLOPs: the formula in words, if it is not so many steps for each element
+    FLOPs: the formula in words, if it is not a constant per element
     example: inputs and attributes as arguments of a call
 
-Two spaces continue a line. The section `# *` holds what several operations share.
+Two leading spaces continue a line. The section `# *` has texts that several operations share.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def family_of(type_: str) -> str:
 
 
 def doc_of(schema: OperationSchema) -> OperationDoc | None:
-    """Return the documentation of an operation, of its own row or of the family's text; None if there is none.
+    """Return the documentation of an operation, from its row or from the family's text; None if there is none.
 
     Raises:
-        InvalidModelError: an external row holds something else.
+        InvalidModelError: the `doc` of an external row is not an OperationDoc.
     """
     doc = schema.doc
     if doc is not None and not isinstance(doc, OperationDoc):
@@ -110,7 +110,7 @@ def doc_of(schema: OperationSchema) -> OperationDoc | None:
 
 @cache
 def _sections(family: str) -> Mapping[str, Mapping[str, list[str]]]:
-    """Return the texts of each section of a family by their kind or the name that they explain."""
+    """Return the texts of each section of a family, by marker or by the documented name."""
     sections: dict[str, dict[str, list[str]]] = {}
     texts: list[str] = []
     for line in (_DOCS[family] if family else _EVERYWHERE).splitlines():
@@ -155,7 +155,7 @@ def _example(type_: str, text: str) -> Example:
 
 
 def _array(node: ast.expr) -> Array | None:
-    """Return the array that an argument stands for: a list, `dtype(list)`, `counting(*dimensions)`, or None."""
+    """Return the array of an argument: a list, `dtype(list)`, `counting(*dimensions)`, or None."""
     if not isinstance(node, ast.Call):
         values = ast.literal_eval(node)
         return None if values is None else tensor(values)
@@ -165,7 +165,7 @@ def _array(node: ast.expr) -> Array | None:
 
 
 def tensor(values: object, dtype: str | None = None) -> Array:
-    """Return an array of nested lists; without a data type, numbers with a point are float32, integers int64."""
+    """Convert nested lists to an array; the default data type is float32 or int64."""
     array: np.ndarray[Any, Any] = np.array(values)
     if dtype is None:
         dtype = {"f": "float32", "i": "int64", "b": "bool"}[array.dtype.kind]
@@ -173,5 +173,5 @@ def tensor(values: object, dtype: str | None = None) -> Array:
 
 
 def counting(*dimensions: int) -> Array:
-    """Return 1, 2, 3, … as float32 of these dimensions."""
+    """Return 1, 2, 3, … as float32 with these dimensions."""
     return np.arange(1, 1 + int(np.prod(dimensions)), dtype=np.float32).reshape(dimensions)

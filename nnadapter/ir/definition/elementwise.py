@@ -1,4 +1,4 @@
-"""Definitions of elementwise operations, of operations on bits, and of the activations that others fuse."""
+"""Reference: elementwise and bitwise operations, and fused activations."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from functools import partial, reduce
 from math import erf as scalar_erf
 from typing import Any
 
-import ml_dtypes  # teaches numpy.dtype the names bfloat16, int4 and float8_…
+import ml_dtypes  # registers bfloat16, int4 and float8_… with numpy
 import numpy as np
 
 from nnadapter.ir.operand import Array, DataType
 
 
 def cast(value: Array, dtype: DataType) -> Array:
-    """Convert to another type."""
+    """Convert to another data type."""
     value, target = np.asarray(value), np.dtype(dtype)
     with np.errstate(all="ignore"):
-        if dtype.value.startswith("float8"):  # ONNX's saturate=1: what is too large becomes the largest number
+        if dtype.value.startswith("float8"):  # ONNX's saturate=1
             limit = float(ml_dtypes.finfo(target).max)  # type: ignore[no-untyped-call]
             value = np.clip(value, -limit, limit)
         return np.asarray(value.astype(target))
@@ -41,12 +41,12 @@ def _is_inf(xp: Any, x: Any, detect_negative: bool, detect_positive: bool) -> An
 
 
 def hard_sigmoid(xp: Any, x: Any, alpha: float, beta: float) -> Any:
-    """Return a line that ends at 0 and 1."""
+    """Return alpha * x + beta, clipped to [0, 1]."""
     return xp.clip(alpha * x + beta, 0, 1)
 
 
 def elu(xp: Any, x: Any, alpha: float) -> Any:
-    """Return `x`, or an exponential below 0."""
+    """Return x for x >= 0, otherwise alpha * (exp(x) - 1)."""
     return xp.where(x < 0, alpha * xp.expm1(x), x)
 
 
@@ -56,12 +56,12 @@ def softplus(xp: Any, x: Any) -> Any:
 
 
 def softsign(xp: Any, x: Any) -> Any:
-    """Return `x` over its distance from -1 or 1."""
+    """Return x / (1 + |x|)."""
     return x / (1 + xp.abs(x))
 
 
 def leaky_relu(xp: Any, x: Any, alpha: float) -> Any:
-    """Return `x`, or a share of it below 0."""
+    """Return x for x >= 0, otherwise alpha * x."""
     return xp.where(x < 0, alpha * x, x)
 
 
@@ -95,7 +95,7 @@ def _bounded(value: int, limits: Any) -> int:
 def _div(x: Array, y: Array) -> Any:
     if x.dtype.kind not in "iu":
         return x / y
-    quotient = x // y  # rounds down; ONNX rounds to zero
+    quotient = x // y  # `//` rounds down, ONNX towards zero
     return quotient + ((quotient < 0) & (quotient * y != x)).astype(x.dtype)
 
 
@@ -121,14 +121,14 @@ ACTIVATIONS: Mapping[str, Callable[..., Any]] = {
     "gelu_tanh": lambda x: _gelu(x, "tanh"),
     "swish": lambda x: x * sigmoid(x),
 }
-"""What `fuse_code` names, called with `fuse_parameters`."""
+"""Fuse code -> activation; it gets `fuse_parameters`."""
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def _shift(x: Array, y: Array, direction: str) -> Array:
-    """Shift Python's integers, which have no end, and keep the low bits."""
+    """Shift as unbounded Python integers and keep the low bits."""
     bits = 8 * x.dtype.itemsize
     shifted = []
     for number, count in np.broadcast(x, y):
@@ -144,7 +144,7 @@ def _shift(x: Array, y: Array, direction: str) -> Array:
 
 
 def bit_cast(x: Array, to: Any) -> Any:
-    """Return the bytes of `x` read as another type; no other byte than 0 and 1 is a truth value."""
+    """Reinterpret the bytes of `x` as another type; for bool, every nonzero byte becomes True."""
     if to == np.bool_:
         return x != 0
     return np.frombuffer(x.tobytes(), to).reshape(x.shape)
@@ -158,7 +158,7 @@ LESS_EQUAL less_equal, LOG log, MAX maximum, MIN minimum, MUL multiply, NEG nega
 not_equal, OR logical_or, ROUND rint, SIGN sign, SIN sin, SINH sinh, SQRT sqrt, SQUARE square, SUB subtract, TAN tan,
 TANH tanh, WHERE where, XOR logical_xor
 """
-"""Operations that are a function of the array namespace, and its name."""
+"""Operation types and the array namespace functions that implement them."""
 
 SHARED: Mapping[str, Callable[..., Any]] = {
     "ASSIGN": lambda xp, x: x,
@@ -179,7 +179,7 @@ SHARED: Mapping[str, Callable[..., Any]] = {
     "SUM": lambda xp, *inputs: reduce(xp.add, inputs),
     "THRESHOLDED_RELU": lambda xp, x, alpha: xp.where(x > alpha, x, 0),
 }
-"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "ERF": _erf,
@@ -197,7 +197,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "BIT_SHIFT": _shift,
     "BIT_CAST": lambda x, to: bit_cast(x, np.dtype(to)),
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -579,4 +578,4 @@ alpha: Factor of the gate inside the sigmoid; 1 for SiLU.
 - Both have the same dimensions: nothing is broadcast, and no tensor is split in two.
 example: [-1.0, 0.0, 2.0], [10.0, 10.0, 10.0]
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

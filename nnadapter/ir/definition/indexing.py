@@ -1,4 +1,4 @@
-"""Definitions of operations that read, pad and write at positions, element by element."""
+"""Reference: reading, padding and writing at positions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "ONE_HOT": _one_hot,
     "REVERSE_SEQUENCE": _reverse_sequence,
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -225,4 +224,4 @@ time_axis: The axis that is turned around; another one.
 - A length of 0 or 1 changes nothing.
 example: counting(2, 3), [2, 3], batch_axis=0, time_axis=1
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

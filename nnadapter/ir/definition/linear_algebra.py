@@ -1,4 +1,4 @@
-"""Definitions of products, determinants and triangles of matrices, and of Fourier transforms as products with waves."""
+"""Reference: matrix products, determinants, triangles, and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _EXPANDED = 4
 
 
 def _einsum(*inputs: Array, equation: str) -> Any:
-    """Return numpy's sum of products; numpy has no integers of 4 bits."""
+    """Compute with numpy's einsum; 4-bit integers are widened, as it does not support them."""
     return np.einsum(equation, *(x.astype(np.int64) if x.dtype.name in ("int4", "uint4") else x for x in inputs))
 
 
@@ -84,7 +84,7 @@ def _mat_mul(xp: Any, x: Any, y: Any, transpose_x: bool, transpose_y: bool) -> A
 
 
 def _determinant(xp: Any, x: Any) -> Any:
-    """Return determinants: by expansion along the first row, exact for integers; larger ones by elimination."""
+    """Return determinants: by Laplace expansion, exact for integers, up to 4 x 4; by elimination above."""
     size = x.shape[-1]
     if size > _EXPANDED:
         return xp.linalg.det(x)
@@ -102,7 +102,7 @@ SHARED: Mapping[str, Callable[..., Any]] = {
     "MAT_MUL": _mat_mul,
     "TRILU": lambda xp, x, upper, k: xp.triu(x, k) if upper else xp.tril(x, k),
 }
-"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "FULLY_CONNECTED": _fully_connected,
@@ -111,7 +111,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "DFT": _dft,
     "STFT": _stft,
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -227,4 +226,4 @@ onesided: True: real signals in, and the first floor(frame_length / 2) + 1 eleme
 FLOPs: as DFT for every frame, and 1 for each element of a frame with a window
 example: counting(1, 4, 1), frame_step=2, frame_length=2, onesided=True
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

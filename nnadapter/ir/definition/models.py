@@ -1,8 +1,8 @@
-"""What a model computes: operation by operation, each by its function.
+"""Reference interpreter of models: run operations one by one.
 
-Floating-point values are held as float64 while an operation computes and rounded to its output's type afterwards, so
-that a device may be compared against this at the tolerance of its own arithmetic. An operation that looks at pictures
-(see `IMAGES`) is given `[N, C, H, W]` whatever the layout of its input.
+Floating-point values are float64 within an operation and rounded to the output's type afterwards, so that devices are
+compared at the tolerance of their own arithmetic. Operations on images (see `IMAGES`) get `[N, C, H, W]` for either
+layout.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from nnadapter.ir.operations.windows import IMAGES
 
 
 def by_definition(model: Model, inputs: Sequence[Array]) -> list[Array]:
-    """Return what `model` computes, in the order of `model.outputs`; `inputs` are in that of `model.inputs`."""
+    """Run `model`; return arrays in the order of `model.outputs`. `inputs` are in the order of `model.inputs`."""
     values: dict[int, Array] = {
         index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None
     }
@@ -101,7 +101,7 @@ def _widened(value: Array | None, operation: str) -> Any:
     if value is None or operation == "BIT_CAST" or not DataType(dtype_name(value.dtype)).is_floating:
         return value
     if operation in _MOVING and value.dtype == np.float32:
-        return value  # what moves elements gains nothing by more bits
+        return value  # moving elements needs no extra precision
     return value.astype(np.float64)
 
 
@@ -112,7 +112,7 @@ _SHARED = {**SHARED_ELEMENTWISE, **SHARED_LINEAR_ALGEBRA, **SHARED_MOVEMENT, **S
 
 
 def functions_over(xp: Any) -> dict[str, Callable[..., Any]]:
-    """Return the definitions that hold over any array namespace, for one of them: numpy or jax.numpy."""
+    """Return the definitions that work over any array namespace, for one of them: numpy or jax.numpy."""
     named = {type_: getattr(xp, name) for type_, name in _NAMES.items()}
     return named | {type_: partial(function, xp) for type_, function in _SHARED.items()}
 
@@ -131,4 +131,4 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **REDUCTION,
     **RESAMPLING,
 }
-"""One function for each operation of the schema table; `quantization` has those of quantized operands."""
+"""Operation type -> function, except for quantized operands; see `quantization`."""

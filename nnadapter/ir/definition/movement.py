@@ -1,4 +1,4 @@
-"""Definitions of operations that move, repeat or make elements without computing with them."""
+"""Reference: moving, repeating and creating elements."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ SHARED: Mapping[str, Callable[..., Any]] = {
     "TILE": lambda xp, x, repeats: xp.tile(x, repeats),
     "TRANSPOSE": lambda xp, x, perm, output_layout: x.transpose(perm),
 }
-"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "SPLIT": _split,
     "RANGE": lambda start, delta, count: start + np.arange(count).astype(start.dtype) * delta,
     "EYE_LIKE": lambda x, to, k: np.eye(x.shape[0], x.shape[1], int(k)),
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -147,4 +146,4 @@ k: Which diagonal: 0 the main one, 1 the one above it, -1 the one below.
 - `to` is never left out, and is not the input's by default.
 example: counting(2, 3), to='int32', k=1
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

@@ -1,4 +1,4 @@
-"""Definitions of normalizations by a mean and a variance, a norm or a sum of exponentials, and of losses."""
+"""Reference: normalizations, softmax and losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnadapter.ir.operand import Array
 
 
 def per_channel(values: Any, rank: int) -> Any:
-    """Return one value for each channel of `[N, C, …]`."""
+    """Reshape to broadcast one value per channel of `[N, C, …]`."""
     return values.reshape(-1, *[1] * (rank - 2)) if rank > 1 else values
 
 
@@ -41,7 +41,7 @@ def _softmax(xp: Any, x: Any, axis: int) -> Any:
 
 
 def log_softmax(xp: Any, x: Any, axis: int) -> Any:
-    """Return the logarithm of exponentials over their sum."""
+    """Return log(softmax(x)), without overflow."""
     shifted = x - x.max(axis, keepdims=True, initial=-xp.inf)
     return shifted - xp.log(xp.exp(shifted).sum(axis, keepdims=True))
 
@@ -93,7 +93,7 @@ SHARED: Mapping[str, Callable[..., Any]] = {
     "RMS_NORMALIZATION": _rms,
     "SOFTMAX": _softmax,
 }
-"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "BATCH_NORMALIZATION": _batch_normalization,
@@ -102,7 +102,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "NEGATIVE_LOG_LIKELIHOOD_LOSS": _likelihood,
     "SOFTMAX_CROSS_ENTROPY_LOSS": _cross_entropy,
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -218,4 +217,4 @@ input: [N, C, d1, …]: scores.
 - There are always two outputs.
 example: [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], [0, 2, -1], reduction='none'
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

@@ -1,4 +1,4 @@
-"""Definitions of pools over windows of any rank, [N, C, …] in and out."""
+"""Reference: pooling over windows of any rank, [N, C, …] in and out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nnadapter.ir.operand import Array
 
 
 def _pool(fill: Callable[[Array], Any], combine: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a pool: `combine` gets every window, its elements along the last axis; `fill` gives the padding."""
+    """Return a pooling function. `combine` reduces the window along the last axis; `fill` returns the padding value."""
 
     def pooled(
         x: Array, *, kernel_shape: Any, strides: Any, pads: Any, dilations: Any, ceil_mode: bool, **more: Any
@@ -35,7 +35,7 @@ def _average_pool(x: Array, *, pads: Any, count_include_pad: bool, **more: Any) 
     total = _sum_pool(x, pads=pads, **more)
     if not count_include_pad:
         return total / _sum_pool(counted, pads=pads, **more)
-    # Pads that were given count; what a ceiled result reaches beyond them does not.
+    # Explicit pads count; the part of a ceil-mode window beyond them does not.
     counted = np.pad(counted, ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)), constant_values=1)
     count = _sum_pool(counted, pads=(0,) * 2 * rank, **more)
     return total / count[tuple(map(slice, (1, 1, *total.shape[2:])))]
@@ -90,7 +90,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "MAX_UNPOOL_2D": _unpool,
     "COL_TO_IM": _col_to_im,
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -234,4 +233,4 @@ dilations: Distance of two elements of a block along each axis.
 example: [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]], image_shape=(3, 3),
   kernel_shape=(2, 2), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1)
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

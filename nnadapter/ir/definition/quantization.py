@@ -1,4 +1,4 @@
-"""Definitions of operations on quantized operands: integers as int64, reals as float32, nothing clever."""
+"""Reference: operations on quantized operands; integers in int64, reals in float32."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 
 
 def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return the operation's function on its integers, or `plain` if it sees integers or floats alone.
+    """Return the function for quantized operands, or a wrapper of `plain` if it sees only integers or floats.
 
-    It is called with the inputs and attributes, and with `finish`, the fused activation of reals.
+    Arguments: inputs, attributes, and `finish`, the fused activation on reals.
     """
     types = [None if index == ABSENT else model.operands[index].type for index in operation.inputs]
     result = model.operands[operation.outputs[0]].type
@@ -44,7 +44,7 @@ def _finished(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _spread(values: Any, type_: OperandType, rank: int, axis: int | None, dtype: Any) -> Array:
-    """Return scales or zero points so that they broadcast along their axis."""
+    """Return scales or zero points in a shape that broadcasts along their axis."""
     array = np.array(values, dtype)
     return array.reshape(()) if axis is None else array.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
@@ -57,13 +57,13 @@ def _parts(type_: OperandType | None) -> tuple[Array, Array]:
 
 
 def to_reals(x: Array, type_: OperandType | None) -> Array:
-    """Return the reals that quantized integers stand for, in float32."""
+    """Return the real values of quantized integers, in float32."""
     scale, zero_point = _parts(type_)
     return (x.astype(np.int64) - zero_point).astype(np.float32) * scale
 
 
 def to_integers(x: Array, type_: OperandType) -> Array:
-    """Return reals as the integers of a quantized type, rounded to even and kept within it."""
+    """Quantize real values: round half to even and saturate."""
     scale, zero_point = _parts(type_)
     with np.errstate(all="ignore"):
         rounded = np.rint(x.astype(np.float32) / scale)
@@ -93,7 +93,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "DEQUANTIZE": _dequantize,
     "STORAGE_CAST": _same,
 }
-"""By operation: what gives its function from the types of its inputs and its result."""
+"""Operation type -> factory of its function from input types and result type."""
 
 
 def _product(plain: Callable[..., Any], types: Any, result: OperandType, channels: int) -> Callable[..., Any]:
@@ -112,7 +112,7 @@ def _product(plain: Callable[..., Any], types: Any, result: OperandType, channel
         per_channel = y_scale.reshape(along) if y_scale.size > 1 else y_scale.reshape(())
         factors = x_scale * per_channel / scale
         integers = _saturated(np.rint(sums.astype(np.float32) * factors), zero_point, result)
-        # what is a multiple of the scale comes back unchanged if the activation leaves it alone
+        # multiples of the scale survive requantization unless the activation changes them
         return [to_integers(finish(to_reals(integers, result)), result)]
 
     return function
@@ -120,7 +120,7 @@ def _product(plain: Callable[..., Any], types: Any, result: OperandType, channel
 
 def _real(plain: Callable[..., Any], types: Any, result: OperandType) -> Callable[..., Any]:
     def function(*inputs: Array, finish: Any, **attributes: Any) -> Any:
-        # in float64 and rounded once, as all floats are computed with
+        # float64, rounded once, as for all floats
         reals = [to_reals(x, type_).astype(np.float64) for x, type_ in zip(inputs, types, strict=True)]
         computed = finish(np.asarray(plain(*reals, **attributes), np.float32))
         return [to_integers(computed.astype(np.float32), result)]
@@ -155,7 +155,7 @@ input: Integers.
 - Nothing is computed: a device may let the result share the memory of the input.
 example: uint8([1, 2, 3])
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""
 
 _HALVES = Quantization(scale=(0.5,), zero_point=(10,))
 _BYTES = QuantizedType(DataType.UINT8, _HALVES)
@@ -164,4 +164,4 @@ EXAMPLES: Mapping[str, tuple[tuple[Quantization | None, ...], tuple[QuantizedTyp
     "DEQUANTIZE": ((_HALVES,), ()),
     "STORAGE_CAST": ((), (_BYTES,)),
 }
-"""By operation: quantizations of the inputs and types of the results of its example."""
+"""Operation type -> input quantizations and result types of its example."""

@@ -1,4 +1,4 @@
-"""Definitions of recurrent layers, step by step."""
+"""Reference: recurrent layers, step by step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Gate = Callable[[Array], Array]
 
 
 def gate_functions(xp: Any, sigmoid: Callable[[Any], Any]) -> Mapping[str, Callable[[Any, float, float], Any]]:
-    """Return the functions that gates may have, over an array namespace."""
+    """Return the gate functions over an array namespace."""
     return {
         "affine": lambda x, alpha, beta: alpha * x + beta,
         "elu": lambda x, alpha, beta: elu(xp, x, alpha),
@@ -104,7 +104,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "GRU": _recurrent(_gru_step, 2, 1, "linear_before_reset"),
     "RNN": _recurrent(_rnn_step, 1, 1, ""),
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -180,4 +179,4 @@ activations: Names with spaces between them, per direction: hidden f. Any of aff
 FLOPs: (2I + 2H + 3) for each element of the output
 example: [[[1.0]], [[2.0]]], [[[1.0]]], [[[0.5]]], direction='reverse', activations='relu'
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

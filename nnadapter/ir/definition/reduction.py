@@ -1,4 +1,4 @@
-"""Definitions of operations along axes: reductions, running sums and products, the largest elements."""
+"""Reference: reductions, cumulative sums and products, the largest elements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _cum_prod(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
 
 
 def _top_k(x: Array, k: int, axis: int, largest: bool, sorted: bool) -> list[Array]:  # noqa: A002
-    if largest:  # of equals the lower index comes first, which a reversed stable sort of the flipped axis gives
+    if largest:  # lower index first among equals: reverse a stable sort of the flipped axis
         order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
     else:
         order = np.argsort(x, axis, kind="stable")
@@ -72,7 +72,7 @@ def _place_of(name: str) -> Callable[..., Any]:
 
 
 SHARED: Mapping[str, Callable[..., Any]] = {"ARG_MAX": _place_of("argmax"), "ARG_MIN": _place_of("argmin")}
-"""By operation: its function over an array namespace xp, numpy or jax.numpy."""
+"""Operation type -> function over an array namespace xp, numpy or jax.numpy."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "REDUCE_MEAN": _reduce(_mean),
@@ -85,7 +85,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "CUM_PROD": _cum_prod,
     "HARDMAX": _hardmax,
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -169,4 +168,4 @@ example: [[1.0, 3.0, 2.0, 3.0]], k=3, axis=1
 - A NaN counts as the largest.
 example: [[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]], axis=1
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

@@ -1,4 +1,4 @@
-"""Entries of the operation reference: row, documentation, definition source and a computed example, as text or data."""
+"""Entries of the operation reference: row, documentation, source of the definition and a computed example."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ _OWN = "nnadapter.ir.definition"
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """Return the Python text of a function and of everything that it calls in its own package.
+    """Return the Python source of a function and of everything that it uses from its module or from definitions.
 
-    1. What is no function of Python, or has no source, is named.
-    2. A lambda is the line in which it stands.
-    3. A function made by another is shown with that one, and with what it was made of.
-    4. What a text names that stands in a definition's file, or in the function's own, comes before it.
+    1. Functions without Python source are named only.
+    2. A lambda is shown as its line.
+    3. A function returned by another one is shown with that one and the captured values.
+    4. Dependencies come first.
     """
-    if isinstance(function, partial):  # over numpy
+    if isinstance(function, partial):  # `partial` over numpy
         function = function.func
     if not isinstance(function, FunctionType):
         return _named(function)
     parts: dict[str, str] = {}
     try:
         _collect(function, parts)
-    except (KeyError, OSError, TypeError):  # no such module, or one without a source
+    except (KeyError, OSError, TypeError):  # unknown module, or one without source
         return _named(function)
     return "\n\n\n".join(parts.values())
 
@@ -78,7 +78,7 @@ def _collect(function: FunctionType, parts: dict[str, str]) -> None:
 
 
 def _made_of(name: str, held: Mapping[str, Any]) -> str:
-    """Return the line in which a function was made, if it holds lambdas, or else a comment with its contents."""
+    """Return the line that created a function if it captures a lambda, otherwise a comment with captured values."""
     for value in held.values():
         if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
             return _line(value)
@@ -86,7 +86,7 @@ def _made_of(name: str, held: Mapping[str, Any]) -> str:
 
 
 def _line(function: FunctionType) -> str:
-    """Return the line of a table in which a lambda stands, as an assignment."""
+    """Return the table line of a lambda, as an assignment."""
     if function.__code__.co_filename == "<string>":  # from eval: Python 3.13 would return the source of `python -c`
         raise OSError("could not get source code")
     line = inspect.getsource(function).strip().rstrip(",")
@@ -100,14 +100,14 @@ def _shown(value: object) -> str:
 
 
 def _collect_name(module: str, name: str, parts: dict[str, str]) -> None:
-    """Add the text of a module's own name, after what it names itself."""
+    """Add the source of a module-level name, after its dependencies."""
     value = getattr(sys.modules[module], name, None)
     home = getattr(value, "__module__", module) if isinstance(value, FunctionType) else module
     key = f"{home}.{name}"
     is_defined = home.startswith(_OWN) and home != __name__
     if key in parts or not (home == module or is_defined) or name not in _texts(home):
         return
-    parts[key] = ""  # its place is taken, so that a function which calls itself comes to an end
+    parts[key] = ""  # marks it as visited, for recursive functions
     text = _texts(home)[name]
     for reference in sorted({node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}):
         _collect_name(home, reference, parts)
@@ -124,7 +124,7 @@ def _references(code: CodeType) -> Iterator[str]:
 
 @cache
 def _texts(module: str) -> Mapping[str, str]:
-    """Return the functions and assignments of a module, by name; tables by operation are left out."""
+    """Return functions and assignments of a module by name, without tables by operation."""
     text = inspect.getsource(sys.modules[module])
     found: dict[str, str] = {}
     for node in ast.parse(text).body:
@@ -149,12 +149,12 @@ _OF_IMAGES = "The first input may be NHWC; it then has its channels last, and so
 
 
 def layouts(type_: str) -> str:
-    """Return a sentence on images whose channels are last; empty for operations that take none."""
+    """Return a sentence on NHWC images; empty for operations without NHWC support."""
     return _OF_IMAGES if type_ in IMAGES else ""
 
 
 def quantized_operands(schema: OperationSchema) -> str:
-    """Return sentences on the operation's behavior with quantized operands."""
+    """Return sentences on quantized operands."""
     type_ = schema.type
     if schema.always_quantized:
         return "Its result is quantized, as the model says of it."
@@ -181,18 +181,18 @@ def quantized_operands(schema: OperationSchema) -> str:
 
 
 def flops_in_words(rule: FlopsRule) -> str:
-    """Return the formula that many rows share, in words; empty for others."""
+    """Return a per-element formula in words; empty for others."""
     return str(rule) if isinstance(rule, PerElement) else ""
 
 
 @cache
 def _texts_of_passes() -> dict[str, tuple[str, str]]:
-    """Return the rules and the code of each pass."""
+    """Return docstring and source of each pass."""
     return {name: (inspect.getdoc(function) or "", _text_of_pass(function)) for name, function in PASSES.items()}
 
 
 def _text_of_pass(function: Callable[..., Any]) -> str:
-    """Return the source of a pass and of every definition of its module that it reaches."""
+    """Return the source of a pass and of all definitions in its module that it reaches."""
     source = inspect.getsource(sys.modules[function.__module__])
     definitions = {}
     for node in ast.parse(source).body:
@@ -210,7 +210,7 @@ def _text_of_pass(function: Callable[..., Any]) -> str:
 
 
 def passes_that_name(type_: str) -> tuple[str, ...]:
-    """Return the passes whose rules or tables name an operation; families such as REDUCE_… count."""
+    """Return the passes that mention an operation in docstring or source; families such as REDUCE_… count."""
     family = re.escape(type_.partition("_")[0])
     words = re.compile(rf"\b{re.escape(type_)}\b(?!_)|\b{family}_…")
     texts = _texts_of_passes().items()
@@ -219,23 +219,22 @@ def passes_that_name(type_: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TriedExample:
-    """An example with what came of it."""
+    """An example with computed results."""
 
     model: Model
-    """The example as a model of one operation."""
+    """The example as a model with one operation."""
     inputs: tuple[tuple[OperandType, Array] | None, ...]
-    """By role, None where an optional one is absent."""
+    """Types and arrays by role; None if absent."""
     outputs: tuple[tuple[OperandType, Array | None], ...]
-    """Computed by definition; None where there is none."""
+    """Types and arrays; None without a definition."""
     flops: int
-    """By the row's formula."""
 
 
 def tried(type_: str, example: Example) -> TriedExample:
     """Return an example with its results.
 
     Raises:
-        InvalidModelError: inputs or attributes do not fit the operation, or a definition from outside fails.
+        InvalidModelError: inputs or attributes do not fit the operation, or an external definition fails.
     """
     builder = ModelBuilder()
     quantizations = (*example.quantizations, *[None] * len(example.inputs))
@@ -284,35 +283,35 @@ _SETS = (("any", ANY), ("any number", NUMERIC), ("any floating-point", FLOATING)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entry:
-    """Everything that is known of an operation, in words. What nobody says is empty."""
+    """Reference entry of an operation, as text. Missing information is empty."""
 
     type: str
     family: str
-    """Empty for an operation from outside."""
+    """Empty for an external operation."""
     summary: str
     signature: str
-    """Inputs, attributes and outputs in one line, as a call: `?` may be absent, `…` any number."""
+    """One-line call with inputs, attributes and outputs: `?` is optional, `…` any number."""
     ranks: str
-    """Of the first input."""
+    """Ranks of the first input."""
     inputs: tuple[Mapping[str, str], ...]
-    """name, types, meaning."""
+    """Keys: name, types, meaning."""
     attributes: tuple[Mapping[str, str], ...]
-    """name, kind, default, choices, meaning; in the order of the row."""
+    """Keys: name, kind, default, choices, meaning; in the order of the row."""
     outputs: tuple[Mapping[str, str], ...]
-    """name, meaning."""
+    """Keys: name, meaning."""
     formula: str
     layouts: str
     quantized: str
-    """What it makes of quantized operands."""
+    """Behavior with quantized operands."""
     flops: str
     traps: tuple[str, ...]
     passes: tuple[str, ...]
-    """Those of the kit whose rules or tables name it."""
+    """Passes that mention it."""
     example: TriedExample | None
     onnx: tuple[str, ...]
-    """ONNX ops whose conversion was seen to make it."""
+    """ONNX ops that were observed to convert to it."""
     definition: str
-    """Python; empty if it has none."""
+    """Python source; empty if there is no definition."""
     source: str
 
 
@@ -320,7 +319,7 @@ def entry_of(type_: str) -> Entry:
     """Return the entry of an operation.
 
     Raises:
-        InvalidModelError: there is no such operation.
+        InvalidModelError: unknown operation type.
     """
     schema = schema_of(type_)
     doc = doc_of(schema)
@@ -347,10 +346,10 @@ def entry_of(type_: str) -> Entry:
 
 
 def operation_called(name: str) -> str:
-    """Return the operation that a person means: by its name in any case, or the one that an ONNX op becomes.
+    """Return the operation with this name in any case, or the one that an ONNX op converts to.
 
     Raises:
-        InvalidModelError: an ONNX op becomes several operations, which the message names.
+        InvalidModelError: an ONNX op converts to several operations, listed in the message.
     """
     if name.upper() in SCHEMAS:
         return name.upper()
@@ -371,7 +370,7 @@ def _signature(schema: OperationSchema) -> str:
 
 
 def ranks_in_words(ranks: tuple[int, int]) -> str:
-    """Return a span of ranks: `4`, `2 to 5`, `1 or more`."""
+    """Return a range of ranks as text: `4`, `2 to 5`, `1 or more`."""
     low, high = ranks
     return str(low) if low == high else f"{low} or more" if high >= 64 else f"{low} to {high}"
 
@@ -410,7 +409,7 @@ def _attribute(attribute: Attribute, doc: OperationDoc | None) -> Mapping[str, s
 
 
 def in_words(value: object) -> str:
-    """Return the value of an attribute nearly as in the text form."""
+    """Return an attribute value as text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -423,7 +422,7 @@ def in_words(value: object) -> str:
 def _definition(type_: str) -> str:
     function = QUANTIZED_FUNCTIONS.get(type_) or FUNCTIONS.get(type_)
     if function is None:
-        guarded = schema_of(type_).definition  # of an operation from outside: what its package wrote is inside
+        guarded = schema_of(type_).definition  # external: unwrap the package's own function
         function = guarded and unwrap(guarded)
     return "" if function is None else source_of(function)
 
@@ -432,7 +431,7 @@ _WIDTH = 96
 
 
 def to_text(entry: Entry) -> str:
-    """Return the entry as a person reads it in a terminal."""
+    """Return the entry as text for a terminal."""
     return "\n".join(line.rstrip() for line in _lines(entry))
 
 
@@ -458,7 +457,7 @@ def _attribute_text(row: Mapping[str, str]) -> str:
 
 
 def facts(entry: Entry) -> Sequence[tuple[str, str]]:
-    """Return name and sentence of each further fact on an operation; empty ones are left out."""
+    """Return further facts as pairs of title and text, without empty ones."""
     nobody = "none that is known; models built by hand have it" if entry.family and entry.definition else ""
     rows = (
         ("rank of the first input", entry.ranks),
@@ -473,12 +472,12 @@ def facts(entry: Entry) -> Sequence[tuple[str, str]]:
 
 
 def signature_text(entry: Entry) -> str:
-    """Return the signature in lines that fit."""
+    """Return the wrapped signature."""
     return "\n".join(_wrapped(entry.signature, "    "))
 
 
 def formula_text(entry: Entry) -> str:
-    """Return the formula in lines that fit."""
+    """Return the wrapped formula."""
     lines: list[str] = []
     for line in entry.formula.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
@@ -503,7 +502,7 @@ def _block(title: str, text: str) -> Iterator[str]:
 
 
 def example_text(entry: Entry) -> str:
-    """Return the example of an entry that has one: inputs, attributes in one line, results."""
+    """Return the example as text: inputs, attributes in one line, results. The entry must have one."""
     example = entry.example
     assert example is not None
     lines = [_operand_text(*row) for row in _inputs(entry, example)]

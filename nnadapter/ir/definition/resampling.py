@@ -1,4 +1,4 @@
-"""Definitions of operations that read images between their pixels, place by place: [N, C, H, W] in and out."""
+"""Reference: sampling of images between pixels, [N, C, H, W] in and out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnadapter.ir.operand import Array
 
 
 def _source(length: int, out: int, scale: float, mode: str) -> Array:
-    """Return the place of each index of the resized axis on the original one; float32, as ONNX Runtime computes it."""
+    """Return the position of each output index on the input axis; in float32, as in ONNX Runtime."""
     x, factor, half = np.arange(out, dtype=np.float32), np.float32(scale), np.float32(0.5)
     if mode == "asymmetric":
         return x / factor
@@ -65,7 +65,7 @@ def _cubic(distance: float) -> float:
 
 
 def along(place: float, size: int, mode: str, padding: str, low: float, high: float) -> list[tuple[int, float]]:
-    """Return indices and weights along one axis."""
+    """Return the indices and weights of neighbors along one axis."""
     if padding == "reflection":
         place = _reflect(place, low, high)
     first = floor(place)
@@ -82,7 +82,7 @@ def along(place: float, size: int, mode: str, padding: str, low: float, high: fl
 
 
 def weigh(image: Array, axes: Sequence[list[tuple[int, float]]]) -> Array:
-    """Return the sum of an image's elements, weighed by their neighbors along each axis."""
+    """Return the weighted sum of an image's elements over the neighbors along each axis."""
     total = np.zeros(len(image))
     for neighbors in product(*axes):
         index, weight = zip(*neighbors, strict=True)
@@ -147,7 +147,7 @@ def _roi_align(
 
 
 def _corners(image: Array, row: float, column: float) -> Array:
-    """Return the four neighbors of a place, weighed, [4, C]."""
+    """Return the four neighbors of a position, weighted, as [4, C]."""
     height, width = image.shape[1:]
     if not (-1 <= row <= height and -1 <= column <= width):
         return np.zeros((4, len(image)))
@@ -185,7 +185,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "ROI_ALIGN": _roi_align,
     "MAX_ROI_POOL": _max_roi_pool,
 }
-"""By operation."""
 
 DOCS = """\
 # *
@@ -300,4 +299,4 @@ regions: [R, 5]: (batch, left, top, right, bottom).
 - The number of the image is a float, the first of the five.
 example: counting(1, 1, 3, 3), [[0.0, 0.0, 0.0, 2.0, 1.0]], output_shape=(2, 2)
 """
-"""Documentation; see `documentation`."""
+"""Documentation, parsed by `documentation`."""

@@ -1,4 +1,4 @@
-"""The schema table: every operation of the adapter IR."""
+"""Schema table: every operation of the adapter IR."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ FAMILIES: Mapping[str, tuple[Row, ...]] = MappingProxyType(
         for family in _FAMILIES
     }
 )
-"""The rows by family, which is named as its module."""
+"""Rows by family; a family is named after its module."""
 SCHEMAS: Mapping[str, Row] = MappingProxyType({row.type: row for rows in FAMILIES.values() for row in rows})
-"""The rows by operation type."""
+"""Rows by operation type."""
 
 BROUGHT = brought_operations(frozenset(SCHEMAS))
-"""Operations from outside, which are looked for where the table has none."""
+"""Operations of installed packages, used for types that the table does not have."""
 
 
 def schema_of(type_: str) -> OperationSchema:
-    """Return the row of an operation type, from the table or from outside.
+    """Return the row of an operation type, from the table or an installed package.
 
     Raises:
-        InvalidModelError: there is no such operation.
+        InvalidModelError: unknown operation type.
     """
     row = SCHEMAS.get(type_) or BROUGHT.get(type_)
     if row is None:

@@ -1,7 +1,6 @@
-"""Attention: every query looks at the keys and takes a mixture of their values.
+"""Attention and related layers of language models.
 
-Sizes: batch B, query heads H, heads of keys and values G (a divisor of H), queries S, keys T, depth D, depth of values
-E.
+Sizes: batch B, query heads H, key and value heads G (a divisor of H), queries S, keys T, depth D, depth of values E.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _attention_flops(
     *others: OperandType | None,
     **attributes: object,
 ) -> int:
-    # Per score: the product and its scale, the mask, five steps of softmax, and its share in the mixture.
+    # per score: product and scale, mask, five steps of softmax, weighted sum of values
     batch, heads, queries, depth = query.dimensions
     keys, value_depth = value.dimensions[2:]
     return batch * heads * queries * keys * (2 * depth + 2 * value_depth + 7)
@@ -127,7 +126,7 @@ def _check_packed(name: str, type_: OperandType | None, leading: tuple[int, int]
 def _linear_flops(
     outputs: Sequence[OperandType], query: OperandType, *others: OperandType | None, query_heads: int, **more: object
 ) -> int:
-    # Per element of a state and step: decay, correction and update; per query head: a multiply-add.
+    # per state element and step: decay, correction and update; per query head: a multiply-add
     batch, groups, depth, value_depth = outputs[1].dimensions
     return batch * query.dimensions[1] * depth * value_depth * (5 * groups + 2 * query_heads)
 
@@ -192,10 +191,10 @@ ROWS: tuple[Row, ...] = (
         "ONNX CausalConvWithState-27",
     ),
 )
-"""The rows of this family.
+"""Rows of this family.
 
-ATTENTION: query i, at position i + `offset` (or i + its batch's length - S if `lengths` are given), looks at key j if
+ATTENTION: query i is at position i + `offset`, or i + its item's length - S with `lengths`. It attends to key j if
 `mask` allows it, j is below the length, not after that position if `is_causal`, and at most `left_window` before and
-`right_window` after it, -1 being no limit. A query that may look at no key gives zeros. `scores` names the contents of
-the second output: the scaled products, these after `softcap`, these with the mask, or the weights of the values.
+`right_window` after it (-1: no limit). A query that attends to no key gives zeros by default. `scores` selects the
+second output: scaled products, these after `softcap`, after masking, or the softmax weights.
 """

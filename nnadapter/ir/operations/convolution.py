@@ -1,6 +1,6 @@
-"""Convolutions of images and volumes. Filters are in ONNX's order whatever the layout of the image.
+"""Convolutions of images and volumes. Filters are in ONNX's order for every layout of the image.
 
-Volumes [N, C, D, H, W] have no other layout; triples are (deep, down, across).
+Volumes are always [N, C, D, H, W]; triples are (depth, height, width).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _deformable_flops(
     mask: OperandType | None = None,
     **attributes: object,
 ) -> int:
-    """Return the steps of the convolution, and of four neighbors weighed for every element of every window."""
+    """Return the steps of the convolution, and of interpolating four neighbors per window element."""
     positions = outputs[0].dimensions[0] * prod(outputs[0].dimensions[2:])
     sampled = positions * first.dimensions[1] * prod(weight.dimensions[2:])
     return _convolution_flops(outputs, first, weight, bias) + 8 * sampled
@@ -209,4 +209,3 @@ ROWS: tuple[Row, ...] = (
         "NNADAPTER_DEFORMABLE_CONV_2D; ONNX DeformConv-22 of rank 4; offset [N, offset_group * kH * kW * 2, H, W]",
     ),
 )
-"""The rows of this family."""

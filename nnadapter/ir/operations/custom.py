@@ -1,7 +1,7 @@
-"""The operation that stands for one node of any ONNX op: a custom kernel computes it.
+"""CUSTOM: an operation that represents one node of any ONNX op, computed by a custom kernel.
 
-It carries what a kernel is chosen by and called with, and the types of its results, which no table knows. Attributes
-and types are text, so that models with it can be verified, printed and kept in files like any other.
+It carries the key and the arguments of the kernel, and the result types, which no table has. Attributes and types are
+text, so that models with it can be verified, printed and saved like any other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from nnadapter.ir.operations.row import Row, row
 from nnadapter.ir.schema import Attributes, AttributeValue
 
 CUSTOM = "CUSTOM"
-"""The operation's type."""
 
 _TYPE = re.compile(r"(\w+)\[([0-9, ]*)\]")
 _TENSOR = "tensor"
@@ -31,29 +30,29 @@ _TENSOR = "tensor"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CustomCall:
-    """What one such operation computes."""
+    """Call of a custom kernel for one ONNX node."""
 
     domain: str
-    """Empty for ONNX's own."""
+    """Empty for ONNX's own domain."""
     op_type: str
     since_version: int
-    """Of the op's schema; for an op without one, of the domain's opset."""
+    """Version of the op's schema; without a schema, the domain's opset version."""
     attributes: Mapping[str, object] = field(default_factory=dict)
-    """int, float, str, tuples of these, and numpy arrays for tensors."""
+    """Values: int, float, str, tuples of these, and numpy arrays for tensors."""
     present: tuple[int, ...] = ()
-    """Which inputs of the node the operation's own are, ascending; the others are absent."""
+    """Positions of the node's present inputs, ascending."""
     outputs: tuple[OperandType, ...]
 
     @property
     def display_name(self) -> str:
-        """Return the op's name for messages."""
+        """Op name for messages."""
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
-        """Return the attributes of the operation.
+        """Return the attributes of the CUSTOM operation.
 
         Raises:
-            InvalidModelError: an attribute of the node is a graph, or of another kind that text cannot say.
+            InvalidModelError: an attribute of the node is a graph or has another type without a text form.
         """
         return {
             "domain": self.domain,
@@ -66,10 +65,10 @@ class CustomCall:
 
     @classmethod
     def of(cls, attributes: Attributes) -> CustomCall:
-        """Return the call that the attributes of an operation describe.
+        """Return the call in the attributes of a CUSTOM operation.
 
         Raises:
-            InvalidModelError: they say nothing of sense.
+            InvalidModelError: the attributes are malformed.
         """
         present = attributes["present"]
         version = attributes["since_version"]
@@ -84,7 +83,7 @@ class CustomCall:
         )
 
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
-        """Return one item per input of the node, None if it is absent, from one item per input of the operation."""
+        """Expand one item per input of the operation to one per input of the node; None for absent ones."""
         node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
         for position, operation_input in zip(self.present, operation_inputs, strict=True):
             node_inputs[position] = operation_input
@@ -99,10 +98,10 @@ def written_types(types: Sequence[OperandType]) -> str:
 
 
 def read_types(text: str) -> tuple[OperandType, ...]:
-    """Return the types in a text of `written_types`.
+    """Return the types in a text from `written_types`.
 
     Raises:
-        InvalidModelError: it is no such text.
+        InvalidModelError: the text is malformed.
     """
     matches = [_TYPE.fullmatch(type_text.strip()) for type_text in text.split(";")]
     known = set(map(str, DataType))
@@ -165,10 +164,9 @@ ROWS: tuple[Row, ...] = (
         "CUSTOM(*inputs; domain: string = , op_type: string, since_version: int = 1, attributes: string = {}, "
         "present: ints, output_types: string -> *outputs)",
         _results,
-        # The steps of a kernel are unknown. At least it makes every element.
+        # The cost of a kernel is unknown; count at least one step per element.
         lambda outputs, *types, **attributes: sum(type_.size for type_ in outputs),
         "NNADAPTER_CUSTOM; any one ONNX op, by its domain, name and version",
         cost="other",
     ),
 )
-"""The rows of this family."""

@@ -1,7 +1,7 @@
-"""Elementwise operations: the result has the inputs' dimensions, broadcast as numpy does where there are several.
+"""Elementwise operations: the result has the inputs' dimensions, broadcast as in numpy.
 
-FLOPs are arithmetic steps of the defining formula for each output element; exp, log, sqrt, erf, sin, cos, tanh and pow
-count as one step each.
+FLOPs are arithmetic steps of the defining formula per output element; exp, log, sqrt, erf, sin, cos, tanh and pow count
+as one step each.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _gelu_flops(outputs: Sequence[OperandType], first: OperandType, approximate:
     return (9 if approximate == "tanh" else 5) * outputs[0].size
 
 
-# min above max is legal in CLIP: ONNX defines the result as min(max(input, min), max), so it is max everywhere.
+# CLIP allows min > max: ONNX defines the result as min(max(input, min), max), so it is max everywhere.
 _UNARY = """\
 ABS(input: number) | 1 | elementwise | table | NNAPI ABS; ONNX Abs-13
 NEG(input: number) | 1 | elementwise | table | NNAPI NEG; ONNX Neg-13
@@ -136,7 +136,7 @@ THRESHOLDED_RELU(input: float; alpha: float = 1.0) | 1 | elementwise | | \
 ONNX ThresholdedRelu-22: x above alpha, 0 elsewhere
 BITWISE_NOT(input: integer) | 1 | elementwise | | ONNX BitwiseNot-18
 """
-"""Operations of one operand: signature, steps for each element, cost, quantization, source."""
+"""Unary operations: signature, steps per element, cost, quantization, source."""
 
 _BINARY = """\
 MAX(x: number, y: number as x) | real | NNAPI MAXIMUM; ONNX Max-13
@@ -154,7 +154,7 @@ BITWISE_AND(x: integer, y: integer as x) | | ONNX BitwiseAnd-18
 BITWISE_OR(x: integer, y: integer as x) | | ONNX BitwiseOr-18
 BITWISE_XOR(x: integer, y: integer as x) | | ONNX BitwiseXor-18
 """
-"""Operations of two operands of one data type, of which comparisons give bool."""
+"""Binary operations with one data type; comparisons return bool."""
 
 _COMPARED = ("EQUAL", "NOT_EQUAL", "GREATER", "LESS")
 _FUSABLE_BINARY = (
@@ -254,4 +254,3 @@ ROWS: tuple[Row, ...] = (
         cost="function",
     ),
 )
-"""The rows of this family."""

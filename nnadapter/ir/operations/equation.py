@@ -1,4 +1,4 @@
-"""The equations of EINSUM: what the terms and the result name, axis by axis."""
+"""EINSUM equations, parsed to labels per axis."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _ELLIPSIS = "..."
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An equation whose ellipses are written out: one label per axis, a letter or the number of an ellipsis' axis."""
+    """Equation with expanded ellipses. A label is a letter, or the index of an ellipsis axis, as text."""
 
     terms: tuple[tuple[str, ...], ...]
-    """Per input, its axes' labels."""
+    """Labels of the axes, per input."""
     result: tuple[str, ...]
-    """The result's axes' labels, none twice."""
+    """Labels of the result's axes, without duplicates."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return every label once, in the order of first use."""
+        """Distinct labels in the order of first use."""
         return tuple(dict.fromkeys(label for term in self.terms for label in term))
 
 
 def read_equation(text: str, ranks: Sequence[int]) -> Equation:
-    """Return the equation that a text means for inputs of these ranks.
+    """Parse an equation for inputs of these ranks.
 
-    1. Spaces mean nothing. Every term is letters, with one ellipsis at most; upper and lower case differ.
-    2. Every ellipsis stands for equally many axes. A result that is spelled out has the ellipsis if a term has.
-    3. Without `->`, the result is the ellipsis and the letters that occur exactly once, in ASCII's order.
+    1. Spaces are ignored. Every term consists of letters and at most one ellipsis; letters are case-sensitive.
+    2. All ellipses cover the same number of axes. An explicit result needs an ellipsis if a term has one.
+    3. Without `->`, the result is the ellipsis and the letters that occur exactly once, in ASCII order.
 
     Raises:
-        InvalidModelError: the text is no equation, or does not fit the ranks.
+        InvalidModelError: the equation is malformed or does not fit the ranks.
 
     Source: ONNX Einsum-28.
     """
@@ -53,19 +53,19 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
 
 
 def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
-    """Return the letters of every term, and those of the result if it is spelled out.
+    """Return the letters of every term, and of the result if explicit.
 
-    Letters are one text, or two where an ellipsis stands between them.
+    A term with an ellipsis returns two strings: the letters before and after it.
 
     Raises:
-        InvalidModelError: the text is no equation.
+        InvalidModelError: the equation is malformed.
     """
     left, arrow, right = text.replace(" ", "").partition("->")
     return [_split(text, term) for term in left.split(",")], _split(text, right) if arrow else None
 
 
 def _split(text: str, term: str) -> tuple[str, ...]:
-    """Return the letters of a term: before and after its ellipsis, or all of them."""
+    """Return the letters of a term as one string, or as two around its ellipsis."""
     parts = tuple(term.split(_ELLIPSIS))
     letters = "".join(parts)
     if len(parts) > 2 or not (letters == "" or (letters.isascii() and letters.isalpha())):
@@ -74,7 +74,7 @@ def _split(text: str, term: str) -> tuple[str, ...]:
 
 
 def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -> int | None:
-    """Return the number of axes that an ellipsis stands for; None if no term has one."""
+    """Return the number of axes of the ellipses; None if there are none."""
     axis_count: int | None = None
     for part, rank in zip(parts, ranks, strict=True):
         rest = rank - len("".join(part))
@@ -104,7 +104,7 @@ def _checked(text: str, result: tuple[str, ...], terms: Sequence[tuple[str, ...]
 
 
 def label_sizes(equation: Equation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return the size of every label; an axis of size 1 spreads to the size that the label has elsewhere.
+    """Return the size of every label; axes of size 1 broadcast.
 
     Raises:
         InvalidModelError: a label has two sizes.

@@ -1,9 +1,7 @@
-"""External operations: schema rows that packages bring by entry points, checked when loaded.
+"""External operations: schema rows from packages with entry points of the group `nnadapter.operations`.
 
-Operations from outside: rows that packages bring, by entry points of the group `nnadapter.operations`.
-
-An entry point's name is the operation's type, its value names the row (`package.module:ROW`), an `OperationSchema` with
-a `definition`. Entry points are read when an operation is asked for that the schema table does not have.
+An entry point's name is the operation's type. Its value names the row (`package.module:ROW`), an `OperationSchema` with
+a `definition`. Entry points load when an operation type is missing from the schema table.
 """
 
 from __future__ import annotations
@@ -24,16 +22,17 @@ from nnadapter.process.packages import PlugIn, PlugIns
 
 
 def checked_row(value: object, plug_in: PlugIn) -> OperationSchema:
-    """Return a row that a distribution brings, its functions guarded.
+    """Return the row of a distribution, with checks around its functions.
 
-    1. What a shape rule raises is a DriverError, with who is to blame, as are types that are none; InvalidModelError
-       stays, with which it refuses.
-    2. A FLOP formula that raises, or gives no whole number from 0, counts 0 and warns.
-    3. A definition is given arrays that it cannot write to. What it raises is a DriverError, with who is to blame;
-       IndexError and ValueError stay, with which it says that it is not defined for such values.
+    1. Errors in a shape rule, and invalid types from it, become a DriverError that names the distribution.
+       InvalidModelError
+       passes through: it is how the rule rejects inputs.
+    2. A FLOP formula that fails, or does not return an integer of at least 0, counts 0 and warns.
+    3. A definition gets read-only arrays. Its errors become a DriverError that names the distribution. IndexError,
+       ValueError and MemoryError pass through: it is not defined for such values.
 
     Raises:
-        ValueError: it is no row, another operation's, or contradicts itself.
+        ValueError: the value is not a valid row of this operation.
     """
     if not isinstance(value, OperationSchema):
         raise ValueError(f"{plug_in.target} is {type(value).__name__}, expected an nnadapter.ir.OperationSchema")
@@ -104,7 +103,7 @@ _FIELDS: Mapping[str, tuple[Callable[[OperationSchema], bool], str]] = {
     "definition": (lambda row: callable(row.definition), "a function in numpy"),
     "source": (lambda row: isinstance(row.source, str), "a text"),
 }
-"""Fields that others read without looking, what is asked of them, and in words."""
+"""Field -> check, and its requirement in words."""
 
 
 def _infer(row: OperationSchema, plug_in: PlugIn) -> ShapeRule:
@@ -149,7 +148,7 @@ def _flops(row: OperationSchema, plug_in: PlugIn) -> FlopsRule:
 
 
 def _definition(function: Definition, row: OperationSchema, plug_in: PlugIn) -> Definition:
-    @wraps(function)  # `nnadapter ops --describe` prints it
+    @wraps(function)  # so that `nnadapter ops --describe` prints the original
     def definition(*inputs: Any, **attributes: Any) -> Any:
         try:
             return function(*map(_unwritable, inputs), **attributes)
@@ -172,14 +171,14 @@ def _unwritable(value: Any) -> Any:
 
 
 GROUP = "nnadapter.operations"
-"""The entry point group."""
+"""Entry point group."""
 
 
 def brought_operations(own: frozenset[str]) -> PlugIns[OperationSchema]:
-    """Return the operations that distributions bring.
+    """Return the operations of installed distributions.
 
     Args:
-        own: the names of the schema table, which nobody else can take.
+        own: types in the schema table, which are reserved.
     """
 
     def problem(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Operations that choose, pad or write elements at positions, those of attributes or those that a tensor holds."""
+"""Operations that select, pad or write elements at positions from attributes or tensors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _slice(first: OperandType, starts: Ints, ends: Ints, axes: Ints, steps: Ints
 def _slice_size(axis: int, size: int, start: int, end: int, step: int) -> int:
     if step == 0:
         raise InvalidModelError(f"the step along axis {axis} is 0, expected another value")
-    # -(size + 1) is how an end before the first element is written: numpy would read -1 as the last one.
+    # -(size + 1) is an end before the first element; numpy would read -1 as the last one.
     if not 0 <= start <= size or not (0 <= end <= size or (step < 0 and end == -(size + 1))):
         raise InvalidModelError(
             f"the slice along axis {axis} is {start}:{end}:{step}, expected start and end in 0 to {size}"
@@ -62,7 +62,7 @@ def _gather_elements(first: OperandType, indices: OperandType, axis: int) -> Ope
 
 
 def _pad(first: OperandType, mode: str, pads: Ints, value: float) -> OperandType:
-    # pads = [begin of every axis…, end of every axis…]; a negative one takes elements away
+    # pads = [begin of every axis…, end of every axis…]; negative values crop
     check_length(2 * first.rank, pads=pads)
     sizes = zip(first.dimensions, pads[: first.rank], pads[first.rank :], strict=True)
     return like(first, tuple(_padded(mode, axis, *sizes_) for axis, sizes_ in enumerate(sizes)))
@@ -83,7 +83,7 @@ def _padded(mode: str, axis: int, size: int, begin: int, end: int) -> int:
 
 
 def _index_depth(indices: OperandType, available: int) -> int:
-    """Return how many axes a row of `indices` [..., depth] addresses."""
+    """Return the number of axes that a row of `indices` [..., depth] addresses."""
     if indices.rank < 1:
         raise InvalidModelError("indices is a scalar, expected rank 1 or more")
     depth = indices.dimensions[-1]
@@ -155,7 +155,7 @@ def _reverse_sequence(first: OperandType, lengths: OperandType, batch_axis: int,
 
 
 def _per_update(outputs: Sequence[OperandType], *types: OperandType, reduction: str, **attributes: object) -> int:
-    """Return one step for each update that is combined with the element at its position."""
+    """Return one step per update that is combined with an element."""
     return 0 if reduction == "none" else types[2].size
 
 
@@ -229,4 +229,3 @@ ROWS: tuple[Row, ...] = (
         "ONNX ReverseSequence-10; what lies beyond a sequence's length stays where it is",
     ),
 )
-"""The rows of this family."""

@@ -26,7 +26,7 @@ from nnadapter.ir.operations.windows import FUSED, fusable, fused
 
 row = family(cost="matrix")
 PACKED_BITS = (2, 4, 8)
-"""Bits of an integer of which several may lie in a byte, none in two."""
+"""Allowed bits of packed integers, which never span two bytes."""
 
 
 def _fully_connected(first: OperandType, weight: OperandType, bias: OperandType | None = None) -> OperandType:
@@ -60,7 +60,7 @@ def _mat_mul(first: OperandType, second: OperandType, transpose_x: bool, transpo
     if second.rank == 0:
         raise InvalidModelError("y has rank 0, expected rank 1 or more")
     x, y = _operand("x", first, transpose_x), _operand("y", second, transpose_y)
-    # As in numpy.matmul, a vector on the left is a row and one on the right a column, whose axis of 1 goes away again.
+    # As in numpy.matmul, a left vector is a row and a right one a column; the added axis is removed again.
     depth = y[0] if len(y) == 1 else y[-2]
     if x[-1] != depth:
         raise InvalidModelError(f"x {list(x)} and y {list(y)} share no inner size: {x[-1]} against {depth}")
@@ -119,7 +119,7 @@ def _determinant(first: OperandType) -> OperandType:
 
 
 def _determinant_flops(outputs: Sequence[OperandType], first: OperandType) -> int:
-    """Return the steps of an elimination, two thirds of the cube, and of the product of the diagonal."""
+    """Return the steps of Gaussian elimination, 2/3 n^3, and of the product of the diagonal."""
     size = first.dimensions[-1]
     return outputs[0].size * (2 * size * size * size // 3 + size)
 
@@ -132,10 +132,9 @@ def _einsum(*types: OperandType, equation: str) -> OperandType:
 
 
 def _einsum_flops(outputs: Sequence[OperandType], *types: OperandType, equation: str) -> int:
-    """Return a product and a sum for each combination of indices of two inputs that meet, one input after the other.
+    """Return two steps per index combination when contracting the inputs from left to right.
 
-    An index that nothing reads later is summed over at once. The count without intermediate results holds if it is
-    less.
+    An index that is not needed later is summed immediately. A single joint sum counts instead if it is cheaper.
     """
     shapes = [type_.dimensions for type_ in types]
     parsed = read_equation(equation, list(map(len, shapes)))
@@ -186,7 +185,7 @@ def _short_time(
 
 
 def _fast_flops(elements: int, length: int) -> int:
-    """Return the usual count of a fast transform: 5 n log2 n for n complex numbers."""
+    """Return the usual count of an FFT: 5 n log2 n for n complex numbers."""
     return 5 * elements * max(1, (length - 1).bit_length())
 
 
@@ -250,4 +249,3 @@ ROWS: tuple[Row, ...] = (
         "ONNX STFT-17",
     ),
 )
-"""The rows of this family."""

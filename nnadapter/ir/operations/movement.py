@@ -1,4 +1,4 @@
-"""Operations that move, repeat or make elements: they compute nothing and count no FLOPs, but for RANGE."""
+"""Operations that move, repeat or create elements; they have no FLOPs, except RANGE."""
 
 from __future__ import annotations
 
@@ -169,4 +169,3 @@ ROWS: tuple[Row, ...] = (
         quantization="",
     ),
 )
-"""The rows of this family."""

@@ -1,9 +1,8 @@
-"""Normalizations, softmax, and losses of classifications.
+"""Normalizations, softmax, and classification losses.
 
-FLOPs per element: batch normalization 2, since its scale and shift are constants of a trained network; the others count
-the steps of their formulas, with mean, centering, square, sum, scale and shift as one each. Losses compare scores
-[N, C, d1, …] with classes [N, d1, …]; targets that are `ignore_index` count neither in the loss nor in its mean, and
--1, which is no class, stands for none.
+FLOPs per element: batch normalization 2, since scale and shift are constants at inference; the others count the steps
+of their formulas, with mean, centering, square, sum, scale and shift as one each. Losses compare scores [N, C, d1, …]
+with classes [N, d1, …]. Targets equal to `ignore_index` count neither in the loss nor in its mean; -1 ignores none.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ _LOSS = (
 )
 
 ROWS: tuple[Row, ...] = (
-    # ONNX lets the statistics have another floating-point type than the input.
+    # ONNX allows the statistics another floating-point type than the input.
     row(
         "BATCH_NORMALIZATION(input[2..]: float, scale: float, bias: float, mean: float, variance: float; "
         "epsilon: float = 1e-5)",
@@ -157,7 +156,7 @@ ROWS: tuple[Row, ...] = (
     row(
         f"NEGATIVE_LOG_LIKELIHOOD_LOSS({_LOSS})",
         _loss,
-        # Negation, weight and sum of the loss and of the weights.
+        # negation, weight, and sums of losses and weights
         lambda outputs, first, target, weight=None, **attributes: 4 * target.size,
         "ONNX NegativeLogLikelihoodLoss-22",
     ),
@@ -168,4 +167,3 @@ ROWS: tuple[Row, ...] = (
         "ONNX SoftmaxCrossEntropyLoss-13",
     ),
 )
-"""The rows of this family."""

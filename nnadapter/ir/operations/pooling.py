@@ -1,7 +1,7 @@
-"""Pooling of images and volumes: extremes, means, p-norms, positions of what is largest, and the ways back.
+"""Pooling of images and volumes by maximum, mean or p-norm, and its inverses.
 
-MAX_POOL_2D and AVERAGE_POOL_2D take images of either layout. All others take [N, C, …] in ONNX's order. Lists have one
-value per spatial axis.
+MAX_POOL_2D and AVERAGE_POOL_2D take images in either layout, all others [N, C, …]. Lists have one value per spatial
+axis.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ _POOLS = (
     ("MAX_POOL_2D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
     ("MAX_POOL_3D_WITH_INDICES", "number", _pool_with_indices, _INDICES, _STORED),
 )
-"""Type, data types, shape rule, source, and attributes besides those that every pool has."""
+"""Type, data types, shape rule, source, and attributes in addition to the common ones."""
 
 
 def _row(rank: int, type_: str, dtypes: str, rule: Rule, source: str, more: str) -> Row:
@@ -152,4 +152,3 @@ ROWS: tuple[Row, ...] = (
         "ONNX Col2Im-18; [N, C * block, blocks], one column per block, added where blocks overlap",
     ),
 )
-"""The rows of this family."""

@@ -1,14 +1,14 @@
-"""Quantized operands: the operations between integers and reals, and what other operations make of such operands.
+"""Operations between quantized integers and reals, and the rules for quantized operands of other operations.
 
-A quantized operand holds integers that stand for reals. Operations treat it in one of four ways:
+A quantized operand holds integers that represent real numbers. Operations treat it in one of four ways:
 
-- those that only move elements see integers, and their results are quantized as the input is, if that is per tensor;
-- products (CONV_2D, FULLY_CONNECTED, MAT_MUL) subtract the zero points and add up products of integers, exactly.
-  Without a quantized result they give these sums in int32. With one, the sums and an int32 bias are multiplied by
-  scale of input * scale of filter / scale of result, in float32, rounded half to even, moved by its zero point and
-  saturated, as ONNX Runtime does it;
-- operations of reals (`REALS`) compute as DEQUANTIZE, the operation in float32 and QUANTIZE would;
-- all others see integers alone.
+- Operations that only move elements see integers. Results have the input's quantization if it is per tensor.
+- Products (CONV_2D, FULLY_CONNECTED, MAT_MUL) subtract the zero points and accumulate products of integers exactly.
+  Without a quantized result, they return the sums in int32. With one, sums and an int32 bias are multiplied by scale of
+  input * scale of filter / scale of result, in float32, rounded half to even, shifted by the zero point and saturated,
+  as in ONNX Runtime.
+- Operations on reals (`REALS`) compute like DEQUANTIZE, the operation in float32, and QUANTIZE.
+- All others see integers only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nnadapter.ir.schema import Attributes, QuantizationRule, ShapeRule
 row = family(cost="elementwise")
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
-"""Data types of operands that are computed with; all integer types can be quantized and dequantized."""
+"""Data types for arithmetic on quantized operands; QUANTIZE and DEQUANTIZE accept all integer types."""
 
 _ROWS = (
     *ELEMENTWISE,
@@ -54,14 +54,16 @@ def _types(behavior: str) -> frozenset[str]:
 
 
 MOVERS = _types("moves")
-"""Operations whose results are quantized as all their data inputs are, per tensor. CONCAT also takes inputs that
-differ, as an operation of reals."""
+"""Operations that pass on the per-tensor quantization of their data inputs. CONCAT also accepts different
+quantizations,
+as an operation on reals.
+"""
 PRODUCTS: Mapping[str, int] = {type_: -1 if type_ == "MAT_MUL" else 0 for type_ in sorted(_types("product"))}
-"""By operation: the axis of the second input along which it may be quantized."""
+"""Operation -> axis of the second input along which it may be quantized."""
 TABULATED = _types("table")
-"""Those of `REALS` that are functions of one variable: a table of 256 results gives their effect on 8 bits."""
+"""Unary functions in `REALS`: on 8 bits, a lookup table of 256 entries replaces them."""
 REALS = TABULATED | _types("real")
-"""Operations that compute with the reals that operands of 8 bits stand for, if their result is quantized."""
+"""Operations that compute with real values if operands and result are quantized to 8 bits."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
@@ -101,7 +103,7 @@ def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) ->
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """Return the shape rule of a product, whose sums are int32 if its inputs are quantized."""
+    """Return the shape rule of a product; sums of quantized inputs are int32."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -119,7 +121,7 @@ def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
 
 
 def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> int | None:
-    """Return the axis of the second input along which a scale may run: the one that the result has too."""
+    """Return the axis of the second input along which scales may vary: the output channels."""
     if second.rank < 2:
         return None
     return -2 if attributes.get("transpose_y") else PRODUCTS[type_]
@@ -137,7 +139,7 @@ def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
 
 
 def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
-    """Check that the scale of a bias, which is added to the sums, is the scale of the sums."""
+    """Check that the scale of a bias equals the scale of the sums."""
     quantization = bias.quantization
     if quantization is None or bias.dtype is not DataType.INT32 or any(quantization.zero_point):
         raise InvalidModelError(f"bias is {bias}, expected a quantized operand of int32 with zero point 0")
@@ -153,7 +155,7 @@ def _real(types: Types, result: OperandType, attributes: Attributes) -> None:
     if not any(type_.quantization for type_ in present_types) and all(
         type_.dtype is result.dtype for type_ in present_types
     ):
-        return  # computed on integers, which are then said to be quantized
+        return  # integer computation, with a result that is declared quantized
     for position, type_ in enumerate(present_types):
         _check_eight_bits(f"input {position}", type_)
     _check_eight_bits("result", result)
@@ -167,7 +169,7 @@ def _check_fuse_code(attributes: Attributes) -> None:
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
-    """Return the shape rule of a mover, whose results are quantized as its data inputs are."""
+    """Return the shape rule of a mover, which passes on the quantization of its data inputs."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
@@ -183,7 +185,7 @@ def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
 
 
 def quantizable(schema: Row) -> Row:
-    """Return the row with its rules for quantized operands; the row itself if it has none."""
+    """Return the row with rules for quantized operands, or the row itself if there are none."""
     type_ = schema.type
     infer, rule = schema.infer, schema.quantized
     if type_ in PRODUCTS:
@@ -229,4 +231,3 @@ ROWS: tuple[Row, ...] = (
         _same_dtype,
     ),
 )
-"""The rows of this family."""

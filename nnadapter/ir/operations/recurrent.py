@@ -15,9 +15,9 @@ from nnadapter.ir.operations.row import Row, family, read_table
 from nnadapter.ir.schema import Attributes
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""How many gates each layer has; their order is ONNX's: input, output, forget, cell; update, reset, hidden."""
+"""Number of gates, in ONNX's order: input, output, forget, cell; update, reset, hidden."""
 FUNCTIONS_PER_DIRECTION: Mapping[str, int] = {"LSTM": 3, "GRU": 2, "RNN": 1}
-"""How many names the attribute `activations` holds per direction: gates, cell, hidden; gates, hidden; hidden."""
+"""Number of names in `activations` per direction: gates, cell, hidden; gates, hidden; hidden."""
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "affine": ("alpha", "beta"),
     "elu": ("alpha",),
@@ -31,7 +31,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "tanh": (),
     "thresholded_relu": ("alpha",),
 }
-"""The functions that gates may have, and which of `activation_alpha` and `activation_beta` they read."""
+"""Functions for gates, with the parameters that they use."""
 
 _DIRECTIONS: Mapping[str, int] = {"forward": 1, "reverse": 1, "bidirectional": 2}
 row = family(cost="recurrent")
@@ -87,7 +87,7 @@ def _check_functions(type_: str, directions: int, names: Sequence[str], attribut
 
 
 def function_names(attributes: Attributes) -> tuple[str, ...]:
-    """Return the names in the attribute `activations`, in their order."""
+    """Return the names in the attribute `activations`, in order."""
     return tuple(str(attributes["activations"]).split())
 
 
@@ -100,7 +100,7 @@ def _flops(
     *others: OperandType | None,
     **attributes: object,
 ) -> int:
-    # Two products and a bias per gate, then the gates' functions and what joins them.
+    # two products and a bias per gate, then the gate functions and their combination
     features, hidden = first.dimensions[2], recurrent.dimensions[2]
     per_unit = {"LSTM": 10, "GRU": 7, "RNN": 1}[type_]
     return outputs[0].size * (GATES[type_] * (2 * features + 2 * hidden + 2) + per_unit)
@@ -127,9 +127,9 @@ ROWS: tuple[Row, ...] = tuple(
     )
     for type_, inputs, functions, more, outputs, source in read_table(_ROWS)
 )
-"""The rows of this family.
+"""Rows of this family.
 
-`activations` holds names separated by spaces, those of the reverse direction last. `clip` limits the arguments of
-functions, except for LSTM's hidden function, as in ONNX Runtime. After its `sequence_lengths` a sequence gives zeros
-and keeps its states.
+`activations` contains names separated by spaces, the reverse direction last. `clip` limits the arguments of functions,
+except for LSTM's hidden function, as in ONNX Runtime. After the end of a sequence (`sequence_lengths`), outputs are
+zeros and states do not change.
 """

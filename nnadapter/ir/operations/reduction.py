@@ -1,4 +1,4 @@
-"""Reductions, running sums and products, and the search for extreme elements."""
+"""Reductions, cumulative sums and products, and the largest or smallest elements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _mean_flops(outputs: Sequence[OperandType], first: OperandType, **attributes
 
 
 def _top_k_flops(outputs: Sequence[OperandType], first: OperandType, k: int, **attributes: object) -> int:
-    # One pass over the input with a heap of k elements.
+    # one pass with a heap of k elements
     return first.size * max(1, k.bit_length())
 
 
@@ -98,4 +98,3 @@ ROWS: tuple[Row, ...] = (
         "ONNX Hardmax-13: 1 at the first of the largest elements, 0 elsewhere",
     ),
 )
-"""The rows of this family."""

@@ -1,7 +1,6 @@
-"""Operations that read images between their pixels: resizing, grids and regions.
+"""Operations that sample images between pixels: resizing, grids and regions.
 
-Except for RESIZE_NEAREST and RESIZE_LINEAR, images are [N, C, H, W], and volumes [N, C, D, H, W]; they have no other
-layout.
+Images are [N, C, H, W] and volumes [N, C, D, H, W]; only RESIZE_NEAREST and RESIZE_LINEAR support other layouts.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from nnadapter.ir.operations.row import (
 row = family(cost="movement")
 
 _ROUNDING = 1e-3
-"""Tolerance for scales that were computed in float32."""
+"""Tolerance for scales computed in float32."""
 
 
 def _resize(first: OperandType, shape: tuple[int, ...], scales: Sequence[float], **attributes: object) -> OperandType:
     check_length(first.rank, shape=shape, scales=scales)
     check_at_least(0, shape=shape)
     for axis, (size, scale, result) in enumerate(zip(first.dimensions, scales, shape, strict=True)):
-        # Whether sizes or scales were given, and however they were rounded, they are less than one element apart.
+        # However sizes or scales were rounded, they agree within one element.
         if not scale > 0 or abs(size * scale - result) >= 1 + _ROUNDING * max(1, result) or (size == 0 and result > 0):
             raise InvalidModelError(f"axis {axis} goes from {size} to {result}, expected about {size} * {scale}")
     return like(first, shape)
 
 
 def _linear_flops(outputs: Sequence[OperandType], first: OperandType, **attributes: object) -> int:
-    # Two products and a sum for every axis that changes.
+    # two products and a sum per resized axis
     changed = zip(first.dimensions, outputs[0].dimensions, strict=True)
     return 3 * outputs[0].size * sum(size != result for size, result in changed)
 
@@ -55,7 +54,7 @@ def _grid_sample(first: OperandType, grid: OperandType, mode: str, **attributes:
 
 
 def _grid_sample_flops(outputs: Sequence[OperandType], *types: OperandType, mode: str, **attributes: object) -> int:
-    """Return a multiply-add for every neighbor that is weighed."""
+    """Return two steps, a multiply-add, per neighbor."""
     neighbors: int = {"nearest": 1, "linear": 2, "cubic": 4}[mode]
     return 2 * prod([neighbors] * (outputs[0].rank - 2)) * outputs[0].size
 
@@ -154,4 +153,3 @@ ROWS: tuple[Row, ...] = (
         "NNAPI ROI_POOLING; ONNX MaxRoiPool-22; regions [R, 5] as (batch, left, top, right, bottom)",
     ),
 )
-"""The rows of this family."""

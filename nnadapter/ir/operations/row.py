@@ -1,4 +1,4 @@
-"""Rows of the schema table: signatures as text, shape rules and FLOP formulas by name, and checks that rules share."""
+"""Rows of the schema table, with signatures as text, and shared shape rules, FLOP formulas and checks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from nnadapter.ir.schema import (
 )
 
 Dimensions = tuple[int, ...]
-"""Sizes of an operand's axes."""
 Types = Sequence[OperandType | None]
-"""Types of an operation's inputs by role, None where an optional one is absent."""
+"""Input types by role, None for an absent optional one."""
 Rule = Callable[..., OperandType | tuple[OperandType, ...]]
 """Shape rule: input types by role (None if absent) and attributes by name -> the types of the outputs."""
 Formula = Callable[..., int]
-"""FLOP formula: the output types as one sequence, then arguments as those of a `Rule` -> a number."""
+"""FLOP formula: output types as one sequence, then the arguments of a `Rule` -> number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +37,29 @@ class Row(OperationSchema):
     cost: str = field(default="other", repr=False)
     """A value of `nnadapter.costs.work.OperationClass`."""
     quantization: str = field(default="", repr=False)
-    """Behaviors on quantized operands, separated by spaces: `moves`, `real`, `table`, `product`."""
+    """Behaviors on quantized operands, separated by spaces: `moves`, `real`, `table`, `product`; see `quantization`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerElement:
-    """FLOP formula of a fixed number of arithmetic steps for each element of a tensor."""
+    """FLOP formula: a fixed number of arithmetic steps per element."""
 
     steps: int
     of_input: bool = False
-    """Elements of the first input count, not those of the first output."""
+    """Count elements of the first input instead of the first output."""
 
     def __call__(self, types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-        """Return the number of steps."""
         counted = types[0] if self.of_input else outputs[0]
         assert counted is not None, "the first input is never optional"
         return self.steps * counted.size if self.steps else 0
 
     def __str__(self) -> str:
-        """Return the formula in words."""
         each = f" for each element of the {'first input' if self.of_input else 'output'}"
         return f"{self.steps}{each if self.steps else ''}"
 
 
 def per_input(steps: int) -> PerElement:
-    """Return the formula of so many steps for each element of the first input."""
+    """Return the formula of `steps` steps for each element of the first input."""
     return PerElement(steps, of_input=True)
 
 
@@ -78,12 +75,12 @@ def row(
     """Return a row of the schema table.
 
     Args:
-        signature: type, inputs, attributes and outputs: `TOP_K(input[1..]: number; k: int -> values, indices)`.
-            `?` marks an optional input, `*` a variadic one, `as x` the data type of the input x. Brackets after the
-            first input hold its ranks, after a list its length. Without `->` there is one `output`.
-        rule: messages of its errors are preceded by the operation's type.
-        flops: a number counts for each element of the output.
-        source: where the meaning is written down.
+        signature: type, inputs, attributes and outputs: `TOP_K(input[1..]: number; k: int -> values, indices)`. `?`
+            marks an optional input, `*` a variadic one, `as x` the data type of input x. Brackets contain the ranks of
+            the first input, or the length of a list. Without `->` there is one `output`.
+        rule: shape rule; the operation's type is prepended to its errors.
+        flops: formula, or steps per element of the output.
+        source: specification of the operation.
         cost: see `Row`.
         quantization: see `Row`.
     """
@@ -107,12 +104,12 @@ def row(
 
 
 def family(cost: str, quantization: str = "") -> Callable[..., Row]:
-    """Return `row` with the columns that most rows of a family have."""
+    """Return `row` with default columns for a family."""
     return partial(row, cost=cost, quantization=quantization)
 
 
 def read_table(text: str) -> list[list[str]]:
-    """Return the cells of a table of one line per row, with ` | ` between cells."""
+    """Return the cells of a text table: one row per line, ` | ` between cells."""
     return [line.replace("| |", "|  |").split(" | ") for line in text.splitlines()]
 
 
@@ -202,7 +199,7 @@ def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
 
 
 def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataType | None = None) -> OperandType:
-    """Return the type of a result whose axes are those of `type_`: its layout is kept, its quantization is not."""
+    """Return the type of a result with the axes of `type_`: same layout, no quantization."""
     dimensions = type_.dimensions if dimensions is None else dimensions
     dtype = dtype or type_.dtype
     if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantization is None:
@@ -212,7 +209,7 @@ def like(type_: OperandType, dimensions: Dimensions | None = None, dtype: DataTy
 
 
 def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
-    """Return the layout of an elementwise result: NHWC if any operand of rank 4 is."""
+    """Return the layout of an elementwise result: NHWC if an operand of rank 4 is NHWC."""
     if rank != 4:
         return Layout.NCHW
     nhwc = any(type_.layout is Layout.NHWC and type_.rank == 4 for type_ in types)
@@ -220,25 +217,25 @@ def layout_of(types: Iterable[OperandType], rank: int) -> Layout:
 
 
 def as_first(first: OperandType, *others: OperandType | None, **attributes: object) -> OperandType:
-    """Return data type, dimensions and layout of the first input."""
+    """Return data type, dimensions and layout of the first input; a shape rule."""
     return like(first)
 
 
 def along_axis(first: OperandType, axis: int, **attributes: object) -> OperandType:
-    """Return the type of the first input, which must have the axis."""
+    """Return the type of the first input, after checking that it has the axis; a shape rule."""
     check_axis(axis, first.rank)
     return like(first)
 
 
 def broadcast(shapes: Sequence[Dimensions]) -> Dimensions:
-    """Return the shape that numpy's broadcasting gives.
+    """Return the broadcast shape, as in numpy.
 
     Raises:
-        InvalidModelError: two of them do not fit together.
+        InvalidModelError: two shapes do not broadcast.
     """
     result = shapes[0]
     for shape in shapes[1:]:
-        if len(shape) != len(result) or shape != result:  # sizes of different axes are not compared
+        if len(shape) != len(result) or shape != result:  # comparing symbolic sizes of different axes would add guards
             result = _broadcast_two(result, shape)
     return result
 
@@ -271,7 +268,7 @@ def check_axis(axis: int, rank: int) -> int:
 
 
 def check_axes(axes: Sequence[int], rank: int) -> None:
-    """Raise InvalidModelError unless there is an axis, all are in [0, rank), and they ascend."""
+    """Raise InvalidModelError unless axes are in [0, rank), ascending and not empty."""
     if not axes or any(left >= right for left, right in pairwise(axes)):
         raise InvalidModelError(f"axes is {list(axes)}, expected at least one, ascending, none twice")
     for axis in axes:
@@ -287,12 +284,13 @@ def check_vector(name: str, type_: OperandType | None, length: int) -> None:
 def check_at_least(smallest: int, **lists: Sequence[int]) -> None:
     """Raise InvalidModelError if a value of a list attribute is too small."""
     for name, values in lists.items():
-        if any(value < smallest for value in values):  # not by `min`, which compares sizes with each other
+        # `min` would compare symbolic sizes with each other and add guards
+        if any(value < smallest for value in values):
             raise InvalidModelError(f"{name} is {list(values)}, expected every value to be at least {smallest}")
 
 
 def check_length(length: int, **lists: Sequence[object]) -> None:
-    """Raise InvalidModelError unless list attributes have that many values."""
+    """Raise InvalidModelError unless list attributes have `length` values."""
     for name, values in lists.items():
         if len(values) != length:
             raise InvalidModelError(f"{name} has {len(values)} values {list(values)}, expected {length}")
@@ -305,16 +303,16 @@ def check_dimensions(name: str, type_: OperandType | None, expected: Dimensions)
 
 
 def check_onnx_order(type_: OperandType) -> None:
-    """Raise InvalidModelError if an image's channels are last."""
+    """Raise InvalidModelError if an image is NHWC."""
     if type_.layout is not Layout.NCHW:
         raise InvalidModelError(f"input has layout {type_.layout.value}, expected NCHW, the only one defined")
 
 
 def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
-    """Check indices of elements: one along `axis` for each of their places, which the input has as well.
+    """Check the shape of elementwise indices along `axis`.
 
     Raises:
-        InvalidModelError: another rank than the input's, or more places along another axis.
+        InvalidModelError: the rank differs from the input's, or another axis is longer than the input's.
     """
     if indices.rank != first.rank:
         raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")

@@ -13,18 +13,18 @@ CONV_2D CONV_2D_TRANSPOSE MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION INSTAN
 LOCAL_RESPONSE_NORMALIZATION DEPTH_TO_SPACE SPACE_TO_DEPTH
 """
 IMAGES = frozenset(_IMAGES.split())
-"""Operations that read the layout of a picture."""
+"""Operations on images that depend on the layout."""
 AXES = ("depth", "height", "width")
-"""Names of the spatial axes of a volume; those of an image are the last two."""
+"""Names of the spatial axes of a volume; an image has the last two."""
 
 
 def channel_axis(type_: OperandType) -> int:
-    """Return the axis of the channels: 1, or the last one where the layout is NHWC."""
+    """Return the channel axis: 1, or the last one for NHWC."""
     return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
 
 def image_size(type_: OperandType) -> tuple[int, ...]:
-    """Return batch, channels and spatial sizes of an image of either layout."""
+    """Return batch, channels and spatial sizes of an image in either layout."""
     if type_.layout is Layout.NHWC:
         batch, height, width, channels = type_.dimensions
         return batch, channels, height, width
@@ -32,7 +32,7 @@ def image_size(type_: OperandType) -> tuple[int, ...]:
 
 
 def image_like(type_: OperandType, channels: int, *sizes: int) -> OperandType:
-    """Return the type of an image of the batch, data type and layout of `type_`, and of that size."""
+    """Return the type of an image with batch, data type and layout of `type_`, and these channels and sizes."""
     batch = type_.dimensions[0]
     return like(type_, (batch, *sizes, channels) if type_.layout is Layout.NHWC else (batch, channels, *sizes))
 
@@ -43,7 +43,7 @@ def window_count(name: str, padded: int, kernel: int, stride: int, dilation: int
     Source: ONNX Conv-11, output size rounded down.
 
     Raises:
-        InvalidModelError: not even one window fits.
+        InvalidModelError: no window fits.
     """
     extent = (kernel - 1) * dilation + 1
     if padded < extent:
@@ -55,7 +55,7 @@ def window_count(name: str, padded: int, kernel: int, stride: int, dilation: int
 
 
 def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, stride: int, dilation: int) -> int:
-    """Return the number of windows, a last partial one included if it starts in the input or the padding before it.
+    """Return the number of windows in ceil mode: a last partial one counts if it starts before the end padding.
 
     Source: ONNX MaxPool-22 and AveragePool-22, `ceil_mode`.
 
@@ -72,7 +72,7 @@ def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, s
 
 
 def moves(rank: int) -> str:
-    """Return the signature of the attributes that windows over so many axes share."""
+    """Return the signature of the window attributes for `rank` spatial axes."""
     ones = " ".join(["1"] * rank)
     # pads = begin of every axis, then end of every axis
     pads = " ".join(["0"] * 2 * rank)
@@ -92,19 +92,19 @@ FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = {
     "gelu_tanh": ((), 9),
     "swish": ((), 5),
 }
-"""By code: the names of its `fuse_parameters`, and its arithmetic steps per element, those of the operation itself.
+"""Fuse code -> names of its `fuse_parameters`, and the steps per element of the activation.
 
-Source: NNAPI FuseCode, extended by the activations that today's networks use.
+Source: NNAPI FuseCode, extended by activations of current networks.
 """
 
 FUSED = f"fuse_code: string({'|'.join(FUSE_CODES)}) = none, fuse_parameters: floats = ()"
-"""Signature of the two attributes that every fusable operation has."""
+"""Signature of the attributes of fusable operations."""
 
 _EXACT_ON_INTEGERS = frozenset({"none", "relu", "clip"})
 
 
 def fusable(rule: Rule) -> Rule:
-    """Return the shape rule, extended by the check of the fuse code and its parameters."""
+    """Return a shape rule that also checks the fuse code and its parameters."""
 
     def infer(
         *types: OperandType | None, fuse_code: str, fuse_parameters: Sequence[float], **attributes: object
@@ -119,7 +119,7 @@ def fusable(rule: Rule) -> Rule:
 
 
 def fused(formula: Formula | PerElement) -> Formula:
-    """Return the FLOP formula, extended by the activation's steps, so that fusing does not change a model's FLOPs."""
+    """Return a FLOP formula that includes the activation, so that fusion does not change a model's FLOPs."""
 
     def flops(
         outputs: Sequence[OperandType],
