@@ -1,1 +1,1 @@
-"""Files of ours: where they lie, how they are written, how they are read."""
+"""Files: atomic writing, strict reading, and detection of model sources."""

@@ -1,4 +1,4 @@
-"""Atomic file writing: a file is complete or not there; and the user's cache folder."""
+"""Atomic file writing, and the user's cache folder."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from typing import BinaryIO
 from nnadapter.errors import InvalidOptionError
 
 _OPEN_FILES = Path("/proc/self/fd")
-"""The files that a process of Linux has open, by links to them."""
+"""Links to the open files of this process, on Linux."""
 
 
 def is_special(path: Path) -> bool:
-    """Whether something stands at a path that is neither a file nor a folder: a device, a pipe."""
+    """Return True for an existing path that is neither a file nor a folder, such as a device or a pipe."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def check_writable(path: Path, advice: str = "give another path", *, folder: bool = False) -> None:
-    """Refuse a path before the work is done whose results are to lie there.
+    """Check that a path is writable, before starting the work that produces its contents.
 
     Args:
-        path: of a file, or with `folder` of a folder for files, which need not exist.
-        advice: what to do else.
+        path: of a file, or with `folder` of a folder for files; need not exist.
+        advice: alternative, for the error.
         folder: see `path`.
 
     Raises:
-        InvalidOptionError: nothing can be written there.
+        InvalidOptionError: the path is not writable.
     """
     if not folder and is_special(path):
-        return  # written to directly
+        return
     parents = path.absolute().parents
     place = next(ancestor for ancestor in (path, *parents) if ancestor.exists()) if folder else path.resolve().parent
     try:
         if path.is_dir() and not folder:
             raise IsADirectoryError(EISDIR, strerror(EISDIR))
-        from tempfile import TemporaryFile  # whoever writes nothing needs no random names
+        from tempfile import TemporaryFile  # imports random, which is not needed otherwise
 
         with TemporaryFile(dir=place):
             pass
@@ -50,12 +50,12 @@ def check_writable(path: Path, advice: str = "give another path", *, folder: boo
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Have `write` write a file that takes the place of `path` when it is complete.
+    """Write a file atomically: it appears at `path` when complete.
 
-    What is no regular file (`/dev/stdout`, a pipe) is written to directly.
+    Special files (`/dev/stdout`, a pipe) are written directly.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: writing failed.
     """
     if is_special(path):
         with path.open("wb") as file:
@@ -65,13 +65,13 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Have `write` write a file that takes the place of `target`, and its permissions, when it is complete.
+    """Write a file atomically: it replaces `target` when complete, with the same permissions.
 
-    Where Linux can, the file has no name until then: a process that is killed leaves nothing that is half-written.
+    On Linux the file has no name until then if the file system allows it, so a killed process leaves no partial file.
 
     Raises:
-        OSError: it cannot be written, or a device or a pipe stands there; what stood there stays, and nothing stands
-            beside it.
+        OSError: writing failed, or `target` is a device or a pipe. `target` is unchanged, and no temporary file
+            remains.
     """
     from secrets import token_hex
 
@@ -89,7 +89,7 @@ def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _with_permissions_of(target: Path, write: Callable[[BinaryIO], object]) -> Callable[[BinaryIO], object]:
-    """`write`, for a file with the permissions of `target`, if that exists; Windows has none."""
+    """Wrap `write` to apply the permissions of `target`, if it exists; Windows has none."""
     if not target.exists() or not hasattr(os, "fchmod"):
         return write
     mode = S_IMODE(target.stat().st_mode)
@@ -102,17 +102,17 @@ def _with_permissions_of(target: Path, write: Callable[[BinaryIO], object]) -> C
 
 
 def _wrote_nameless(path: Path, write: Callable[[BinaryIO], object]) -> bool:
-    """Have `write` write a file that gets its name afterwards; False, and nothing is written, where that cannot be."""
+    """Write a file that gets its name when complete; return False, without writing, if unsupported."""
     if not hasattr(os, "O_TMPFILE") or not _OPEN_FILES.is_dir():
         return False
     try:
         file = open(path.parent, "wb", opener=_open_nameless)  # noqa: SIM115
-    except OSError:  # not every file system has them; what else is wrong with the folder is said by what comes next
+    except OSError:  # unsupported by the file system; other errors recur in the fallback
         return False
     with file:
         write(file)
         file.flush()
-        # link() would take the symbolic link itself; with a folder, though of no use here, Python calls linkat()
+        # link() would link the symlink itself; with a folder argument, though unused, Python calls linkat()
         os.link(_OPEN_FILES / str(file.fileno()), path, src_dir_fd=file.fileno())
     return True
 
@@ -122,7 +122,7 @@ def _open_nameless(folder: str, flags: int) -> int:
 
 
 def cache_folder() -> Path:
-    """The folder of everything that is kept: NNADAPTER_CACHE_DIR, else the platform's; it need not exist."""
+    """Return the cache folder: NNADAPTER_CACHE_DIR or the platform's default. It need not exist."""
     named = os.environ.get("NNADAPTER_CACHE_DIR", "").strip()
     if named:
         return Path(named).expanduser()
@@ -132,25 +132,25 @@ def cache_folder() -> Path:
 
 
 def calibration_file(device: str, options: Mapping[str, object]) -> Path:
-    """Where the calibration of a device under those options that affect its speed is kept."""
+    """Return the calibration file of a device with options that affect speed."""
     digest = sha256(json.dumps(dict(sorted(options.items()))).encode()).hexdigest()[:16]
     return _folder() / f"{_prefix(device)}{digest}.json"
 
 
 def calibrations_of(device: str) -> Sequence[Path]:
-    """The files of a device, whatever its options."""
+    """Return all calibration files of a device, for any options."""
     return _list_files(_prefix(device))
 
 
 def calibrations_of_driver(device: str) -> Sequence[Path]:
-    """The files of all devices of a device's driver, and of drivers whose names go on behind its name."""
+    """Return the calibration files of all devices of a device's driver, and of drivers with that name as prefix."""
     return _list_files(f"{_written(device.partition(':')[0])}-")
 
 
 def _list_files(prefix: str) -> Sequence[Path]:
     try:
         return sorted(_folder().glob(f"{prefix}*.json"))
-    except OSError:  # what cannot be a folder holds nothing
+    except OSError:  # not a folder, so empty
         return ()
 
 
@@ -159,10 +159,10 @@ def _folder() -> Path:
 
 
 def _prefix(device: str) -> str:
-    """How the names of a device's calibrations begin."""
+    """Return the prefix of a device's calibration files."""
     return f"{_written(device)}-{sha256(device.encode()).hexdigest()[:8]}-"
 
 
 def _written(name: str) -> str:
-    """A name as it stands in that of a file."""
+    """Return a name with only characters that are safe in file names."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)

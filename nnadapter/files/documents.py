@@ -1,14 +1,7 @@
-"""Strict reading of TOML and JSON: exact types, no unknown fields, and errors that say where.
+"""Strict reading of TOML and JSON: exact types, no unknown fields, and errors with location.
 
-What is wrong with a document that msgspec does not take, so that a person finds it: where it is, and in words.
-
-The document is held against what msgspec knows of the type, one rule for each kind of type. msgspec's own sentences are
-English for people, name no keys of mappings, and are not read here.
-
-TOML and JSON read strictly: what comes back is whole, of the types that were asked for, and nothing beside them.
-
-msgspec holds a document against a type. What it finds wrong is said here so that a person finds it too: which file,
-entry and key, what stands there, what was expected, and what to do.
+msgspec converts a document to a type. If it fails, the rules here find the first error: file, entry, key, value,
+expectation and advice. msgspec's own messages are not used, as they name no keys of mappings.
 """
 
 from __future__ import annotations
@@ -31,13 +24,13 @@ from nnadapter import limits
 from nnadapter.errors import FaultScriptError, PlanFileError, ReportFileError, RulesError, StoredFileError, close_names
 
 Place = tuple[str | int, ...]
-"""Keys and positions from the outside in: `("pin", 0, "device")`."""
+"""Path to a value: `("pin", 0, "device")`."""
 Fault = tuple[Place, str]
-"""Where something is wrong, and what."""
+"""Path and description of an error."""
 
 
 class Twice:
-    """Stands for an object that names a key twice; it is of no type that anybody asks for."""
+    """Marker for an object with a duplicate key; no type accepts it."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -47,22 +40,22 @@ class Twice:
 
 
 def explained(document: object, kind: Any) -> Fault:
-    """Return the first thing that is wrong with a document which msgspec does not convert to `kind`."""
+    """Return the first error in a document that msgspec does not convert to `kind`."""
     return next(_faults(document, inspect.type_info(kind)), ((), f"expected something else, got {brief(document)}"))
 
 
 def brief(value: object) -> str:
-    """Return a value as a message shows it."""
-    if isinstance(value, (list, tuple, dict)):  # they may hold more than a message can
+    """Return a value in short form for a message."""
+    if isinstance(value, (list, tuple, dict)):  # may be too long for a message
         return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:  # Python writes no number of thousands of digits
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:  # Python refuses to print very long integers
         return f"one of {value.bit_length()} bits"
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _faults(value: Any, type_info: Any) -> Iterator[Fault]:
-    """What is wrong with a value that is to be of a type, in the order in which it stands there."""
+    """Yield the errors of a value of a type, in document order."""
     if isinstance(value, Twice):
         yield (value.key,), str(value)
     elif isinstance(type_info, inspect.UnionType):
@@ -106,7 +99,7 @@ def _of_fields(value: Any, type_info: inspect.StructType | inspect.DataclassType
     for key, declared in fields.items():
         if declared.required and key not in value:
             yield (key,), "it is missing"
-    try:  # what the fields mean together, or each beside its type
+    try:  # checks in __post_init__
         msgspec.convert(value, type_info.cls)
     except msgspec.ValidationError as error:
         if error.__cause__ is not None:
@@ -141,7 +134,7 @@ def _of_number(value: float, type_info: inspect.IntType | inspect.FloatType) -> 
     kind = float if float in kinds else int
     if kind is float and isinstance(value, int) and abs(value) > _LARGEST:
         yield (), f"number out of range, got {brief(value)}"
-    elif type_info.ge is not None and not value >= type_info.ge:  # not: NaN is neither
+    elif type_info.ge is not None and not value >= type_info.ge:  # `not`: NaN compares false
         yield (), f"expected {name} >= {kind(type_info.ge)}, got {brief(value)}"
     elif type_info.le is not None and value > type_info.le:
         yield (), f"expected {name} <= {kind(type_info.le)}, got {brief(value)}"
@@ -158,9 +151,9 @@ def _nothing(value: object, type_info: object) -> Iterator[Fault]:
 
 
 _LONGEST, _MOST_BITS = 60, 128
-"""Characters of a value in a message, and bits of a number there."""
+"""Limits of a value in a message: characters, and bits of an integer."""
 _LARGEST = 1.7976931348623157e308
-"""Of the numbers that a float can be."""
+"""Largest float."""
 _KINDS: Mapping[type, tuple[str, Any, Callable[[Any, Any], Iterator[Fault]]]] = {
     inspect.BoolType: ("true or false", bool, _nothing),
     inspect.IntType: ("a whole number", (int,), _of_number),
@@ -175,7 +168,7 @@ _KINDS: Mapping[type, tuple[str, Any, Callable[[Any, Any], Iterator[Fault]]]] = 
     inspect.EnumType: ("a name", object, _of_names),
     inspect.NoneType: ("nothing", NoneType, _nothing),
 }
-"""Types that files have, as messages name several: in words, as values of Python, and what else has to be so."""
+"""msgspec type -> name for messages, Python types, and further checks."""
 
 
 FileError = FaultScriptError | PlanFileError | ReportFileError | RulesError | StoredFileError
@@ -184,41 +177,41 @@ _DEEP = "values are nested too deeply"
 
 
 def parse_json(text: str) -> object:
-    """Return what a JSON text says; what names a key twice becomes an object of no type that anybody asks for.
+    """Parse JSON; an object with a duplicate key becomes `Twice`.
 
     Raises:
-        ValueError: it is no JSON, or has a number that is not finite.
-        RecursionError: it is nested too deeply.
+        ValueError: malformed, or a number is not finite.
+        RecursionError: nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKind(Generic[Contents]):
-    """A kind of file, and how it is read."""
+    """File format with its reader."""
 
     name: str
-    """What messages call it: `rules file`."""
+    """Name in messages: `rules file`."""
     contents: type[Contents]
-    """What it holds beside its header."""
+    """Type of the contents, without the header."""
     error: type[FileError]
-    """Raised for one that cannot be used."""
+    """Exception for invalid files."""
     advice: str
-    """What to do about it."""
+    """Advice in errors."""
     header: Mapping[str, object] = field(default_factory=dict)
-    """Keys of the whole, and what each has to be."""
+    """Top-level keys with required values."""
     upgrade: Callable[[object], object] | None = None
-    """Converts a document of an older version, and returns any other as it is."""
+    """Converts documents of older versions; returns others unchanged."""
     parse: Callable[[str], object] = parse_json
     most_bytes: int = limits.TEXT_BYTES
     hints: Mapping[str, str] = field(default_factory=dict)
-    """Key of the whole -> what to do where it, or an item of it, is of another kind; else it is the advice."""
+    """Top-level key -> advice if its value, or an item of it, has the wrong type; overrides `advice`."""
 
     def read(self, path: str | os.PathLike[str]) -> Contents:
-        """Return what a file holds. Line ends may be CRLF, and a byte order mark is passed over.
+        """Read a file. CRLF and a byte order mark are accepted.
 
         Raises:
-            NNAdapterError: of the kind's own type; the cause is an OSError where the file cannot be read.
+            NNAdapterError: `error`; the cause is an OSError if the file is unreadable.
         """
         file = os.fsdecode(path)
         try:
@@ -235,10 +228,10 @@ class FileKind(Generic[Contents]):
         return self.parsed(text, file)
 
     def parsed(self, text: str, file: str) -> Contents:
-        """Return what a text holds, called `file` in messages.
+        """Read a text; messages call it `file`.
 
         Raises:
-            NNAdapterError: of the kind's own type.
+            NNAdapterError: `error`.
         """
         try:
             document = self.parse(text)
@@ -248,10 +241,10 @@ class FileKind(Generic[Contents]):
         return self.converted(document, file)
 
     def converted(self, document: object, file: str = "") -> Contents:
-        """Return what a parsed document holds.
+        """Convert a parsed document.
 
         Raises:
-            NNAdapterError: of the kind's own type.
+            NNAdapterError: `error`.
         """
         if isinstance(document, Twice):
             self.refuse(f"{document}; {self.advice}", file, (document.key,))
@@ -266,7 +259,7 @@ class FileKind(Generic[Contents]):
             document = {key: value for key, value in document.items() if key not in self.header}
         try:
             return msgspec.convert(document, self.contents)
-        except (msgspec.ValidationError, SystemError) as error:  # that: too large a number, before msgspec 0.22
+        except (msgspec.ValidationError, SystemError) as error:  # SystemError: too large a number, before msgspec 0.22
             place, problem = explained(document, self.contents)
             is_own = isinstance(error, msgspec.ValidationError) and error.__cause__ is not None
             if not is_own and not problem.endswith("?"):
@@ -279,7 +272,7 @@ class FileKind(Generic[Contents]):
             self.refuse(f"a key holds half of a character: {error.reason}; {self.advice}", file, cause=error)
 
     def refuse(self, problem: str, file: str, place: Place = (), cause: BaseException | None = None) -> NoReturn:
-        """Raise the kind's error."""
+        """Raise `error`."""
         entry, key = _entry_and_key(place)
         location_parts = [f"{self.name} {file!r}" if file else self.name, entry, key and f"key {key!r}"]
         raise self.error(
@@ -288,10 +281,10 @@ class FileKind(Generic[Contents]):
 
 
 def check_fields(value: msgspec.Struct, error: type[FileError]) -> None:
-    """Check that what was made in Python has the types that a file would need.
+    """Check that a value created in Python has the types that a file requires.
 
     Raises:
-        NNAdapterError: it has not; of the type that was given.
+        NNAdapterError: `error`, if it has not.
     """
     for struct_field in msgspec.structs.fields(value):
         field_value = getattr(value, struct_field.name)
@@ -318,7 +311,7 @@ def _finite(text: str) -> float:
 
 
 def _entry_and_key(place: Place) -> tuple[str, str]:
-    """`("pin", 1, "name")` -> `pin 2` and `name`."""
+    """Split a path: `("pin", 1, "name")` -> `pin 2`, `name`."""
     *outer, last = place or ("",)
     key, entry = (last, "") if isinstance(last, str) else ("", f" {last + 1}")
     names = (step if isinstance(step, int) or step.isprintable() else repr(step) for step in outer)

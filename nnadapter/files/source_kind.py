@@ -1,4 +1,4 @@
-"""What a person gives as a model, told by how it begins, is called, or what it is: without what reads it."""
+"""Detection of the kind of a model source, without importing its reader."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import sys
 from enum import Enum, auto
 
 MAGIC = b"\x89NNA\r\n\x1a\n"
-"""The first bytes of a file of parts: not text, and damaged by whoever takes it for text."""
+"""Magic of compiled files. Not text, and damaged by text conversions."""
 PADDLE_ENDINGS = (".json", ".pdmodel", ".pdiparams")
-"""Of Paddle 3's structure, of the structure before, and of parameters."""
+"""Structure of Paddle 3, structure of Paddle 2, and parameters."""
 PADDLE_OLD_NAME = "__model__"
-"""The structure of Paddle 1, without an ending."""
+"""Structure of Paddle 1."""
 
 
 class SourceKind(Enum):
-    """What a model is given as."""
+    """Kind of a model source."""
 
     COMPILED = auto()
-    """A file of parts, or its contents."""
+    """A compiled file, or its contents."""
     PADDLE = auto()
-    """A path that Paddle has models at: by its name, or because it is a folder."""
+    """A path of a Paddle model, by name or because it is a folder."""
     MODULE = auto()
-    """A PyTorch module or an exported program."""
+    """A PyTorch module or exported program."""
     ONNX = auto()
-    """Whatever else there is. Who loads it says what is wrong with it."""
+    """Anything else; the loader reports errors."""
 
 
 def kind_of(source: object) -> SourceKind:
-    """Return what a model is given as: a path, contents, or a value."""
+    """Return the kind of a model source: a path, bytes, or an object."""
     if isinstance(source, bytes):
         return SourceKind.COMPILED if source.startswith(MAGIC) else SourceKind.ONNX
     if not isinstance(source, (str, os.PathLike)):
@@ -43,7 +43,10 @@ def kind_of(source: object) -> SourceKind:
 
 
 def _looked_at(path: str) -> tuple[bool, bytes]:
-    """Whether a path is a folder, and how the file begins that it else is; a pipe is read once, and not here."""
+    """Return whether a path is a folder, and the first bytes of a regular file.
+
+    Pipes are not read, as they can be read only once.
+    """
     try:
         if not os.path.isfile(path):
             return os.path.isdir(path), b""
@@ -54,5 +57,5 @@ def _looked_at(path: str) -> tuple[bool, bytes]:
 
 
 def _is_module(source: object) -> bool:
-    torch = sys.modules.get("torch")  # where it is not imported, nobody has one
+    torch = sys.modules.get("torch")  # PyTorch objects exist only after its import
     return torch is not None and isinstance(source, (torch.nn.Module, torch.export.ExportedProgram))

@@ -1,4 +1,4 @@
-"""Where the header of the C interface lies."""
+"""Location of the C header."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def get_include() -> str:
-    """The folder of `nnadapter_driver.h`, for a compiler's `-I`."""
+    """Return the folder of `nnadapter_driver.h`, for a compiler's `-I`."""
     return str(Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""Custom kernels: registered per device and operation, and run between a driver's programs."""
+"""Custom kernels: registered per device and ONNX op, called between a driver's programs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from nnadapter.process.lazily import lazily
 
 
 def calling_kernels(device: str, capability: Capability, context: Context) -> Context:
-    """Return a context with the kernels of its device around it, if there are any."""
+    """Wrap a context with the kernels of its device, if there are any."""
     if type(context).kernels is Context.kernels and not registered_kernels():
         return context
-    from nnadapter.kernels.context import with_kernels  # it splits models, and knows operations
+    from nnadapter.kernels.context import with_kernels  # loads converters and schemas, so only if needed
 
     return with_kernels(device, capability, context)[0]
 

@@ -1,9 +1,7 @@
-"""Contexts and programs that run kernels on the host between programs of a driver.
+"""Context and program wrappers that call kernels on the host between a driver's programs.
 
-A driver's context with kernels around it: the driver is given its own operations alone.
-
-Nothing of the driver changes, whatever it is written in. It judges, admits, compiles and deserializes its pieces of a
-segment as if they were segments; the host calls kernels in between, and the plan sees one segment and one program.
+The driver sees only its own operations, as if each piece of a segment were a segment: for verdicts, admission,
+compilation and deserialization. The plan sees one segment and one program.
 """
 
 from __future__ import annotations
@@ -78,26 +76,26 @@ class KernelCall:
     kernel: Kernel
     call: CustomCall
     types: tuple[OperandType | None, ...]
-    """Of the node's inputs; None where absent."""
+    """Input types of the node; None if absent."""
     names: tuple[str, ...]
-    """Of the operation's outputs."""
+    """Names of the operation's outputs."""
     attributes: Mapping[str, Any]
 
     @classmethod
     def of(
         cls, choice: Choice, call: CustomCall, types: Sequence[OperandType | None], names: Sequence[str]
     ) -> KernelCall:
-        """The chosen kernel, ready to be called."""
+        """Bind the selected kernel."""
         return cls(choice.kernel, call, tuple(types), tuple(names), complete(choice.kernel, call.attributes))
 
     def compute(self, inputs: Sequence[Array]) -> list[Array]:
         """Call the kernel.
 
         Args:
-            inputs: read-only arrays, by the operation's inputs.
+            inputs: read-only arrays, one per input of the operation.
 
         Raises:
-            ExecutionError: the kernel raised, or gave something else than the model says. Names the kernel.
+            ExecutionError: the kernel raised, or returned results that do not match the model.
         """
         arguments = [
             None if array is None else _argument(array, kernel_type, type_)
@@ -119,7 +117,7 @@ class KernelCall:
 
     def _checked(self, kernel_result: object, inputs: Sequence[Array]) -> list[Array]:
         results = list(kernel_result) if isinstance(kernel_result, (tuple, list)) else [kernel_result]
-        # A function that reduces to a scalar gives numpy's number, not an array.
+        # Reductions to a scalar return numpy scalars, not arrays.
         results = [np.asarray(result) if isinstance(result, np.generic) else result for result in results]
         if len(results) == len(self.call.outputs):
             kernel_types = _padded(self.kernel.outputs, len(results))
@@ -160,33 +158,33 @@ def _turned_back(result: object, kernel_type: KernelType | None, type_: OperandT
 
 
 def _copy_if_shared(result: Array, inputs: Sequence[Array]) -> Array:
-    """A result that nobody else holds: a kernel may well give back what it was given."""
+    """Return a result that shares no memory: kernels may return their inputs."""
     is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
     return result.copy() if is_shared else result
 
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One piece, compiled."""
+    """One compiled piece."""
 
     work: Program | KernelCall
     inputs: tuple[int, ...]
-    """Operands of the segment's model."""
+    """Operands of the segment."""
     outputs: tuple[int, ...]
     names: tuple[str, ...] = ()
-    """Of the outputs of a program."""
+    """Names of a program's outputs."""
     expected: OutputCheck = ()
 
 
 class KernelProgram(Program):
-    """Turns in order.
+    """Program of a segment with kernel calls: runs its pieces in order.
 
     Args:
         turns: the pieces.
-        inputs: operands of the segment's model that go in.
-        outputs: operands that come out.
-        constants: contents of the operands that only kernels read, or that come out as they are.
-        stored: what `serialize` writes beside the driver's programs.
+        inputs: input operands of the segment.
+        outputs: output operands.
+        constants: contents of operands that kernels read or that are outputs.
+        stored: serialized in addition to the driver's programs.
     """
 
     def __init__(
@@ -207,7 +205,7 @@ class KernelProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: all of the driver's programs, and what is kept for kernels."""
+        """Bytes of the driver's programs and of constants for kernels."""
         return sum(program.memory_bytes for program in self._programs) + sum(
             array.nbytes for array in self._constants.values()
         )
@@ -221,7 +219,7 @@ class KernelProgram(Program):
         return {key: nbytes for program in self._programs for key, nbytes in program.shared_bytes.items()}
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`: None where the driver has no such form of one of its programs."""
+        """Return None if the driver cannot serialize one of its programs."""
         blobs = [program.serialize() for program in self._programs]
         return write(self._stored, [blob for blob in blobs if blob is not None]) if None not in blobs else None
 
@@ -234,7 +232,7 @@ class KernelProgram(Program):
 
 
 class KernelExecution(Execution):
-    """An execution of each of the driver's programs. Nothing of a run is kept, so it is re-entrant where they are."""
+    """Execution of a `KernelProgram`. It has no state of its own, so it is as re-entrant as the driver's executions."""
 
     def __init__(
         self, turns: Sequence[Turn], inputs: Sequence[int], outputs: Sequence[int], constants: Mapping[int, Array]
@@ -256,15 +254,15 @@ class KernelExecution(Execution):
         return self._made[-1]
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`.
+        """Run all pieces.
 
         Raises:
-            ExecutionError: a kernel failed, which is named, or the driver gave something else than its model says.
+            ExecutionError: a kernel failed, or the driver returned results that do not match its model.
         """
         return self.compute_within(inputs, UNLIMITED)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`: `control` is asked before every turn, and given to the driver's."""
+        """Check `control` before every piece, and pass it to the driver."""
         values = {**self._constants, **dict(zip(self._inputs, inputs, strict=True))}
         for turn, step in self._steps:
             if control.cancelled is not None and control.cancelled():
@@ -285,12 +283,12 @@ def _computed(turn: Turn, step: Execution | KernelCall, inputs: Sequence[Array],
 
 
 class KernelContext(Context):
-    """A context whose device also has kernels.
+    """Context of a device with kernels.
 
     Args:
-        inner: the driver's own.
+        inner: the driver's context.
         table: the device's kernels.
-        domains: ONNX domains whose nodes the driver is offered as they are, where no kernel fits.
+        domains: ONNX domains whose nodes the driver accepts unconverted, if no kernel fits.
     """
 
     def __init__(self, inner: Context, table: KernelTable, domains: Collection[str] = ()) -> None:
@@ -299,7 +297,7 @@ class KernelContext(Context):
         self._domains = frozenset(domains)
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """See `Context.supported`: calls are judged by the table of kernels, the rest by the driver."""
+        """Return verdicts: kernel calls from the table of kernels, the others from the driver."""
         segment = self._segment(model)
         if segment is None:
             return self.inner.supported(model)
@@ -314,7 +312,7 @@ class KernelContext(Context):
         return verdicts
 
     def admit(self, model: SegmentModel) -> Admission:
-        """See `Context.admit`: every piece of the driver has to be admitted."""
+        """Admit a segment if the driver admits each of its pieces."""
         segment = self._segment(model)
         if segment is None:
             return self.inner.admit(model)
@@ -336,10 +334,10 @@ class KernelContext(Context):
         return self.inner.profile()
 
     def compile(self, model: SegmentModel) -> Program:
-        """See `Context.compile`.
+        """Compile the pieces.
 
         Raises:
-            CompilationError: no kernel fits a call.
+            CompilationError: the driver failed, or no kernel fits a call.
         """
         segment = self._segment(model)
         return self.inner.compile(model) if segment is None else self._compiled(segment)
@@ -349,14 +347,14 @@ class KernelContext(Context):
         return self.inner.compile_whole_graph(model) if segment is None else self._compiled(segment)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.clone_with_constants`; a model that calls kernels is compiled."""
+        """Return None for models with kernel calls, which must be compiled."""
         return self.inner.clone_with_constants(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`; kernels are chosen anew, among those that there are now.
+        """Deserialize a program, and select kernels from the current table.
 
         Raises:
-            IncompatibleProgramError: also where no kernel fits a call any more.
+            IncompatibleProgramError: the bytes do not fit, or no kernel fits a call.
         """
         if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
@@ -366,27 +364,26 @@ class KernelContext(Context):
         )
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`: for what the device alone wrote."""
         return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """See `Context.check_blob`: the device's answer, to what it alone wrote."""
+        """Return None for programs with kernel calls, for which only deserialization tells."""
         return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:
         self.inner.close()
 
     def _segment(self, model: SegmentModel) -> Segment | None:
-        """The model, if it calls kernels."""
+        """Return the model as a `Segment` if it calls kernels."""
         if isinstance(model, Model):
             segment = ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
             return segment if segment is not None and segment.calls else None
-        from nnadapter.kernels.segments import has_calls, onnx_segment  # for devices that take ONNX
+        from nnadapter.kernels.segments import has_calls, onnx_segment  # only for devices that take ONNX
 
         return onnx_segment(model) if has_calls(model) else None
 
     def _is_call(self, operation: Operation, types: Sequence[OperandType]) -> bool:
-        """Whether an operation CUSTOM is none that the driver itself is offered."""
+        """Return False for a CUSTOM operation that the driver itself accepts."""
         call = CustomCall.of(operation.attributes)
         return call.domain not in self._domains or isinstance(self.table.choose(Request.of(call, types)), Choice)
 
@@ -418,7 +415,7 @@ class KernelContext(Context):
 
 
 class _Compiled:
-    """What is compiled when it is its turn, so that what was made before can be closed if it fails."""
+    """Deferred compilation of a piece, so that earlier programs can be closed if it fails."""
 
     def __init__(self, inner: Context, piece: KernelPiece) -> None:
         self._inner, self._piece = inner, piece
@@ -427,7 +424,7 @@ class _Compiled:
         positions = self._piece.operations
         try:
             return checked_program(self._inner.compile(self._piece.model))
-        except CompilationError as error:  # the driver counts the operations of its piece
+        except CompilationError as error:  # indices are relative to the piece
             blamed = blamed_nodes(error, len(positions))
             if not blamed:
                 raise
@@ -440,7 +437,7 @@ def _calls_kernels(blob: bytes | memoryview) -> bool:
 
 
 class _Deserialized:
-    """The same of bytes."""
+    """Deferred deserialization of a piece."""
 
     def __init__(self, inner: Context, blob: bytes) -> None:
         self._inner, self._blob = inner, blob
@@ -467,7 +464,7 @@ def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProg
 def _assembled(
     stored: StoredKernelProgram, programs: Sequence[_Compiled | _Deserialized], calls: Sequence[KernelCall]
 ) -> KernelProgram:
-    """The program, compiled or deserialized: what it needs is in `stored`, so both are made in the same way."""
+    """Assemble a program, compiled or deserialized. `stored` determines it, so both are equal."""
     numbers: dict[str, int] = {}
 
     def slots(names: Sequence[str]) -> tuple[int, ...]:
@@ -507,7 +504,7 @@ def _constants(operands: Sequence[Operand], numbers: Mapping[str, int]) -> dict[
 
 
 class _Texts:
-    """What the operations of a segment run as, told apart where the same words mean another thing."""
+    """Texts for `Admission.runs_as`, made unique across pieces."""
 
     def __init__(self, count: int) -> None:
         self.runs_as = [""] * count
@@ -529,7 +526,7 @@ class _Texts:
 
 
 def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int | float | str]:
-    """Numbers added up over the pieces; of texts, the first."""
+    """Return the sums of numbers over all pieces, and the first of each text."""
     totals: dict[str, int | float | str] = {}
     for piece_facts in facts:
         for name, value in piece_facts.items():
@@ -540,6 +537,6 @@ def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int |
 
 
 def with_kernels(device: str, capability: Capability, context: Context) -> tuple[Context, KernelTable]:
-    """Return a context with the kernels of its device around it, if there are any, and these."""
+    """Wrap a context with the kernels of its device, if any; return it with the kernel table."""
     table = kernel_table(device, context)
     return (KernelContext(context, table, capability.domains), table) if table.kernels else (context, table)

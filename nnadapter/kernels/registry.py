@@ -1,20 +1,15 @@
-"""Registration of kernels, and the choice of a device's kernel for an operation.
+"""Kernel registration, and selection of a device's kernel for an operation.
 
-Which of a device's kernels computes an operation: those that fit, in one total order.
+A kernel fits if everything that it declares holds. Among kernels that fit, these criteria decide, in order:
 
-A kernel fits if all that it states holds. Of those that fit, the first is chosen by:
-
-1. the higher `priority`;
-2. fewer arguments whose axes the host has to turn around;
-3. fewer data types admitted, over all arguments: an exact one goes before a wider one, and one that is stated before
-   one that is left out;
-4. more arguments stated;
-5. for this very device before for all of its driver's;
-6. the later `since_version`;
-7. a user's before a driver's;
-8. the later registered.
-
-Registrations are counted, so no two kernels are equal in all of it.
+1. higher `priority`;
+2. fewer arguments that the host must transpose;
+3. fewer accepted data types over all arguments: exact before wide, declared before undeclared;
+4. more declared arguments;
+5. this device before all devices of the driver;
+6. later `since_version`;
+7. user kernels before driver kernels;
+8. later registration, which is unique.
 """
 
 from __future__ import annotations
@@ -50,20 +45,20 @@ _ANYTHING = KernelType(target=Target.ANY)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """What a kernel is wanted for."""
+    """Operation that needs a kernel."""
 
     domain: str
     op_type: str
     version: int
     attributes: Mapping[str, Any]
     inputs: tuple[OperandType | None, ...]
-    """None where absent."""
+    """None if absent."""
     outputs: tuple[OperandType, ...] | None = None
-    """None where nobody but the kernel knows."""
+    """None if only the kernel can infer them."""
 
     @classmethod
     def of(cls, call: CustomCall, inputs: Sequence[OperandType]) -> Request:
-        """The request that an operation is."""
+        """Return the request for a CUSTOM operation."""
         return cls(
             domain=call.domain,
             op_type=call.op_type,
@@ -76,7 +71,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A kernel, and the types of what it makes."""
+    """A kernel with its output types."""
 
     kernel: Kernel
     outputs: tuple[OperandType, ...]
@@ -84,21 +79,21 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class KernelTable:
-    """The kernels of one device."""
+    """Kernels of one device."""
 
     device: str = ""
     kernels: tuple[Kernel, ...] = ()
 
     @cached_property
     def by_op(self) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
-        """The kernels of every op, those that come first in front."""
+        """Kernels by domain and op type, in table order."""
         kernels_by_op: dict[tuple[str, str], list[Kernel]] = {}
         for kernel in self.kernels:
             kernels_by_op.setdefault(kernel.op, []).append(kernel)
         return {op: tuple(of_op) for op, of_op in kernels_by_op.items()}
 
     def choose(self, request: Request) -> Choice | Unsupported:
-        """Return the kernel for a request, or why there is none."""
+        """Return the kernel for a request, or the refusal."""
         candidates = self.by_op.get((request.domain, request.op_type), ())
         fitting = [kernel for kernel in candidates if not misfit(kernel, request)]
         refusals = [f"kernel {kernel.name!r}: {misfit(kernel, request)}" for kernel in candidates]
@@ -115,14 +110,14 @@ class KernelTable:
 
 
 def warn_of_infer(refusals: Sequence[str]) -> None:
-    """Say which kernels nobody hears of any more because their `infer` failed: something else does their work."""
+    """Warn of kernels that are skipped because their `infer` failed, as others silently take over."""
     failed = [refusal for refusal in refusals if f": {_INFER}" in refusal]
     if failed:
         warnings.warn(f"{'; '.join(failed)}; it is passed over, so correct its infer", DriverWarning, stacklevel=2)
 
 
 def misfit(kernel: Kernel, request: Request) -> str:
-    """Return what a kernel states that does not hold, in words; empty if it fits."""
+    """Return the first mismatch of a kernel, in words; empty if it fits."""
     return next(_misfits(kernel, request), "")
 
 
@@ -156,7 +151,7 @@ def _mismatch(kernel_type: KernelType, type_: OperandType) -> str:
 
 
 def order(kernel: Kernel, request: Request) -> tuple[int, ...]:
-    """Return a key by which kernels that fit a request are sorted; the first is chosen."""
+    """Return the sort key among kernels that fit; the first is selected."""
     pairs = [*_paired(kernel.inputs, request.inputs), *_paired(kernel.outputs, request.outputs or ())]
     return (
         -kernel.priority,
@@ -178,7 +173,7 @@ def _paired(
 
 
 def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
-    """Whether the host turns the axes of an argument around for a kernel."""
+    """Return True if the host must transpose an argument for a kernel."""
     return (
         kernel_type.layout is not None
         and type_ is not None
@@ -188,10 +183,10 @@ def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
 
 
 def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) -> tuple[OperandType, ...] | str:
-    """Return what a kernel says its outputs are, or what is wrong with that."""
+    """Return the outputs from a kernel's `infer`, or a description of its failure."""
     try:
         output_types = infer(request.inputs, attributes)
-    except FAILURES as error:  # a person's function may raise anything; this is its border
+    except FAILURES as error:  # user code may raise anything
         return f"{_INFER} failed: {describe(error)}"
     types = (output_types,) if isinstance(output_types, OperandType) else output_types
     if (
@@ -204,7 +199,7 @@ def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) 
 
 
 def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that a kernel is called with: those of the node, and its own defaults."""
+    """Return the attributes for a kernel: its own defaults, overridden by the node's."""
     return {**(kernel.attributes or {}), **attributes}
 
 
@@ -245,29 +240,29 @@ def register_kernel(
     priority: int = 0,
     overrides: bool = False,
 ) -> Kernel:
-    """Let `function` compute an ONNX op on a device, in sessions and contexts that are opened from now on.
+    """Register `function` as kernel of an ONNX op on a device, for sessions and contexts opened from now on.
 
     Args:
         device: `driver` for every device of a driver, `driver:id` for one. It need not be installed.
         op_type: the ONNX op.
-        function: takes the node's inputs as read-only numpy arrays (None where absent) and its attributes by keyword,
-            ONNX's defaults filled in; gives an array, or a tuple of one per output, of its own. Host memory.
-        domain: the op's; empty for ONNX's own.
-        since_version: first version of the op's schema; of the domain's opset, where there is no schema.
+        function: gets the node's inputs as read-only numpy arrays in host memory (None if absent) and its attributes as
+            keywords, with ONNX's defaults filled in. Returns an array, or a tuple of one per output.
+        domain: the op's domain; empty for ONNX's own.
+        since_version: first version of the op's schema, or of the domain's opset if there is no schema.
         until_version: last version.
-        inputs: types of arguments by position; see `KernelType`.
-        outputs: types of results by position.
-        attributes: the attributes that it understands, with defaults; None for any.
-        infer: types of inputs and attributes -> types of outputs, where neither ONNX nor the model knows them.
-        name: what reports call it.
-        priority: goes before everything else in the choice.
-        overrides: also for nodes that the device takes itself.
+        inputs: argument types by position; see `KernelType`.
+        outputs: result types by position.
+        attributes: supported attributes with defaults; None for any.
+        infer: input types, attributes -> output types; needed if neither ONNX nor the model has them.
+        name: name in reports.
+        priority: decides before all other criteria.
+        overrides: also replace nodes that the device supports itself.
 
     Returns:
-        The kernel, which `unregister_kernel` takes. A DriverWarning says if no driver offers the device now.
+        The kernel, for `unregister_kernel`. Warns with DriverWarning if no installed driver has the device.
 
     Raises:
-        InvalidOptionError: something does not fit, or `device` is one that takes what others refuse.
+        InvalidOptionError: an argument is invalid, or `device` is a host device, which runs refused nodes.
     """
     kernel = Kernel(
         device=_accelerator(device),
@@ -291,7 +286,7 @@ def register_kernel(
 
 
 def _accelerator(device: object) -> str:
-    """The name of a device that takes kernels."""
+    """Return the canonical device name; host devices are rejected."""
     chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
     if not isinstance(chosen, str) or not chosen:
         raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
@@ -305,7 +300,7 @@ def _accelerator(device: object) -> str:
 
 
 def _warn_of_an_unknown_name(device: str) -> None:
-    """A driver may be installed later, so that a name that is unknown is no error."""
+    """Warn if no driver has the device. Not an error: the driver may be installed later."""
     driver, driver_names = device.partition(":")[0], sources().keys() - HOSTS
     if driver not in driver_names:
         hint = close_names(driver, driver_names)
@@ -313,7 +308,7 @@ def _warn_of_an_unknown_name(device: str) -> None:
 
 
 def kernel(device: str, op_type: str, **details: Any) -> Callable[[KernelFunction], KernelFunction]:
-    """Return a decorator that registers a function; `details` are those of `register_kernel`."""
+    """Return a decorator that registers a function; `details` are passed to `register_kernel`."""
 
     def register(function: KernelFunction) -> KernelFunction:
         register_kernel(device, op_type, function, **details)
@@ -323,14 +318,14 @@ def kernel(device: str, op_type: str, **details: Any) -> Callable[[KernelFunctio
 
 
 def unregister_kernel(kernel: Kernel) -> None:
-    """Forget a kernel; sessions that are open keep it. One that is not registered is passed over."""
+    """Unregister a kernel. Open sessions keep it; unknown kernels are ignored."""
     remove_kernel(kernel)
 
 
 def kernel_table(device: str, context: Context) -> KernelTable:
-    """Return the kernels of a device: those that its context offers, and those that people registered for it.
+    """Return the kernels of a device, from its context and from registration.
 
-    What a driver offers is left out, with a DriverWarning, if it is no list of kernels.
+    If the driver's kernels are invalid, they are ignored with a DriverWarning.
     """
     driver, _, id_ = inside(device).partition(":")
     names = {driver, f"{driver}:{id_ or 0}"}

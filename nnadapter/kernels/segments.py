@@ -1,4 +1,4 @@
-"""Segments with kernel calls: detection in ONNX models, splitting into driver programs, and serialized form."""
+"""Segments with kernel calls: detection in ONNX models, splitting into driver programs, and serialization."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 Part = Callable[[Sequence[int], Sequence[str], Sequence[str]], SegmentModel]
-"""Positions of operations, names of inputs and of outputs -> the model that holds just these."""
+"""Indices of operations, input names, output names -> submodel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """What a kernel reads of the model itself."""
+    """A constant that a kernel reads."""
 
     type: OperandType
     value: Array
@@ -42,25 +42,25 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Called:
-    """What makes an operation the call of a kernel."""
+    """Data of a kernel call."""
 
     call: CustomCall
     inputs: tuple[str, ...]
-    """Of the operation, constants among them."""
+    """Inputs of the operation, including constants."""
     types: tuple[OperandType, ...]
-    """Of these."""
+    """Types of the inputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentOperation:
-    """One operation, or node."""
+    """One operation, or ONNX node."""
 
     type: str
     reads: tuple[str, ...]
-    """What it reads, but for constants."""
+    """Inputs without constants."""
     makes: tuple[str, ...]
     called: Called | None = None
-    """None for the driver's own."""
+    """None for the driver's operations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,23 +71,23 @@ class Segment:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     constants: Mapping[str, Constant]
-    """Those that kernels read, and those that come out as they are."""
+    """Constants that kernels read or that are outputs."""
     part: Part
     type_of: Callable[[str], OperandType | None]
-    """Of what an operation makes; None where it is not known beforehand."""
+    """Type of an operation's output; None if unknown before the run."""
 
     @cached_property
     def calls(self) -> tuple[int, ...]:
-        """Positions of the operations that kernels compute."""
+        """Indices of kernel calls."""
         return tuple(at for at, operation in enumerate(self.operations) if operation.called is not None)
 
 
 def ir_segment(model: Model, is_call: Callable[[Operation, Sequence[OperandType]], bool]) -> Segment:
-    """A segment as adapter IR.
+    """Return a segment in adapter IR.
 
     Args:
         model: the segment.
-        is_call: whether a kernel computes an operation CUSTOM, whose inputs have these types.
+        is_call: predicate: a kernel computes this CUSTOM operation with these input types.
     """
     operands = model.operands
     numbers = {operand.name: number for number, operand in enumerate(operands)}
@@ -129,18 +129,18 @@ def ir_segment(model: Model, is_call: Callable[[Operation, Sequence[OperandType]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelPiece:
-    """What is run in one go."""
+    """Part of a segment that runs in one step."""
 
     operations: tuple[int, ...]
-    """Positions in the segment."""
+    """Indices in the segment."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     model: SegmentModel | None
-    """For the driver; None for the call of a kernel."""
+    """Model for the driver; None for a kernel call."""
 
 
 def split(segment: Segment) -> tuple[KernelPiece, ...]:
-    """Return the pieces of a segment, in an order in which they can run. Linear in the segment."""
+    """Split a segment into pieces in execution order, in linear time."""
     levels = _levels(segment)
     read = _read_outside(segment, levels)
     by_level: dict[int, list[int]] = {}
@@ -150,7 +150,7 @@ def split(segment: Segment) -> tuple[KernelPiece, ...]:
 
 
 def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
-    """Return what of a segment is the driver's, with holes where kernels compute, and where its operations stand."""
+    """Return the driver's part of a segment, with gaps at kernel calls, and the indices of its operations."""
     operations = segment.operations
     positions = [position for position, operation in enumerate(operations) if operation.called is None]
     produced_names = {name for position in positions for name in operations[position].makes}
@@ -160,7 +160,7 @@ def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
 
 
 def _levels(segment: Segment) -> list[int]:
-    """Even levels are the driver's, odd ones calls."""
+    """Return a level per operation. Even levels are the driver's, odd ones kernel calls."""
     of_value: dict[str, int] = {}
     levels = []
     for operation in segment.operations:
@@ -175,7 +175,7 @@ def _levels(segment: Segment) -> list[int]:
 
 
 def _read_outside(segment: Segment, levels: Sequence[int]) -> set[str]:
-    """Values that are read on another level than they are made on, or by a call, or go out."""
+    """Return values that cross levels, are read by kernels, or are outputs."""
     producer_levels = {name: levels[at] for at, operation in enumerate(segment.operations) for name in operation.makes}
     boundary_values = set(segment.outputs)
     for at, operation in enumerate(segment.operations):
@@ -194,7 +194,7 @@ def _pieces(segment: Segment, positions: list[int], read: set[str]) -> Iterator[
         outputs = tuple(name for name in produced_names if name in read)
         yield KernelPiece(tuple(positions), inputs, outputs, segment.part(positions, inputs, outputs))
         return
-    # Calls may wait for calls of their own level: the model's order is one in which all can run.
+    # Calls may depend on calls of the same level, so keep the model's order.
     for position, operation in zip(positions, operations, strict=True):
         assert operation.called is not None, "a level is of one kind"
         yield KernelPiece((position,), operation.called.inputs, operation.makes, None)
@@ -206,36 +206,36 @@ def _inputs_of(segment: Segment, positions: Sequence[int], produced_names: Set[s
 
 
 MAGIC = b"NNAKERN\0"
-"""The first bytes of such a program."""
+"""Magic of serialized programs with kernel calls."""
 _ENVELOPE = Envelope(magic=MAGIC, version=1)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredPiece:
-    """One of the driver's programs."""
+    """Signature of one driver program."""
 
     inputs: tuple[str, ...]
     """Names of operands."""
     outputs: tuple[str, ...]
     types: tuple[OperandType | None, ...]
-    """Of the outputs; None where that is not known beforehand."""
+    """Types of the outputs; None if unknown before the run."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredKernelProgram:
-    """What stands beside the driver's programs."""
+    """Serialized data in addition to the driver's programs."""
 
     calls: Model
-    """The operations that kernels compute; what the driver makes for them goes in."""
+    """Kernel calls as a model; outputs of driver programs are its inputs."""
     pieces: tuple[StoredPiece, ...]
     order: tuple[int, ...]
-    """Per turn, the piece, or -1 for the next call."""
+    """Index of a piece, or -1 for the next call, in execution order."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 def calls_model(segment: Segment) -> Model:
-    """The calls of a segment as a model of their own, with what passes the segment by."""
+    """Return the kernel calls as a model, including constants that are segment outputs."""
     called = [segment.operations[position] for position in segment.calls]
     operands: dict[str, Operand] = {
         name: Operand(name, constant.type, Lifetime.CONSTANT, constant.value)
@@ -267,7 +267,7 @@ def _operation(operation: SegmentOperation, numbers: Mapping[str, int]) -> Opera
 
 
 def write(stored: StoredKernelProgram, blobs: Sequence[bytes]) -> bytes:
-    """Return a program as bytes."""
+    """Serialize a program."""
     from nnadapter.ir.protobuf.serialization import to_bytes
 
     calls, weights = to_bytes(stored.calls)
@@ -290,10 +290,10 @@ def write(stored: StoredKernelProgram, blobs: Sequence[bytes]) -> bytes:
 
 
 def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
-    """Return what `write` wrote, with the driver's bytes.
+    """Deserialize a program; return it with the driver's bytes.
 
     Raises:
-        IncompatibleProgramError: the bytes are damaged, or of another version.
+        IncompatibleProgramError: the bytes are damaged or of another version.
     """
     from nnadapter.ir.protobuf.serialization import from_bytes
 
@@ -346,23 +346,23 @@ _ONNX = "ai.onnx"
 
 @dataclass(frozen=True, eq=False)
 class DeviceCandidate:
-    """One device of a session, in the order of preference."""
+    """One device of a session, in order of preference."""
 
     table: KernelTable
     verdicts: Sequence[Verdict]
-    """On every atom of the graph."""
+    """Verdicts by atom."""
 
 
 def type_rules(
     tables: Sequence[KernelTable], offered: Iterable[tuple[str, str]] = ()
 ) -> Mapping[tuple[str, str], TypeRule]:
-    """Return what kernels say of the results of ops, for ops that onnx knows nothing of.
+    """Return type inference rules from kernels, for ops that onnx cannot infer.
 
-    Ops of private domains have a rule in any case: where no kernel says what it makes, what the model says holds.
+    Ops in custom domains always have a rule, which falls back to the types in the model.
 
     Args:
-        tables: of the devices, in the order of preference.
-        offered: domain and op type of further ops, which devices are offered as they are.
+        tables: kernels of the devices, in order of preference.
+        offered: domain and op type of further ops, which devices accept unconverted.
     """
     ops = {
         (domain, op_type)
@@ -386,12 +386,12 @@ def type_rules(
 def calls_of(
     tables: Sequence[KernelTable], opsets: Mapping[str, int], domains: frozenset[str] = frozenset()
 ) -> KernelCalls | None:
-    """Return which nodes of a model may be calls; None where no device has a kernel or declares a domain.
+    """Return the description of possible kernel calls; None if no device has kernels or declares a domain.
 
     Args:
-        tables: of the devices, in the order of preference.
-        opsets: version per domain, as the model imports them.
-        domains: those whose nodes devices are offered as they are.
+        tables: kernels of the devices, in order of preference.
+        opsets: version by domain, as imported by the model.
+        domains: domains with nodes that devices accept unconverted.
     """
     ops = frozenset(op for table in tables for op in table.by_op)
     if not ops and not domains:
@@ -403,15 +403,15 @@ def calls_of(
 def called_nodes(
     graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[DeviceCandidate]
 ) -> frozenset[str]:
-    """Return the names of the nodes with a converter that are calls.
+    """Return the names of convertible nodes that kernels compute.
 
-    Nodes of an atom that some device takes as a whole stay in it.
+    Nodes in an atom that a device supports entirely stay in it.
 
     Args:
-        graph: what is placed.
-        nodes: its nodes with their attributes.
-        calls: of the session, for versions.
-        device_candidates: the devices but the host's, in the order of preference.
+        graph: the graph to place.
+        nodes: its nodes with attributes.
+        calls: possible kernel calls of the session.
+        device_candidates: all devices except the host, in order of preference.
     """
     call_names = set()
     for atom, members in enumerate(graph.atoms):
@@ -483,7 +483,7 @@ def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()
 
 
 def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[OperandType, ...] | Unsupported:
-    """What the model says that a node makes: nobody else knows it of an op that is offered as it is."""
+    """Return the output types in the model, the only source for an op that devices accept unconverted."""
     if outputs is not None:
         return outputs
     return Unsupported(
@@ -494,31 +494,31 @@ def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[Op
 
 
 def _trimmed(inputs: Sequence[OperandType | None]) -> tuple[OperandType | None, ...]:
-    """Inputs as an operation gives them: absent ones at the end say nothing."""
+    """Return the inputs without trailing absent ones."""
     last = max((position for position, type_ in enumerate(inputs) if type_ is not None), default=-1)
     return tuple(inputs[: last + 1])
 
 
 CALLS = "nnadapter.kernels"
-"""The domain of nodes that are calls."""
+"""Domain of kernel call nodes."""
 _INPUT_TYPES = "input_types"
 
 
 def has_calls(model: onnx.ModelProto) -> bool:
-    """Whether kernels compute nodes of a model."""
+    """Return True if a model contains kernel calls."""
     return any(node.domain == CALLS for node in model.graph.node)
 
 
 def call_node(
     node: onnx.NodeProto, name: str, attributes: Mapping[str, AttributeValue], types: Sequence[OperandType]
 ) -> onnx.NodeProto:
-    """Return the call that takes the place of a node.
+    """Return the kernel call node that replaces a node.
 
     Args:
-        node: as the model has it.
-        name: of the node.
-        attributes: of the operation CUSTOM that it is.
-        types: of the inputs that are present.
+        node: the original node.
+        name: name of the node.
+        attributes: attributes of the CUSTOM operation.
+        types: types of the present inputs.
     """
     call = CustomCall.of(attributes)
     output_names = [*node.output, *[""] * (len(call.outputs) - len(node.output))]
@@ -535,7 +535,7 @@ def call_node(
 
 
 def onnx_segment(model: onnx.ModelProto) -> Segment:
-    """A segment as ONNX, with calls in it."""
+    """Return an ONNX model with kernel calls as a segment."""
     graph, index = read_graph(model), OnnxIndex.of(model)
     call_inputs = {name for node in model.graph.node if node.domain == CALLS for name in node.input}
 

@@ -1,8 +1,8 @@
-"""Rules of placement: pins, bans and limits, in TOML or in Python.
+"""Placement rules: pins, bans and limits, in TOML or in Python.
 
-values        `Rules`, `Pin`, `Ban`, `Limits`: frozen and checked
-reading       a TOML file or its text, as `Rules`
-application   the nodes that a rule selects, changed verdicts, and segments that limits drop
+values        `Rules`, `Pin`, `Ban`, `Limits`: immutable and checked
+reading       parsing of TOML files and texts
+application   selection of nodes, restriction of verdicts, and segments that limits drop
 """
 
 from __future__ import annotations

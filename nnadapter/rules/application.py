@@ -1,13 +1,10 @@
-"""Application of rules: pins and bans change verdicts, limits drop segments.
+"""Application of rules: pins and bans restrict verdicts, limits drop segments.
 
-Rules and verdicts -> verdicts: a ban takes a device's yes back, a pin that of all other devices.
+A ban turns a device's yes into a refusal, a pin does so for all other devices. Rules never turn a refusal into a yes. A
+rule that cannot be satisfied is an error; a rule without effect is reported.
 
-Rules never turn a no into a yes. What cannot be kept is an error, and what did nothing is said.
-
-Limits: which segments are not worth what a person asks of a segment.
-
-Pure functions over candidates. The caller gives up what is returned, places and cuts again, and asks again, until
-nothing is returned. Every round gives up at least one segment of one device, so this ends.
+Limits are pure functions of candidate segments. The caller drops the returned segments, places again, and repeats until
+none is returned. Each round drops at least one segment, so this terminates.
 """
 
 from __future__ import annotations
@@ -27,20 +24,20 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 class Selector:
-    """Finds the nodes of one model; what several rules need is worked out once.
+    """Index of a model's nodes for selection by rules; lookups are computed once.
 
-    A node that stands for one of the model as it was (a node of a function's body) is found by that one's name too.
+    A node inlined from a function is also found by the name of the original node.
     """
 
     def __init__(self, model_graph: Graph) -> None:
         self._own = model_graph
 
     def select(self, rule: Rule) -> frozenset[int]:
-        """Positions of the nodes that match everything which `rule` gives."""
+        """Return the indices of nodes that match all criteria of `rule`."""
         return frozenset.intersection(*self._matches(rule))
 
     def why_nothing(self, rule: Rule) -> str:
-        """Why `select` finds nothing, as a note."""
+        """Return the reason for an empty selection."""
         domain, op_type = rule.domain_and_op_type
         if op_type is not None and not self._by_op_type.get((domain, op_type)):
             op_types = [name for of_domain, name in self._by_op_type if of_domain == domain]
@@ -90,11 +87,11 @@ class Selector:
 
     @cached_property
     def _before_branches(self) -> tuple[str, ...]:
-        """What the names of nodes in branches begin with, of each `If` whose branch was not chosen before."""
+        """Name prefixes of nodes in branches, for each remaining `If`."""
         return tuple(f"{node.name}/" for node in self._own.nodes if node.op_type == "If" and not node.domain)
 
     def _named(self, pattern: str) -> frozenset[int]:
-        """A node of exactly that name comes before what the pattern may mean: names may hold brackets."""
+        """Return nodes with that exact name, otherwise those that match the pattern: names may contain brackets."""
         exactly = self._by_name.get(pattern)
         if exactly is not None or not _PATTERN.search(pattern):
             return frozenset(exactly or ())
@@ -125,38 +122,38 @@ def _reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> fr
 
 
 _NAMED = 3
-"""How many nodes a note names before it only counts them."""
+"""Number of node names in a note; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleEffect:
-    """What a rule did, for the report."""
+    """Effect of a rule, for the report."""
 
     rule: str
-    """The rule in words."""
+    """Rule in words."""
     source: str
-    """Where it stands."""
+    """Location of the rule."""
     nodes: int
-    """How many of the model's own nodes that run it binds; 0 for a rule that does nothing."""
+    """Number of the model's nodes that it applies to and that run; 0 if it has no effect."""
     note: str = ""
-    """Why it binds none, or what else is to be known."""
+    """Reason for no effect, or other remarks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AppliedRules:
-    """Verdicts after the rules, and what the rules say of devices that are asked later."""
+    """Verdicts restricted by rules, and the rules for devices that are queried later."""
 
     verdicts: Mapping[str, tuple[Verdict, ...]]
-    """Per device, its verdict on every atom."""
+    """Device -> verdict by atom."""
     effects: tuple[RuleEffect, ...]
-    """One per rule, pins first, in the order of the rules."""
+    """One per rule: pins, then bans, in order."""
     pinned: Mapping[int, tuple[str, str]]
-    """Atom -> the device that it is pinned to, and where the rule stands."""
+    """Atom -> pinned device, and location of the rule."""
     banned: Mapping[str, Mapping[int, str]]
-    """Device -> atom -> where the rule that bans it stands."""
+    """Device -> atom -> location of the ban."""
 
     def restricted(self, device: str, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-        """The verdicts of one device without what the rules forbid; a refusal of its own stays what it was."""
+        """Return a device's verdicts with those that rules forbid refused; its own refusals stay."""
         changed = list(verdicts)
         for atom, (pinned_to, place) in self.pinned.items():
             if pinned_to != device and changed[atom]:
@@ -167,7 +164,7 @@ class AppliedRules:
         return tuple(changed)
 
     def broken_pin(self, graph: Graph, atom: int, refusal: Unsupported) -> RulesError | None:
-        """The error to raise where the device that `atom` is pinned to took its yes back; None without a pin."""
+        """Return the error for a pin to a device that withdrew its support for `atom`; None if it is not pinned."""
         if atom not in self.pinned:
             return None
         device, place = self.pinned[atom]
@@ -182,24 +179,24 @@ def apply_rules(
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
 ) -> AppliedRules:
-    """Return the verdicts without what `rules` forbid, and what each rule did.
+    """Restrict verdicts by `rules`, and report the effect of each rule.
 
-    1. A rule means nodes of the model itself. It applies to an atom if it means any of its nodes.
-    2. A ban turns the device's yes into a refusal with `Reason.RULE`, a pin that of every other device.
-    3. A ban from a device that the session does not have does nothing, and so does a rule that finds no node that
-       runs. Effects say so.
+    1. Rules select nodes of the original model. A rule applies to an atom if it selects any of its nodes.
+    2. A ban turns the device's yes into a refusal with `Reason.RULE`; a pin does so for every other device.
+    3. A ban from a device that is not in the session has no effect, nor has a rule that selects no node that runs. The
+       effects report it.
 
     Args:
-        rules: what a person says.
-        model_graph: the model's own nodes.
-        graph: what is left to run, with its atoms.
-        positions: for every node of `graph`, the position in `model_graph` of the node that it stands for.
-        devices: the session's devices in order of preference, without a last resort that nobody named.
-        verdicts: per device, its verdict on every atom; devices beside `devices` are restricted as well.
+        rules: the rules.
+        model_graph: nodes of the original model.
+        graph: nodes that run, in atoms.
+        positions: node of `graph` -> index of its original node in `model_graph`.
+        devices: devices of the session in order of preference; the last resort only if named explicitly.
+        verdicts: device -> verdict by atom. Devices that are not in `devices` are restricted as well.
 
     Raises:
-        RulesError: an atom is pinned to two devices, to one that refuses it, that is banned there or that the session
-            does not have; or bans leave no device for an atom that had one.
+        RulesError: an atom is pinned to two devices, or to a device that refuses it, that is banned, or that is not in
+            the session; or bans leave no device for an atom.
     """
     binder = _Binder(rules, model_graph, graph, positions, devices)
     pinned, banned = binder.pins(), binder.bans()
@@ -222,7 +219,7 @@ def apply_rules(
 
 
 class _Binder:
-    """The rules of one session, bound to one graph."""
+    """Rules of one session, bound to one graph."""
 
     def __init__(
         self, rules: Rules, model_graph: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str]
@@ -239,7 +236,7 @@ class _Binder:
         self._positions = positions
 
     def pins(self) -> dict[int, Pin]:
-        """Atom -> the pin that holds it."""
+        """Return atom -> pin."""
         pins_by_atom: dict[int, Pin] = {}
         for pin in self._rules.pins:
             atoms = self._atoms(pin)
@@ -256,7 +253,7 @@ class _Binder:
         return pins_by_atom
 
     def bans(self) -> dict[str, dict[int, Ban]]:
-        """Device -> atom -> the first ban that holds it."""
+        """Return device -> atom -> first ban."""
         bans_by_device: dict[str, dict[int, Ban]] = {}
         for ban in self._rules.bans:
             of_device = bans_by_device.setdefault(ban.device, {})
@@ -270,7 +267,7 @@ class _Binder:
         banned: Mapping[str, Mapping[int, Ban]],
         verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Refuse pins to devices that cannot have the atom."""
+        """Raise if an atom is pinned to a device that cannot run it."""
         for atom, pin in pinned.items():
             ban = banned.get(pin.device, {}).get(atom)
             if ban is not None:
@@ -289,7 +286,7 @@ class _Binder:
         original_verdicts: Mapping[str, Sequence[Verdict]],
         restricted_verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
-        """Refuse bans that leave no device to an atom that had one."""
+        """Raise if bans leave no device for an atom that had one."""
         for device, atoms in banned.items():
             for atom, ban in atoms.items():
                 had = [name for name in self._devices if original_verdicts[name][atom]]
@@ -304,7 +301,7 @@ class _Binder:
                     )
 
     def effect(self, rule: Pin | Ban) -> RuleEffect:
-        """What the rule did."""
+        """Return the effect of a rule."""
         selected = self._selected[id(rule)]
         running = sum(position in self._running for position in selected)
         away = rule.device not in self._devices
@@ -331,7 +328,7 @@ class _Binder:
             yield f"it applies to {named}{more} too, placed as one with these"
 
     def _along(self, rule: Pin | Ban) -> list[str]:
-        """Names of nodes that the rule does not mean, in atoms of nodes that it means."""
+        """Return names of nodes that are not selected but share an atom with selected ones."""
         selected = self._selected[id(rule)]
         members = (node for atom in self._atoms(rule) for node in self._graph.atoms[atom])
         return [self._graph.nodes[node].name for node in members if self._positions[node] not in selected]
@@ -342,7 +339,7 @@ class _Binder:
         return sorted({atom_of[node] for position in selected for node in self._running.get(position, ())})
 
     def _name(self, atom: int, rule: Pin | Ban) -> str:
-        """The first of the atom's nodes that the rule means."""
+        """Return the name of the atom's first selected node."""
         selected = self._selected[id(rule)]
         members = self._graph.atoms[atom]
         return next(self._graph.nodes[node].name for node in members if self._positions[node] in selected)
@@ -375,27 +372,27 @@ def _refused_pin(place: str, node: str, device: str, refusal: Unsupported, file:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCandidate:
-    """A segment, and what it is worth."""
+    """A segment with its size and benefit."""
 
     segment: Segment
     accelerated: bool
-    """Its device accelerates; it is not the host's."""
+    """False for the host's segments."""
     nodes: int
-    """How many nodes it holds."""
+    """Number of nodes."""
     flops: float | None = None
-    """Floating-point operations; None if not known."""
+    """Floating-point operations; None if unknown."""
     benefit: float | None = None
-    """Seconds that are saved by having it on its device; None if costs are not known."""
+    """Seconds saved by its device; None if costs are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsDroppedByLimits:
-    """What one round gives up."""
+    """Result of one round of limits."""
 
     segments: Mapping[int, Unsupported]
-    """Position of the candidate -> why its device does not get it; empty where every limit is kept."""
+    """Index of a dropped candidate -> refusal; empty if all limits are met."""
     effects: tuple[RuleEffect, ...]
-    """What each limit did in this round."""
+    """Effect of each limit in this round."""
 
 
 Verdicts = Mapping[str, Sequence[Verdict]]
@@ -404,24 +401,25 @@ Verdicts = Mapping[str, Sequence[Verdict]]
 def segments_to_drop(
     rules: Rules, candidates: Sequence[SegmentCandidate], verdicts: Verdicts
 ) -> SegmentsDroppedByLimits:
-    """Return the segments that the limits have given up in this round.
+    """Return the segments that limits drop in this round.
 
-    1. `whole_graph`: unless one segment holds everything, segments of devices that refuse some atom go, then those
-       of all devices but the first that takes everything.
-    2. `min_nodes`, `min_flops`, `min_benefit_ms`: segments below go. One whose FLOPs are not known stays.
-    3. `max_segments`: of those that are too many, the half of the smallest benefit goes; the graph is cut again
-       before more does, since what is left may fall together. Without costs FLOPs decide, which the effect says.
-    4. A segment with an atom that no other device takes, because it is pinned or refused everywhere else, stays
-       where a minimum would have it go; the effects of the last round say so.
+    1. `whole_graph`: unless one segment has everything, drop the segments of devices that refuse an atom, and then of
+       all
+       devices except the first that supports everything.
+    2. `min_nodes`, `min_flops`, `min_benefit_ms`: drop segments below the minimum. Unknown FLOPs pass.
+    3. `max_segments`: drop half of the excess, smallest benefit first. The graph is then cut again, since segments may
+       merge. If costs are unknown, FLOPs decide, and the effect says so.
+    4. A segment with an atom that no other device supports is exempt from minima; the effects of the last round report
+       it.
 
     Args:
-        rules: what a person says.
-        candidates: all segments, those of the CPU included.
-        verdicts: per device its verdict on every atom, after rules and earlier rounds.
+        rules: the rules.
+        candidates: all segments, including the CPU's.
+        verdicts: device -> verdict by atom, after rules and earlier rounds.
 
     Raises:
-        RulesError: `min_benefit_ms` is given and costs are not known, or `whole_graph` or `max_segments` cannot be
-            kept because of segments that must stay.
+        RulesError: `min_benefit_ms` is set and costs are unknown, or exempt segments prevent `whole_graph` or
+            `max_segments`.
     """
     limiter = _Limiter(rules, candidates, verdicts)
     for step in (limiter.whole_graph, limiter.minima, limiter.at_most):
@@ -442,16 +440,15 @@ class _Limiter:
 
     @property
     def limits(self) -> Limits:
-        """The limits."""
         return self.rules.limits
 
     @property
     def away(self) -> list[int]:
-        """Positions of the segments that are not the CPU's."""
+        """Indices of segments off the CPU."""
         return [at for at, candidate in enumerate(self.candidates) if candidate.accelerated]
 
     def whole_graph(self) -> SegmentsDroppedByLimits:
-        """See `segments_to_drop`, 1."""
+        """Apply rule 1 of `segments_to_drop`."""
         away = self.away
         if not self.limits.whole_graph or not away or len(self.candidates) == 1:
             return _NOTHING
@@ -463,7 +460,7 @@ class _Limiter:
         return self._given_up("whole_graph", "whole_graph = true", drop, "asks for one segment of one device or none")
 
     def minima(self) -> SegmentsDroppedByLimits:
-        """See `segments_to_drop`, 2."""
+        """Apply rule 2."""
         segments: dict[int, Unsupported] = {}
         effects: list[RuleEffect] = []
         for name, rule, below in self._below():
@@ -475,14 +472,14 @@ class _Limiter:
         return SegmentsDroppedByLimits(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
-        """See `segments_to_drop`, 4."""
+        """Report exempt segments, rule 4."""
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it, no other device taking all of it"
                 yield RuleEffect(rule=rule, source=self.rules.limit_location(name), nodes=0, note=note)
 
     def at_most(self) -> SegmentsDroppedByLimits:
-        """See `segments_to_drop`, 3."""
+        """Apply rule 3."""
         most, away = self.limits.max_segments, self.away
         if most is None or len(away) <= most:
             return _NOTHING
@@ -497,7 +494,7 @@ class _Limiter:
         return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
 
     def _below(self) -> Iterator[tuple[str, str, list[int]]]:
-        """Each minimum that is given: its name, the rule in words, and the segments that do not reach it."""
+        """Yield each minimum: name, rule in words, and segments below it."""
         for name, measure, units in _MINIMA:
             least = getattr(self.limits, name)
             if least is not None:
@@ -521,7 +518,7 @@ class _Limiter:
         return value is not None and value < least
 
     def _stuck(self, position: int) -> tuple[int, str] | None:
-        """An atom that no other device takes, and what the others say; None where every atom has another."""
+        """Return an atom that no other device supports, with their verdicts; None if all have alternatives."""
         segment = self.candidates[position].segment
         other_verdicts = [
             device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device
@@ -532,7 +529,7 @@ class _Limiter:
         return None
 
     def _refuse_stuck(self, name: str, positions: Sequence[int]) -> None:
-        """Raise where one of these segments must stay."""
+        """Raise if one of these segments cannot be dropped."""
         for position in positions:
             stuck = self._stuck(position)
             if stuck is not None:
@@ -574,4 +571,4 @@ _MINIMA: tuple[tuple[str, Callable[[SegmentCandidate], float | None], float], ..
     ("min_flops", _flops, 1),
     ("min_benefit_ms", _benefit, 1e3),
 )
-"""Limit, what it limits, and how many of its units one of those is."""
+"""Limit, measure, and units of the limit per unit of the measure."""

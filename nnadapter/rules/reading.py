@@ -1,4 +1,4 @@
-"""A rules file, or its text, as `Rules`."""
+"""Reading of rules from TOML."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from nnadapter.files.documents import FileKind
 from nnadapter.rules.values import Ban, Limits, Pin, Rules
 
 TEXT = "the rules' text"
-"""What messages call rules that were given as a text."""
+"""Name in messages for rules passed as text."""
 
 
 def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
-    """Return the rules of a TOML file.
-
-    Line ends may be CRLF, and a byte order mark is passed over.
+    """Read rules from TOML. CRLF and a byte order mark are accepted.
 
     Args:
-        source: a path; a text of more than one line; or rules, which are checked and returned.
+        source: a path; a text with several lines; or `Rules`, which are checked and returned.
 
     Raises:
-        RulesError: the file cannot be read, is no TOML, has a key that is not known or a value that does not fit,
-            names a device that no driver offers, or contradicts itself. It names file, rule and key.
+        RulesError: the file is unreadable or not TOML, has an unknown key or an invalid value, names a device without a
+            driver, or contradicts itself. The message includes file, rule and key.
     """
     rules = source if isinstance(source, Rules) else _read(source)
     driver_sources = sources()
@@ -44,7 +42,7 @@ def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """The tables of the file."""
+    """Tables of the file."""
 
     pin: tuple[Pin, ...] = ()
     ban: tuple[Ban, ...] = ()
@@ -52,7 +50,7 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _parse(text: str) -> object:
-    """What TOML says; a ValueError where it would take long to find out."""
+    """Parse TOML; raise ValueError if the text is too long, as parsing would be slow."""
     longest = max(map(len, text.splitlines()), default=0)
     if len(text) > limits.RULES_BYTES or longest > limits.RULES_LINE:
         raise ValueError(

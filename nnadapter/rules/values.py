@@ -1,4 +1,4 @@
-"""Rules as values: what a person may say of placement, checked when it is said."""
+"""Placement rules as immutable values, checked at creation."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from nnadapter.onnx.domains import plain_domain
 
 Text = Annotated[str, Meta(min_length=1)]
 Names = Text | Annotated[Sequence[Text], Meta(min_length=1)] | None
-"""One name, several, or none."""
+"""One name, several, or None."""
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, le=1e300)]
-"""A number that is finite."""
+"""A finite number."""
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """What a pin and a ban have in common: a device, and which nodes are meant. Everything that is given must match.
+    """Base of pins and bans: a device and criteria for nodes, all of which must match.
 
     Raises:
-        RulesError: a value is of the wrong type or empty, nothing is selected, or only one end of a region is given.
+        RulesError: a value has the wrong type or is empty, there are no criteria, or only one end of a region is given.
     """
 
     device: Text
-    """A device's name; `fake_npu:0` is `fake_npu`."""
+    """Device name; `fake_npu:0` equals `fake_npu`."""
     op_type: Text | None = None
-    """An op type of any domain, or `domain::OpType`; `ai.onnx` is ONNX's own domain."""
+    """Op type in any domain, or `domain::OpType`; `ai.onnx` is ONNX's own domain."""
     name: Text | None = None
-    """A node's name, or a pattern: `*` stands for any characters, `/` included, `?` for one, `[ab]` for one of them."""
+    """Node name or pattern: `*` matches any characters including `/`, `?` one character, `[ab]` one of them."""
     from_: Names = None
-    """Tensors: with `to`, the nodes on a path from one of these to one of those. What makes these is not meant."""
+    """Tensors at the start of a region: with `to`, all nodes on a path between. Producers of these are not included."""
     to: Names = None
-    """Tensors: the other end of the region. The nodes that make these are meant."""
+    """Tensors at the end of the region. Producers of these are included."""
 
     def __post_init__(self) -> None:
-        """Check every value; a single tensor becomes a tuple of one."""
+        """Check every value; convert a single tensor to a tuple."""
         check_fields(self, RulesError)
         for key in ("device", "op_type", "name"):
             if getattr(self, key) is not None and not getattr(self, key).strip():
@@ -63,29 +63,29 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
     @property
     def domain_and_op_type(self) -> tuple[str | None, str | None]:
-        """The domain, empty for ONNX's own and None for any, and the op type."""
+        """Domain (empty for ONNX's own, None for any) and op type."""
         domain, separator, op_type = (self.op_type or "").rpartition("::")
         return plain_domain(domain) if separator else None, op_type or None
 
     @property
     def region(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """The tensors at both ends."""
+        """Tensors at the start and at the end."""
         return None if self.from_ is None or self.to is None else (tuple(self.from_), tuple(self.to))
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """What is selected: rules for which this is equal mean the same nodes of every model."""
+        """Comparable key of the criteria: equal if two rules select the same nodes of every model."""
         return (self.domain_and_op_type, self.name, self.from_, self.to)
 
     @property
     def selectors(self) -> str:
-        """What is selected, in words."""
+        """Criteria in words."""
         criteria = (("op_type", self.op_type), ("name", self.name), ("from", self.from_), ("to", self.to))
         return ", ".join(f"{key} {_shown(value)}" for key, value in criteria if value is not None)
 
 
 class Pin(Rule, frozen=True):
-    """Nodes that run on one device and on no other."""
+    """Nodes that must run on one device."""
 
     def __str__(self) -> str:
         """The rule in words."""
@@ -93,7 +93,7 @@ class Pin(Rule, frozen=True):
 
 
 class Ban(Rule, frozen=True):
-    """Nodes that do not run on a device."""
+    """Nodes that must not run on a device."""
 
     def __str__(self) -> str:
         """The rule in words."""
@@ -101,22 +101,22 @@ class Ban(Rule, frozen=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What segments off the CPU must be worth; those that are not are given up.
+    """Requirements for segments off the CPU; segments that do not meet them are dropped.
 
     Raises:
-        RulesError: a value does not fit.
+        RulesError: an invalid value.
     """
 
     max_segments: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
-    """At most so many segments off the CPU; those of the largest benefit stay."""
+    """Most segments off the CPU; those with the largest benefit stay."""
     min_benefit_ms: Amount | None = None
-    """A segment must save at least so many milliseconds, launch and transfers counted."""
+    """Least milliseconds that a segment saves, including launch and transfers."""
     min_nodes: Count | None = None
-    """A segment must hold at least so many nodes."""
+    """Least number of nodes in a segment."""
     min_flops: Amount | None = None
-    """A segment must hold at least so many floating-point operations."""
+    """Least number of floating-point operations in a segment."""
     whole_graph: bool = False
-    """One segment of one device, or everything on the CPU."""
+    """One segment on one device, or everything on the CPU."""
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -125,20 +125,20 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Everything that a person says of placement.
+    """All placement rules of a session.
 
     Raises:
-        RulesError: two rules that select the same contradict each other, or a value is of the wrong type.
+        RulesError: two rules with the same criteria contradict each other, or a value has the wrong type.
     """
 
     pins: tuple[Pin, ...] = ()
     bans: tuple[Ban, ...] = ()
     limits: Limits = field(default_factory=Limits)
     source: str = field(default="Rules", compare=False)
-    """The file they were read from, or what else messages shall call them."""
+    """File name, or another name for messages."""
 
     def __post_init__(self) -> None:
-        """Check types, and what contradicts itself in every model."""
+        """Check types, and contradictions that hold for every model."""
         for name, kind in (("pins", Pin), ("bans", Ban)):
             rules = getattr(self, name)
             if not isinstance(rules, Sequence) or not all(type(rule) is kind for rule in rules):
@@ -149,20 +149,20 @@ class Rules:
         self._refuse_contradictions()
 
     def __iter__(self) -> Iterator[Pin | Ban]:
-        """Pins, then bans."""
+        """Iterate over pins, then bans."""
         return chain(self.pins, self.bans)
 
     def entry_location(self, rule: Pin | Ban) -> str:
-        """Where a rule stands: `pin 2 in rules.toml`."""
+        """Return the location of a rule: `pin 2 in rules.toml`."""
         return f"{self.entry(rule)} in {self.source}"
 
     def entry(self, rule: Pin | Ban) -> str:
-        """Which one a rule is, counted from 1: `pin 2`."""
+        """Return the number of a rule, counted from 1: `pin 2`."""
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
         return f"{word} {next((number for number, member in enumerate(group, 1) if member is rule), 0)}"
 
     def limit_location(self, name: str) -> str:
-        """Where a limit stands: `max_segments in rules.toml`."""
+        """Return the location of a limit: `max_segments in rules.toml`."""
         return f"{name} in {self.source}"
 
     def _refuse_contradictions(self) -> None:
