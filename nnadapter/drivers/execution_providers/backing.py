@@ -45,27 +45,23 @@ if TYPE_CHECKING:
 
 
 _NOT_FOUND = ": cannot open shared object file"
-"""What Linux's loader says behind the name of a library that it does not find (dl-load.c of glibc; musl says more)."""
+"""Message of Linux's loader for a missing library (dl-load.c of glibc; musl adds text)."""
 _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
 def load_libraries(provider: str) -> None:
-    """Load what a provider needs, where packages have it: the system's loader does not look there.
+    """Load libraries that a provider needs from installed packages, which the system's loader does not search.
 
-    What is missing is not said here: ONNX Runtime names it when a session is made.
+    Errors appear later, when ONNX Runtime creates a session.
     """
     if provider in _NEED_CUDA:
         _load_cuda()
 
 
 def missing_library(provider: str, folder: Path | None = None) -> str:
-    """Name the first library that the loader does not find for a provider that ONNX Runtime brings; empty if none.
+    """Return the first library that the loader misses for a built-in provider; empty if none.
 
-    ONNX Runtime tells it in its log alone.
-
-    Args:
-        provider: which did not start.
-        folder: where ONNX Runtime has its libraries.
+    ONNX Runtime only logs it.
     """
     named = f"libonnxruntime_providers_{short_name(provider).lower()}.so"
     try:
@@ -80,20 +76,20 @@ def missing_library(provider: str, folder: Path | None = None) -> str:
 def _load_cuda() -> None:
     load = getattr(onnxruntime, "preload_dlls", None)
     if load is not None:
-        with suppress(Exception), redirect_stdout(io.StringIO()):  # it prints what it does not find
+        with suppress(Exception), redirect_stdout(io.StringIO()):  # prints missing files
             load()
 
 
 GROUP = "nnadapter.execution_providers"
-"""The entry point group."""
+"""Entry point group."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibrarySource:
-    """An installed package that holds a provider's library."""
+    """Installed package with a provider's library."""
 
     module: str
-    """It has `get_library_path()`."""
+    """Module with `get_library_path()`."""
     distribution: str
     """Name and version."""
 
@@ -106,13 +102,13 @@ _PROVIDER_PACKAGES = (
     ("QNNExecutionProvider", "onnxruntime_qnn", "onnxruntime-qnn"),
     ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
 )
-"""Provider, module, distribution."""
+"""(provider, module, distribution)."""
 _lock = new_lock()
 _registered: dict[str, str] = {}
 
 
 def installed() -> Mapping[str, LibrarySource]:
-    """The installed libraries by provider."""
+    """Return packages by provider."""
     libraries = {provider: LibrarySource(module, distribution) for provider, module, distribution in _present()}
     for point in metadata.entry_points(group=GROUP):
         known = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
@@ -121,7 +117,7 @@ def installed() -> Mapping[str, LibrarySource]:
 
 
 def installed_providers() -> Sequence[str]:
-    """The providers that ONNX Runtime was built with, those of registered libraries, and those of installed ones."""
+    """Return built-in, registered and installed providers."""
     return list(dict.fromkeys((*onnxruntime.get_available_providers(), *installed())))
 
 
@@ -138,10 +134,10 @@ def _present() -> Sequence[tuple[str, str, str]]:
 
 
 def library_path(source: LibrarySource) -> str:
-    """Return where a package has its library.
+    """Return the path of a package's library.
 
     Raises:
-        DeviceUnavailableError: the package does not say, or has none.
+        DeviceUnavailableError: the package does not report it.
     """
     try:
         return str(importlib.import_module(source.module).get_library_path())
@@ -153,13 +149,12 @@ def library_path(source: LibrarySource) -> str:
 
 
 def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
-    """Register a library, unless it is already, and return the provider's devices on this machine.
+    """Register a library, once, and return the provider's devices on this machine.
 
-    A library may give its devices the name that it is registered under, or know only its own; so the provider's full
-    name comes first, and then what the person wrote.
+    A library may use the registered name or only its own, so the full name is tried first, then the given one.
 
     Raises:
-        DeviceUnavailableError: it is no such library, or drives nothing on this machine.
+        DeviceUnavailableError: not a provider library, or no supported hardware.
     """
     if not Path(path).is_file():
         raise DeviceUnavailableError(f"provider {provider!r} has no library at {path!r}; give the path of a file")
@@ -177,7 +172,7 @@ def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
 
 
 def devices_of(provider: str) -> Sequence[onnxruntime.OrtEpDevice]:
-    """The devices that a registered library offers for a provider; none for one that ONNX Runtime was built with."""
+    """Return the devices of a registered library; empty for built-in providers."""
     return [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
 
 
@@ -185,9 +180,9 @@ def _register(name: str, path: str) -> None:
     if path in _registered:
         return
     if devices_of(name):
-        _registered[path] = name  # the client did it
+        _registered[path] = name  # registered by the client
         return
-    _registered[path] = name  # noted first: an interrupt comes after the call, when it is done
+    _registered[path] = name  # recorded before the call, because an interrupt arrives after it
     try:
         onnxruntime.register_execution_provider_library(name, path)
     except Exception as error:
@@ -208,31 +203,31 @@ def _with_suffix(provider: str) -> str:
 
 _MARK = re.compile(r"nnadapter:(\d+):")
 _INSERTED = frozenset(("Cast", "MemcpyFromHost", "MemcpyToHost", "Transpose"))
-"""What ONNX Runtime puts between its providers, and in front of and behind a graph."""
+"""Nodes that ONNX Runtime inserts at boundaries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who runs the nodes of a model: positions of marked ones."""
+    """Assignment of marked nodes, by position, to the provider or the CPU."""
 
     provider_nodes: frozenset[int]
-    """Every part of them runs on the provider."""
+    """Nodes entirely on the provider."""
     cpu_nodes: frozenset[int]
-    """A part of them is left to ONNX Runtime's CPU."""
+    """Nodes with parts on the CPU."""
     cpu_op_types_in_functions: tuple[str, ...]
-    """Op types that are left to the CPU and that no mark leads from: parts of functions."""
+    """Op types of unmarked CPU nodes, which come from decomposed functions."""
 
     def without(self, positions: Set[int]) -> Assignment:
-        """The same, but nothing is said of some nodes."""
+        """Return the assignment with some CPU nodes ignored."""
         return Assignment(self.provider_nodes, self.cpu_nodes - positions, self.cpu_op_types_in_functions)
 
     def verdict(self, position: int, provider: str) -> Verdict:
-        """Whether the provider takes a node.
+        """Return the verdict of a node.
 
-        A node that is gone was folded, or became part of another; if it was a function whose parts are left, it is
-        refused, whichever of those functions it was.
+        A missing node was folded or fused: supported. But if parts of functions are on the CPU, it is refused, because
+        it may be such a function.
         """
-        # Whether there is a kernel does not hang on sizes; what a compiler takes may.
+        # kernel availability does not depend on sizes, acceptance by a compiler may
         reason = Reason.UNSUPPORTED_OPERATION if provider in BY_KERNELS else Reason.DEVICE_REFUSED
         if position in self.cpu_nodes:
             suffix = (
@@ -248,7 +243,7 @@ class Assignment:
 
 
 def marked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model whose nodes, and the nodes inside them, say in their names where they stand."""
+    """Return a copy with positions as names of all nodes, including nested ones."""
     copy = type(model)()
     copy.CopyFrom(model)
     for position, node in enumerate(copy.graph.node):
@@ -258,7 +253,7 @@ def marked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read_assignment(session: onnxruntime.InferenceSession, provider: str) -> Assignment:
-    """Return who runs the nodes of a marked model."""
+    """Read the assignment of a session for a marked model."""
     assigned_nodes: set[int] = set()
     unassigned_nodes: set[int] = set()
     decomposed_ops: list[str] = []
@@ -288,7 +283,7 @@ _LEVELS = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
 _HARDWARE = ("npu", "gpu", "cpu")
-"""Kinds of hardware, the ones to prefer first."""
+"""Kinds of hardware, best first."""
 
 OPTIONS = (
     Option(name="library", default="", help="Path of the provider's plug-in library, where no package brings it."),
@@ -308,7 +303,7 @@ OPTIONS = (
         help="What ONNX Runtime changes in a segment before the provider sees it.",
     ),
 )
-"""What every `ort:NAME` understands."""
+"""Options of every `ort:NAME`."""
 
 
 _NO_WEIGHTS: Mapping[str, Array] = MappingProxyType({})
@@ -316,36 +311,35 @@ _NO_WEIGHTS: Mapping[str, Array] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class Backing:
-    """A provider, ready for sessions."""
+    """Provider ready for sessions."""
 
     provider: str
-    """As ONNX Runtime calls it."""
+    """Name in ONNX Runtime."""
     devices: tuple[onnxruntime.OrtEpDevice, ...] = ()
-    """The hardware that it shall use; empty for a provider that ONNX Runtime was built with."""
+    """Selected hardware; empty for built-in providers."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """The provider's own."""
+    """Provider options."""
     optimization: str = "basic"
-    """A name of a level."""
+    """Key of `_LEVELS`."""
 
     @property
     def version(self) -> str:
-        """Of the provider's library."""
+        """Version of the provider library."""
         return str(next((device.ep_metadata.get("version", "") for device in self.devices), onnxruntime.__version__))
 
     @property
     def level(self) -> onnxruntime.GraphOptimizationLevel:
-        """What ONNX Runtime may change before the provider sees a graph."""
         return _LEVELS[self.optimization]
 
     @property
     def has_device_memory(self) -> bool:
-        """Whether values may stay on the provider's device, which is the first of its kind then."""
+        """True if values may stay in device memory. Requires device 0."""
         return self.provider in PLACES and self.options.get("device_id", "0") == "0"
 
     def session_options(self, level: onnxruntime.GraphOptimizationLevel | None = None) -> onnxruntime.SessionOptions:
-        """Session options that name the provider and ask for its graph assignment.
+        """Return session options with the provider, recording its graph assignment.
 
-        A plug-in is named by its devices: named in `providers=` it would be left out without a word.
+        A plug-in is added by devices, because `providers=` would ignore it silently.
         """
         options = without_files(onnxruntime.SessionOptions())
         options.log_severity_level = QUIET
@@ -365,17 +359,17 @@ class Backing:
         without: Sequence[str] = (),
         weights: Mapping[str, Array] = _NO_WEIGHTS,
     ) -> onnxruntime.InferenceSession:
-        """Return a session of a serialized model on the provider; whatever ONNX Runtime raises passes.
+        """Return a session on the provider; ONNX Runtime's errors pass unchanged.
 
         Args:
-            contents: the model.
-            level: what ONNX Runtime may change in it; None for what the options say.
-            profile: what takes the session's own events.
-            without: optimizers to do without.
-            weights: what its initializers hold that are not in `contents`; kept for as long as the session lives.
+            contents: serialized model.
+            level: optimization level; None for the option's.
+            profile: receives the session's events.
+            without: optimizers to disable.
+            weights: initializers missing from `contents`, kept while the session lives.
 
         Raises:
-            DeviceUnavailableError: ONNX Runtime made a session without the provider.
+            DeviceUnavailableError: ONNX Runtime dropped the provider.
         """
         model, options = Loadable(contents, weights), self.session_options(level)
         model.add_to(options)
@@ -397,15 +391,15 @@ class Backing:
 
 
 def find_backing(name: str, options: OptionValues) -> Backing:
-    """Return the provider called `name` with `options`, its library registered.
+    """Return a provider with its library registered.
 
     Args:
-        name: with or without its suffix, in any case.
-        options: of the table `OPTIONS`.
+        name: with or without suffix, in any case.
+        options: validated `OPTIONS`.
 
     Raises:
-        DeviceUnavailableError: it is not here, or not for the wanted hardware.
-        InvalidOptionError: an option of the provider is no NAME=VALUE.
+        DeviceUnavailableError: the provider or the requested hardware is missing.
+        InvalidOptionError: a provider option is not NAME=VALUE.
     """
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise DeviceUnavailableError(
@@ -433,12 +427,12 @@ def find_backing(name: str, options: OptionValues) -> Backing:
 
 
 def read_provider_options(texts: object) -> Mapping[str, str]:
-    """Return `NAME=VALUE` texts as a mapping.
+    """Parse `NAME=VALUE` texts.
 
     Raises:
-        InvalidOptionError: one is something else, or a name comes twice.
+        InvalidOptionError: malformed or duplicate.
     """
-    assert isinstance(texts, tuple)  # what the option's type was checked to be
+    assert isinstance(texts, tuple)  # ensured by option validation
     provider_options: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -451,7 +445,7 @@ def read_provider_options(texts: object) -> Mapping[str, str]:
 def _chosen(
     provider: str, devices: Sequence[onnxruntime.OrtEpDevice], hardware: str
 ) -> tuple[onnxruntime.OrtEpDevice, ...]:
-    """The devices of the wanted kind of hardware; nothing else is taken instead."""
+    """Return the devices of the requested kind of hardware."""
     if not devices and hardware != "any":
         raise InvalidOptionError(
             f"{provider} was built into ONNX Runtime, which chooses its hardware; leave the option 'hardware' out"
@@ -467,7 +461,7 @@ def _chosen(
 
 
 def _warn_of_unknown(provider: str, provider_options: Mapping[str, str], path: str) -> None:
-    """Providers ignore options that they do not know; those whose name is not in their library are such."""
+    """Warn of options whose names do not occur in the library, because providers ignore unknown options."""
     if not provider_options or not path:
         return
     contents = Path(path).read_bytes()
@@ -485,13 +479,13 @@ _SHAPE = (1, 4, 4, 4)
 
 
 def takes_addition(backing: Backing) -> bool:
-    """Return whether the provider takes a float32 addition; every accelerator has one.
+    """Return whether the provider supports a float32 addition, as every accelerator does.
 
-    A provider that fails when it is asked for a graph's nodes is left out by ONNX Runtime, which only logs why.
+    A provider that fails during assignment is dropped by ONNX Runtime, which only logs the cause.
 
     Raises:
         InvalidOptionError: the provider does not start.
-        DeviceUnavailableError: nor can it, on this machine, or without a library that is missing.
+        DeviceUnavailableError: hardware or a library is missing.
     """
     try:
         assignment = read_assignment(backing.open(_addition(FLOAT)), backing.provider)
@@ -513,11 +507,11 @@ def takes_addition(backing: Backing) -> bool:
 
 
 def computes_half(backing: Backing) -> bool:
-    """Whether the provider's hardware adds float16: some take such nodes and fail when they are run."""
+    """Return whether the hardware adds float16; some providers accept such nodes and fail at run time."""
     x = np.ones(_SHAPE, np.float16)
     try:
         backing.open(_addition(HALF)).run(None, {"a": x, "b": x})
-    except Exception:  # noqa: BLE001  whatever it raises is a no
+    except Exception:  # any error means no  # noqa: BLE001
         return False
     return True
 

@@ -27,13 +27,13 @@ from nnadapter.process.resources import new_lock
 from partition.graph import DTYPE_OF_ELEMENT_TYPE
 
 _CRASHES = frozenset({"QNNExecutionProvider"})
-"""Providers that crash on some nodes. Seen with version 2.7.0 of QNN's."""
+"""Providers that crash on some nodes (observed with QNN 2.7.0)."""
 _RANK_OF_CAST = 5
-"""It crashes on a Cast from int32 to int64 of this rank, and leaves it to others at higher ones."""
+"""Rank at which QNN crashes on a Cast from int32 to int64; it refuses higher ranks."""
 
 
 def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """The nodes of a model that end the process when the provider compiles them, by position."""
+    """Return refusals by position for nodes that crash the provider's compiler."""
     if provider not in _CRASHES:
         return {}
     shapes = {name: value_of_type(name, info.type) for name, info in infer(model).items()}
@@ -47,11 +47,11 @@ def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
 
 
 _Types = Mapping[str, tuple[str | None, Sequence[int | str | None] | None]]
-"""Data types and shapes, where they are known."""
+"""Known data types and shapes."""
 
 
 def _crashing(graph: onnx.GraphProto, types: _Types) -> Iterator[tuple[int, str]]:
-    # It divides by the number of a tensor's elements; seen on Neg of [0, 3].
+    # QNN divides by the number of elements; observed on Neg of [0, 3].
     empty = {name for name, (_, shape) in types.items() if 0 in (shape or ())}
     for position, node in enumerate(graph.node):
         names = (*node.input, *captured_names(node), *node.output)
@@ -72,45 +72,43 @@ def _is_crashing_cast(node: onnx.NodeProto, types: _Types) -> bool:
 
 _Shape = Sequence[int | str | None] | None
 _SPATIAL = 2
-"""Dimensions in front of those of a picture."""
+"""Number of leading non-spatial dimensions."""
 _LEAST_BLOCK = 16
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 _ATTENTION_BIAS, _HEAD_SINK = 10, 11
-"""Inputs of GroupQueryAttention."""
+"""Input indices of GroupQueryAttention."""
 _REALS = ("float32", "float64")
-"""Of those of 16 bits it finds the infinities."""
+"""16-bit floats are exact for infinities."""
 
 
 @dataclass(frozen=True, eq=False)
 class _ModelValueIndex:
-    """What is known of a model's values."""
+    """Lazily computed facts about a model's values."""
 
     model: onnx.ModelProto
 
     @cached_property
     def constants(self) -> frozenset[str]:
-        """Names of values that are known beforehand."""
         return frozenset(tensor.name for tensor in self.model.graph.initializer)
 
     @cached_property
     def casts(self) -> frozenset[str]:
-        """Names of what a Cast makes."""
+        """Outputs of Cast."""
         nodes = self.model.graph.node
         return frozenset(node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain)
 
     @cached_property
     def makers(self) -> Mapping[str, onnx.NodeProto]:
-        """The node that computes a value, by the value's name."""
+        """Producer by value name."""
         return {name: node for node in self.model.graph.node for name in node.output if name}
 
     @cached_property
     def outputs(self) -> frozenset[str]:
-        """Names of the graph's outputs."""
         return frozenset(value.name for value in self.model.graph.output)
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
-        """The nodes that read a value, by its name."""
+        """Consumers by value name."""
         readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.model.graph.node:
             for name in node.input:
@@ -119,7 +117,7 @@ class _ModelValueIndex:
 
     @cached_property
     def types(self) -> Mapping[str, tuple[str | None, _Shape]]:
-        """Data types and shapes, as far as they are known."""
+        """Known data types and shapes."""
         values = {name: value_of_type(name, info.type) for name, info in infer(self.model).items()}
         types: dict[str, tuple[str | None, _Shape]] = {
             name: (value.dtype, value.shape) for name, value in values.items()
@@ -129,17 +127,17 @@ class _ModelValueIndex:
         return types
 
     def dtype(self, name: str) -> str:
-        """The data type of a value, empty if it is not known."""
+        """Return the data type; empty if unknown."""
         return self.types.get(name, (None, None))[0] or ""
 
     def shape(self, name: str) -> _Shape:
-        """The shape of a value, None if it is not known."""
+        """Return the shape; None if unknown."""
         return self.types.get(name, (None, None))[1]
 
 
 _Tells = Callable[[onnx.NodeProto, _ModelValueIndex], bool]
 _Forms = Mapping[str, tuple[_Tells, Reason, str]]
-"""By op of ONNX: which nodes, the reason's code, and what the provider does with them."""
+"""ONNX op type -> (matching nodes, reason, defect)."""
 
 
 def _stated(node: onnx.NodeProto, name: str) -> object:
@@ -180,7 +178,7 @@ def _cast_without_kernel(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _spread_scale(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """A scale that has to be broadcast to what is normalized; the provider reads as many as those are."""
+    """Return whether the scale must be broadcast; the provider reads one scale per element."""
     x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _stated(node, "axis")
     first = axis if isinstance(axis, int) else -1
     return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
@@ -204,7 +202,7 @@ def _unsigned(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _bias_and_sinks(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """GroupQueryAttention with attention_bias, and a softmax of one element more: `smooth_softmax` or `head_sink`."""
+    """Return whether GroupQueryAttention has attention_bias together with `smooth_softmax` or `head_sink`."""
     return _has_input(node, _ATTENTION_BIAS) and (_has_input(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
 
 
@@ -218,7 +216,7 @@ def _no_picture(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _repeated_for_each(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """A matrix, or several columns, that is the same for each index of the third dimension from the end."""
+    """Return whether a matrix with several rows is broadcast along the third dimension from the end."""
     shapes = [facts.shape(name) for name in node.input]
     depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
     is_repeated = depths[0] != depths[1] and heights[0] == heights[1] != 1
@@ -228,7 +226,7 @@ def _repeated_for_each(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _cast_of_other_numbers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Check for a cast that saturates instead of dropping high bits, or that gives 0 and 1."""
+    """Return whether the provider's Cast saturates instead of truncating, or yields only 0 and 1."""
     source, target = facts.dtype(node.input[0]), facts.dtype(node.output[0])
     return (
         (source == "uint8" and target == "float32")
@@ -238,9 +236,9 @@ def _cast_of_other_numbers(node: onnx.NodeProto, facts: _ModelValueIndex) -> boo
 
 
 def _small_integers(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Check for computed integers of 2 or 4 bits, and constants of them with a sign and one scale for all.
+    """Return whether 2- or 4-bit integers are computed, or constants with a sign and a single scale.
 
-    A zero point makes constants of 4 bits right.
+    4-bit constants with a zero point are right.
     """
     dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
     if dtype and dtype not in _SMALL_INTEGERS:
@@ -256,7 +254,7 @@ def _quantized_otherwise(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 
 
 def _is_dropped(quantize: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Check for a QuantizeLinear and a DequantizeLinear with operators on reals at both ends."""
+    """Return whether a QDQ pair has float operators at both ends."""
     readers = facts.readers.get(quantize.output[0], ())
     reals = [reader.output[0] for reader in readers if reader.op_type == "DequantizeLinear"]
     maker = facts.makers.get(quantize.input[0])
@@ -271,7 +269,7 @@ def _are_readers_quantized(name: str, facts: _ModelValueIndex) -> bool:
 
 
 def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Check whether a node reads dequantized values and constants, and all that reads its results quantizes them."""
+    """Return whether a node is surrounded by QDQ: reads only dequantized values and constants, and is only quantized."""
     makers = [facts.makers.get(name) for name in node.input if name and name not in facts.constants]
     results = [name for name in node.output if name]
     readers = [reader for name in results for reader in facts.readers.get(name, ())]
@@ -286,7 +284,7 @@ def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
 _BEHIND_REPEATED = frozenset(
     ("Add", "Elu", "HardSigmoid", "MatMul", "Mul", "Neg", "ReduceMean", "Relu", "Softmax", "Tanh", "Transpose")
 )
-"""What QNN computes rightly behind a sum or a product with what is repeated."""
+"""Consumers that QNN computes correctly after a broadcast sum or product."""
 _ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
 _INFINITIES = "has no maximum and minimum of infinities, nor of nothing"
 _NOTHING = "takes no tensors without elements"
@@ -322,7 +320,7 @@ _QNN: _Forms = {
         _ATTRIBUTE,
         "pads with other numbers than those at the edge",
     ),
-    # It truncates the elements behind the last 128 of a matrix, and others of higher ranks.
+    # It truncates the elements after the last 128 of a matrix, and others at higher ranks.
     "QuantizeLinear": (
         _quantized_otherwise,
         Reason.UNSUPPORTED_TYPE,
@@ -330,7 +328,7 @@ _QNN: _Forms = {
     ),
     "Softplus": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
 }
-"""Seen with version 2.7.0, in its emulator."""
+"""Observed with 2.7.0 in the emulator."""
 _CUDA: _Forms = {
     "Attention": (_scores_that_are_changed, _ATTRIBUTE, "gives scores as they are multiplied, and no others"),
     "Cast": (_cast_without_kernel, _TYPE, "takes this Cast and has no kernel for it, or a wrong one"),
@@ -352,7 +350,7 @@ _CUDA: _Forms = {
     "ReduceMin": (_extreme_of_reals, _TYPE, _INFINITIES),
     "Shrink": (_unsigned, _TYPE, "makes 0 of what is below 0 and has no sign"),
 }
-"""Seen with ONNX Runtime 1.31 on an H100 and an H200."""
+"""Observed with ONNX Runtime 1.31 on H100 and H200."""
 _WEB_GPU: _Forms = {
     "BatchNormalization": (lambda node, _: bool(_stated(node, "training_mode")), _ATTRIBUTE, "does not train"),
     "LayerNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
@@ -365,21 +363,21 @@ _WEB_GPU: _Forms = {
     "Resize": (lambda node, _: bool(_stated(node, "antialias")), _ATTRIBUTE, "has no antialiasing"),
     "Softmax": (_of_nothing, _RANK, _NOTHING),
 }
-"""Seen with ONNX Runtime 1.27 on a processor that plays a GPU."""
+"""Observed with ONNX Runtime 1.27 on a software GPU."""
 _FORMS: Mapping[str, _Forms] = {
     "CUDAExecutionProvider": _CUDA,
     "QNNExecutionProvider": _QNN,
     "WebGpuExecutionProvider": _WEB_GPU,
 }
 _IN_32_BITS = frozenset(("QNNExecutionProvider",))
-"""Providers that compute with int64 in 32 bits."""
+"""Providers that compute int64 in 32 bits."""
 _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
-"""Providers that take float16 whether the hardware has it or not."""
+"""Providers that accept float16 without hardware support."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """The nodes that read or make float16, by position, of a provider that may take it and not have it."""
+    """Return refusals for float16 nodes of providers that may lack hardware support."""
     if provider not in _MAY_LACK_HALF:
         return {}
     facts, reason = _ModelValueIndex(model), f"{provider} takes float16, which the hardware has not"
@@ -391,7 +389,7 @@ def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
 
 
 def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """The nodes of a model that a provider computes otherwise than ONNX says, or fails to, by position."""
+    """Return refusals by position for nodes that the provider computes wrongly or fails on."""
     forms, facts = _FORMS.get(provider, {}), _ModelValueIndex(model)
     refused: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):
@@ -407,11 +405,11 @@ def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsup
 
 
 def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProto:
-    """Return `model` without the nodes at `positions`.
+    """Return `model` without some nodes.
 
-    1. What the others read of them becomes an input, of the type that inference finds.
-    2. What they read of the others becomes an output.
-    3. Outputs of the model that they made are gone.
+    1. Values that remaining nodes read from removed ones become inputs with inferred types.
+    2. Values that removed nodes read from remaining ones become outputs.
+    3. Model outputs of removed nodes are dropped.
     """
     remainder = copied(model)
     remaining_nodes = [node for position, node in enumerate(model.graph.node) if position not in positions]
@@ -437,13 +435,13 @@ def _read(nodes: list[onnx.NodeProto]) -> dict[str, None]:
 
 
 _UNCHANGED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-"""Verdicts are asked for the graph as it is, so that every node is found again."""
+"""Verdicts use the unoptimized graph, so that every node is found again."""
 _REMEMBERED = 64
-"""Answers that a context keeps: a graph is asked for again where atoms are offered node by node."""
+"""Capacity of the verdict cache: graphs repeat when atoms are offered node by node."""
 
 
 class Asker:
-    """Asks a provider with its options, and compiles for it."""
+    """Verdicts and compilation for a provider with options."""
 
     def __init__(self, backing: Backing, trace: Trace, lane: str) -> None:
         self._backing = backing
@@ -452,12 +450,12 @@ class Asker:
         self._answers: dict[bytes, Sequence[Verdict]] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`: what the provider is assigned of the graph.
+        """Return verdicts by the provider's graph assignment.
 
-        ONNX Runtime says that of a session only, so the provider compiles. A failed compilation loses a session as a
-        whole; the nodes that fail by themselves are found then, and the others are asked for without them.
+        ONNX Runtime reports the assignment of a session only, so the provider compiles. If that fails, culprits are
+        searched individually and the others are judged without them.
         """
-        # Large weights decide nothing, and are not looked at.
+        # Weights do not affect verdicts.
         model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})
         key = sha256(model.SerializeToString()).digest()
         with self._lock:
@@ -472,12 +470,12 @@ class Asker:
         return answer
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """See `Context.admit`: with open sizes ONNX Runtime is asked once more, as it may assign otherwise then."""
+        """Check the assignment again for dynamic shapes, which may change it."""
         if not has_open_inputs(model):
             return Admission()
         try:
             session = self._open(loadable_of(marked(model), by_address=True), without=wrong_optimizers(model))
-        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+        except Exception as error:  # every error is a refusal  # noqa: BLE001
             return Admission(verdict=self._refusal(error))
         assignment = self._assignment(session, model)
         if not assignment.cpu_nodes and not assignment.cpu_op_types_in_functions:
@@ -486,10 +484,10 @@ class Asker:
         return Admission(verdict=refusal)
 
     def compile(self, model: onnx.ModelProto) -> Program:
-        """See `Context.compile`.
+        """Compile a segment.
 
         Raises:
-            CompilationError: the provider fails, or leaves nodes to ONNX Runtime's CPU.
+            CompilationError: the provider fails, or leaves nodes to the CPU.
         """
         loaded = loadable_of(marked(model), by_address=True)
         try:
@@ -505,7 +503,6 @@ class Asker:
         return EpProgram(session, self._backing, loaded, profile)
 
     def close(self) -> None:
-        """Forget the answers."""
         with self._lock:
             self._answers.clear()
 
@@ -521,7 +518,7 @@ class Asker:
             return self._judged_without(model, kept_from_it)
         try:
             assignment = self._assigned(marked(model))
-        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+        except Exception as error:  # every error is a refusal  # noqa: BLE001
             refused = self._culprits(model)
             if not refused:
                 return [self._refusal(error)] * count
@@ -535,7 +532,7 @@ class Asker:
             return [refused[position] for position in range(count)]
         try:
             assignment = self._assigned(without(marked(model), refused))
-        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+        except Exception as error:  # every error is a refusal  # noqa: BLE001
             return [refused.get(position, self._refusal(error)) for position in range(count)]
         return [refused.get(position, self._verdict(assignment, position)) for position in range(count)]
 
@@ -557,7 +554,7 @@ class Asker:
         return self._backing.open(model.contents, level, profile, without, model.weights)
 
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
-        """Who runs the nodes of a segment; with open sizes, what is made of sizes alone may be left to the CPU."""
+        """Return the assignment; with dynamic shapes, computations of sizes may stay on the CPU."""
         assignment = read_assignment(session, self._backing.provider)
         return assignment.without(of_sizes(model)) if has_open_inputs(model) else assignment
 
@@ -570,7 +567,7 @@ class Asker:
     def _attempt(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             self._open(loadable_of(part, by_address=True), _UNCHANGED)
-        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+        except Exception as error:  # every error is a refusal  # noqa: BLE001
             return self._refusal(error)
         return None
 
@@ -587,13 +584,13 @@ class Asker:
 
 
 def _not_known(model: onnx.ModelProto) -> dict[int, Unsupported]:
-    """Nodes that ONNX Runtime itself has not, or not in this version: it loads no model that has one."""
+    """Return refusals for nodes unknown to ONNX Runtime, which would fail to load the model."""
     verdicts = enumerate(CpuContext().supported(model))
     return {position: verdict for position, verdict in verdicts if isinstance(verdict, Unsupported)}
 
 
 def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupported]:
-    """Nodes that read what refused ones make, if its type is not known: providers crash on inputs without a type."""
+    """Return refusals for consumers of untyped outputs of refused nodes; providers crash on untyped inputs."""
     types, unknown = infer(model), dict[str, str]()
     refusals: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):
@@ -608,7 +605,7 @@ def _untyped_consumers(model: onnx.ModelProto, refused: Container[int]) -> dict[
 
 
 def of_sizes(model: onnx.ModelProto) -> frozenset[int]:
-    """Positions of the nodes that compute sizes: ONNX Runtime itself runs those on the CPU, whoever runs the rest."""
+    """Return positions of nodes that compute sizes, which ONNX Runtime always runs on the CPU."""
     names = size_names(model)
     return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))
 

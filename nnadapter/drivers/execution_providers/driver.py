@@ -56,29 +56,26 @@ if TYPE_CHECKING:
 
 
 class EpContext(Context):
-    """A provider with its options; what has to do with ONNX models is imported when one is judged or compiled."""
+    """Provider with options. The compiler is imported lazily, since it needs onnx."""
 
     def __init__(self, backing: Backing, trace: Trace = SILENT, lane: str = "") -> None:
         self._backing = backing
         self._trace, self._lane = trace, lane
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`: what the provider is assigned of the graph."""
         return self._asker.supported(model)
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """See `Context.admit`: what was taken node by node; with open sizes, what the provider is assigned of it."""
         return self._asker.admit(model)
 
     def with_trace(self, trace: Trace, lane: str) -> EpContext:
-        """See `Context.with_trace`: ONNX Runtime's own events are in it, and those of the provider that it tells."""
         return EpContext(self._backing, trace, lane)
 
     def compile(self, model: onnx.ModelProto) -> Program:
-        """See `Context.compile`.
+        """Compile a segment.
 
         Raises:
-            CompilationError: the provider fails, or leaves nodes to ONNX Runtime's CPU.
+            CompilationError: the provider fails, or leaves nodes to the CPU.
         """
         return self._asker.compile(model)
 
@@ -102,7 +99,7 @@ class EpContext(Context):
 
 _TRY_SECONDS = 60.0
 _UNUSABLE = 3
-"""The exit code of a process that found why a provider cannot be used."""
+"""Exit code of a process that found a reason."""
 _TRY = """
 import sys
 sys.path[:] = sys.argv[2:]
@@ -111,7 +108,7 @@ sys.exit(try_provider(sys.argv[1]))
 """
 _FIXED_SIZES = Capability(
     form=ModelForm.ONNX,
-    # ONNX Runtime itself keeps runs apart where a provider wants that.
+    # ONNX Runtime serializes runs for providers that need it.
     threading=Threading.REENTRANT,
     options=OPTIONS,
     limits="what ONNX Runtime assigns to the provider; asking compiles",
@@ -120,19 +117,19 @@ _BY_KERNELS = replace(
     _FIXED_SIZES,
     dynamic_shapes=DynamicShapes.ANY,
     supports_external_initializers=True,
-    # A compiler fuses what it likes; kernels are fused by ONNX Runtime or not at all.
+    # Compilers fuse by themselves; kernels only through ONNX Runtime.
     options=tuple(replace(each, default="all") if each.name == "optimization" else each for each in OPTIONS),
 )
 
 
 class EpDriver(Driver):
-    """Offers a device per execution provider: `ort:NAME`."""
+    """Driver of devices `ort:NAME`."""
 
     def open(self, device_id: str) -> Device:
-        """See `Driver.open`; whether the provider is here is found when its options are known.
+        """Return the device; availability is checked when its options are known.
 
         Raises:
-            DeviceNotFoundError: no provider is named, or the CPU's, which is another device.
+            DeviceNotFoundError: no provider is named, or the CPU's.
         """
         if device_id in ("", "0"):
             raise DeviceNotFoundError("ort is many devices: name a provider, as in 'ort:CUDA'; see `nnadapter devices`")
@@ -142,18 +139,18 @@ class EpDriver(Driver):
         return EpDevice(device_id, provider)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`: a plug-in library is tried in a process of its own, and none is loaded here."""
+        """List providers; plug-in libraries are tried in a separate process."""
         providers, packages = installed_providers(), installed()
         names = sorted({*providers, *onnxruntime.get_all_providers()})
         return tuple(_row(name, providers, packages.get(name)) for name in names if not is_cpu(name))
 
 
 class EpDevice(Device):
-    """One provider.
+    """Execution provider.
 
     Args:
-        name: what a person calls it.
-        provider: what ONNX Runtime calls it.
+        name: name in the request.
+        provider: name in ONNX Runtime.
     """
 
     def __init__(self, name: str, provider: str) -> None:
@@ -169,19 +166,19 @@ class EpDevice(Device):
         return provider in PLACES and provider in onnxruntime.get_available_providers() and has_hardware(provider)
 
     def allocate(self, nbytes: int) -> Memory:
-        """See `Device.allocate`: ONNX Runtime has what lies there, and nothing until something is copied in."""
+        """Return memory that ONNX Runtime allocates at the first copy."""
         return EpMemory(self._provider, nbytes)
 
     def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
-        """See `Device.from_dlpack`: what lies on the device already, without gaps."""
+        """Copy a tensor that is on the device already, without gaps."""
         return import_dlpack(tensor, self._provider)
 
     def create_context(self, options: OptionValues) -> Context:
-        """See `Device.create_context`.
+        """Create a context.
 
         Raises:
-            DeviceUnavailableError: the provider is not here, or not for the wanted hardware.
-            InvalidOptionError: an option does not fit.
+            DeviceUnavailableError: the provider or the requested hardware is missing.
+            InvalidOptionError: an option is invalid.
         """
         backing = find_backing(self._name, options)
         takes_addition(backing)
@@ -189,9 +186,9 @@ class EpDevice(Device):
 
 
 def why_unusable(provider: str) -> str:
-    """Return why no session can be opened on a provider that is here; empty if one can be.
+    """Return why an installed provider cannot open a session; empty if it can.
 
-    A plug-in library knows best what hardware it drives.
+    Plug-in libraries are tried, because they know best what hardware they drive.
     """
     if provider in installed():
         return _tried(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
@@ -200,7 +197,7 @@ def why_unusable(provider: str) -> str:
 
 @memoize(32)
 def _tried(provider: str, path: tuple[str, ...]) -> str:
-    """Return why a provider cannot be used, after trying it in a process of its own."""
+    """Try a provider in a separate process; return the reason if it fails."""
     command = [sys.executable or "python", "-c", _TRY, provider, *path]
     try:
         process = subprocess.run(
@@ -214,7 +211,7 @@ def _tried(provider: str, path: tuple[str, ...]) -> str:
 
 
 def try_provider(provider: str) -> int:
-    """Print why a provider cannot be used, and return an exit code; options that it lacks are no reason."""
+    """Print the reason if a provider is unusable and return an exit code. Missing options are no reason."""
     device = EpDevice(short_name(provider), provider)
     defaults = {option.name: option.default for option in device.capability.options}
     try:

@@ -1,19 +1,14 @@
-"""Provider programs: device memory, executions, and self-contained EPContext models as bytes.
+"""Provider programs: device memory, executions, and serialized EPContext models.
 
-Memory of the device that a provider computes on: what ONNX Runtime calls an OrtValue lies there.
+Device memory holds OrtValues. Data types unsupported by the Python interface (bfloat16, float8, 4 bits) stay on the
+host.
 
-Values of data types that its Python interface does not take (bfloat16, float8, 4 bits) stay arrays of the host's.
+Serialized programs are untrusted and must not name files. Most contain only compiled nodes with embedded data; a
+strict scan of the bytes accepts only listed fields in canonical encoding, so no parser can read them differently.
+Other models are parsed and searched.
 
-Whether a model that a provider compiled holds all that it needs: programs may come from anybody, and name no files.
-
-Most hold nodes with what was compiled inside them and nothing else. That is told by their bytes: there are only fields
-that are listed here, written as protobuf itself writes them, so that no reader finds another message in them. Any other
-model is parsed, and looked through as a whole.
-
-A compiled segment: a session on a provider. As bytes: an EPContext model in an envelope.
-
-The envelope's header is JSON with everything that the compiled form depends on. Its contents are the model that ONNX
-Runtime's `ModelCompiler` makes, with what the provider compiled inside it.
+Format: an envelope with a JSON header of everything the compiled form depends on, and the model of ONNX Runtime's
+`ModelCompiler`.
 """
 
 from __future__ import annotations
@@ -53,17 +48,17 @@ Form = tuple[np.dtype[Any], tuple[int, ...]]
 """Data type and dimensions."""
 _BOOL = "tensor(bool)"
 _KINDS = 16
-"""Data types that are copied on a device."""
+"""Capacity of the cache of copy sessions, one per data type."""
 
 
 class EpMemory(Memory):
-    """Room for bytes, which holds an OrtValue, an array, or nothing yet.
+    """Device memory with an OrtValue, an array, or nothing yet.
 
     Args:
-        provider: whose device it is.
-        nbytes: how much may be copied in.
-        value: what lies there.
-        form: its data type and dimensions, if it is an OrtValue.
+        provider: of the device.
+        nbytes: capacity.
+        value: contents.
+        form: data type and dimensions of an OrtValue.
     """
 
     def __init__(self, provider: str, nbytes: int, value: Any = None, form: Form | None = None) -> None:
@@ -89,7 +84,7 @@ class EpMemory(Memory):
             )
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        """What lies there as an OrtValue, seen as a tensor of this type, which is one that those take."""
+        """Return the contents as OrtValue of a supported type."""
         self._check()
         if self._form == (dtype, shape):
             return self._value
@@ -98,7 +93,7 @@ class EpMemory(Memory):
         return _placed(array, PLACES[self._provider])
 
     def free(self) -> None:
-        """See `Memory.free`: ONNX Runtime frees a value when nothing refers to it any more."""
+        """Drop the value; ONNX Runtime frees it with the last reference."""
         self._value, self._form, self._is_free = None, None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
@@ -106,7 +101,7 @@ class EpMemory(Memory):
         value = self._value
         if not isinstance(value, onnxruntime.OrtValue) or not hasattr(value, "__dlpack_device__"):
             return None
-        if value.data_type() == _BOOL:  # which it gives over as uint8
+        if value.data_type() == _BOOL:  # exported as uint8
             return None
         kind, number = value.__dlpack_device__()
         return int(kind), int(number)
@@ -120,34 +115,34 @@ class EpMemory(Memory):
 
 
 def import_dlpack(tensor: Any, provider: str) -> DeviceTensor | None:
-    """A copy of what another library gives over by DLPack; None where it lies elsewhere, or in another way."""
+    """Return a copy of a DLPack tensor; None if it is elsewhere or unsupported."""
     try:
         value = onnxruntime.OrtValue.from_dlpack(tensor)
-    except Exception:  # noqa: BLE001  this ONNX Runtime takes nothing, or not this; whatever it raises, the host is next
+    except Exception:  # unsupported tensor: the host copies it instead  # noqa: BLE001
         return None
     place = PLACES[provider]
     if value.device_name() != place or 0 in value.shape() or is_foreign_type(_dtype_of(value)):
         return None
-    # Who gave it may still be making it, in work of its own that a copy to the host waits for.
+    # The producer's work may be pending; a copy to the host waits for it.
     _placed(np.zeros(1, np.float32), place).numpy()
     return tensor_of(_copied(value, provider), provider)
 
 
 def tensor_of(value: Any, provider: str) -> DeviceTensor:
-    """An OrtValue that nobody else has, as a tensor in memory of its own."""
+    """Wrap an exclusively owned OrtValue."""
     form = dtype, shape = _dtype_of(value), tuple(value.shape())
     return DeviceTensor(EpMemory(provider, value.tensor_size_in_bytes(), value, form), dtype, shape)
 
 
 def _placed(array: Array, place: str) -> Any:
-    # On the CPU it would look at `array`. Numpy's `ascontiguousarray` gives a scalar an axis.
+    # On the CPU the value would alias `array`. ascontiguousarray would give a scalar an axis.
     source_array = array if place != "cpu" and array.flags.c_contiguous else array.copy()
     with translated_as(f"ONNX Runtime has no room on {place}", "free some, or see its words", OutOfMemoryError, brief):
         return onnxruntime.OrtValue.ortvalue_from_numpy(source_array, place, 0)
 
 
 def _copied(value: Any, provider: str) -> Any:
-    """Another value that holds the same, on the same device; it is there on return."""
+    """Copy a value on its device; done on return."""
     binding = _identity(provider, value.element_type()).io_binding()
     with translated_as(f"ONNX Runtime has no room on {PLACES[provider]}", "free some", OutOfMemoryError, brief):
         binding.bind_ortvalue_input("a", value)
@@ -158,7 +153,7 @@ def _copied(value: Any, provider: str) -> Any:
 
 @memoize(_KINDS)
 def _identity(provider: str, element_type: int) -> onnxruntime.InferenceSession:
-    """A session that copies: ONNX Runtime offers no other copy from a device to itself for all of its providers."""
+    """Return a session that copies; there is no other device-to-device copy for all providers."""
     return Backing(provider=provider).open(model_of_one(b"Identity", 1, element_type))
 
 
@@ -172,7 +167,7 @@ def _dtype(element_type: int) -> np.dtype[Any]:
 
 
 class EpExecution(SessionExecution):
-    """Runs a session; it holds nothing of its own."""
+    """Stateless execution of a session on device memory."""
 
     def __init__(self, session: onnxruntime.InferenceSession, provider: str) -> None:
         super().__init__(session, provider)
@@ -182,7 +177,7 @@ class EpExecution(SessionExecution):
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.compute_on_device`; None where a type is none that ONNX Runtime's Python interface takes."""
+        """Run on device memory; None for unsupported types."""
         if self._run_in_place is None:
             return None
         values = []
@@ -195,7 +190,7 @@ class EpExecution(SessionExecution):
 
 
 COMPILED = "EPContext"
-"""The op of nodes that hold what was compiled, or name its file."""
+"""Op type of nodes that contain or name compiled data."""
 _HARMLESS: Mapping[str, int | None] = {
     **dict.fromkeys(
         ("ep_cache_context", "ep_sdk_version", "hardware_architecture", "notes", "partition_name", "source")
@@ -204,30 +199,30 @@ _HARMLESS: Mapping[str, int | None] = {
     "embed_mode": 1,
     "is_multi_soc_ep_context": 0,
 }
-"""Attributes that they may have, some with one number only: any other one may say where a file lies."""
+"""Allowed attributes, some with a single allowed number; any other may name a file."""
 _DEPENDENCIES = "external_dependencies"
-"""The property of a model that lists files."""
+"""Model property that lists files."""
 _LONGEST = 1 << 31
-"""Bytes of a message of protobuf."""
+"""Limit on protobuf messages, in bytes."""
 
 Field = tuple[int, int, int]
-"""A tag, and where its value starts and stops."""
+"""Tag, start and end of the value."""
 
 
 class Message(NamedTuple):
-    """What may be in a message."""
+    """Allowed fields of a message."""
 
     inner: Mapping[int, Message | None]
-    """Tags, with the messages that are there."""
+    """Tags -> nested messages."""
     check: Callable[[bytes, list[Field]], bool] | None
-    """Whether what is there names no file."""
+    """Returns whether the fields name no file."""
 
 
 def external_data_text(contents: bytes) -> str:
-    """Return what a model keeps in other files, in words; empty where it keeps nothing there.
+    """Return what a model stores in other files, as text; empty if nothing.
 
     Raises:
-        Exception: what protobuf raises for what is no model; ValueError for what is something else as well.
+        Exception: protobuf's for invalid models; ValueError for ONNX Runtime's own format.
     """
     if contents[4:8] == b"ORTM":
         raise ValueError("ONNX Runtime takes it for its own form")
@@ -235,9 +230,9 @@ def external_data_text(contents: bytes) -> str:
 
 
 def is_plain(contents: bytes) -> bool:
-    """Whether a serialized ModelProto holds nothing but compiled nodes with what was compiled inside them.
+    """Return whether a serialized ModelProto contains only compiled nodes with embedded data.
 
-    Fields that stand there twice count each time, whichever of them a reader takes.
+    Every occurrence of a repeated field is checked, whichever a parser would use.
     """
     try:
         return len(contents) < _LONGEST and _holds(contents, 0, len(contents), MODEL)
@@ -270,7 +265,7 @@ def _written(contents: bytes, start: int, stop: int) -> Iterator[Field]:
 
 
 def _number(contents: bytes, at: int) -> tuple[int, int]:
-    """A number that is not negative and in its shortest form, and where it ends."""
+    """Read a nonnegative number in canonical encoding; return it and its end."""
     number, end = varint(contents, at)
     if number >> 63 or (end - at > 1 and not contents[end - 1]):
         raise IndexError(f"a number of {end - at} bytes")
@@ -317,11 +312,11 @@ _ATTRIBUTE = _message((3, 20), (1, 4, 13), check=_is_harmless)
 _NODE = _message((), (1, 2, 3, 4, 6, 7, 8), {5: _ATTRIBUTE, 9: _PROPERTY}, check=_is_compiled)
 _GRAPH = _message((), (2, 10), {1: _NODE, 11: _VALUE, 12: _VALUE, 13: _VALUE, 16: _PROPERTY})
 MODEL = _message((1, 5), (2, 3, 4, 6), {7: _GRAPH, 8: _OPERATOR_SET, 14: _PROPERTY})
-"""A ModelProto, without all that may hold a tensor, an inner graph or a function."""
+"""ModelProto without fields that can contain tensors, subgraphs or functions."""
 
 
 def _external_content(contents: bytes) -> str:
-    import onnx  # most programs that are loaded need none of it
+    import onnx  # lazy: not needed for most programs
 
     for message in _messages(onnx.load_from_string(contents)):
         if isinstance(message, onnx.TensorProto):
@@ -340,7 +335,7 @@ def _is_known(attribute: Any) -> bool:
 
 
 def _messages(message: Any) -> Iterator[Any]:
-    """A message, and all that it holds at any depth."""
+    """Yield a message and all nested ones."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -352,7 +347,7 @@ _ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
 
 
 class EpProgram(Program):
-    """One session on a provider."""
+    """Program of one session on a provider."""
 
     def __init__(
         self,
@@ -364,16 +359,15 @@ class EpProgram(Program):
         self._session, self._profile = session, profile
         self._backing = backing
         self._model_bytes, self._weights = model.nbytes, model.weights
-        self._contents = b"" if backing.provider in BY_KERNELS else model.contents  # those have no compiled form
+        self._contents = b"" if backing.provider in BY_KERNELS else model.contents  # no compiled form
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the model, if kept to be serialized, and as much for what was compiled of it."""
+        """Model kept for serialization, and the same again for compiled data."""
         return self._model_bytes + len(self._contents)
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`: the session computes for all."""
         return 0
 
     def create_execution(self) -> Execution:
@@ -382,7 +376,7 @@ class EpProgram(Program):
         return session_execution(self._session, self._backing.provider, self._profile)
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`: None where the provider has no compiled form, or one that names files."""
+        """Serialize; None if the provider has no compiled form, or one that names files."""
         contents = _compiled(self._contents, self._backing) if self._contents else None
         if contents is None:
             return None
@@ -397,22 +391,22 @@ class EpProgram(Program):
 
 
 class DeserializedProgram(EpProgram):
-    """One session on a provider, of what it compiled before."""
+    """Program loaded from bytes."""
 
     def serialize(self) -> bytes | None:
         return None
 
 
 def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checked: bool = False) -> Program:
-    """Return the program that `EpProgram.serialize` wrote.
+    """Load a program written by `EpProgram.serialize`.
 
     Args:
-        blob: the bytes; they are copied once, for ONNX Runtime.
-        backing: the provider with its options.
-        is_checked: they are not damaged, see `Envelope.open`.
+        blob: the bytes, copied once for ONNX Runtime.
+        backing: provider with options.
+        is_checked: see `Envelope.open`.
 
     Raises:
-        IncompatibleProgramError: the bytes are damaged, or made by another provider, version or options.
+        IncompatibleProgramError: damaged, or from another provider, version or options.
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     fields, model = _read(header), bytes(contents)
@@ -438,7 +432,7 @@ def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checke
 
 
 def _needs(backing: Backing) -> dict[str, Any]:
-    """What a compiled form depends on. Where libraries lie is of no account."""
+    """Return everything a compiled form depends on; library paths do not matter."""
     return {
         "provider": backing.provider,
         "version": backing.version,
@@ -467,9 +461,9 @@ def _compiled(contents: bytes, backing: Backing) -> bytes | None:
             graph_optimization_level=backing.level,
         )
         compiled_bytes: bytes = compiler.compile_to_bytes()
-    except Exception:  # noqa: BLE001  providers without such a form fail in ways of their own
+    except Exception:  # providers without compiled form fail in various ways  # noqa: BLE001
         return None
-    import onnx  # a program that is loaded needs none of it
+    import onnx  # lazy: not needed for loaded programs
 
     if all(node.op_type != COMPILED for node in onnx.load_from_string(compiled_bytes).graph.node):
         return None
@@ -477,7 +471,7 @@ def _compiled(contents: bytes, backing: Backing) -> bytes | None:
 
 
 def _check_self_contained(contents: bytes) -> None:
-    """Raise IncompatibleProgramError unless everything compiled is inside: a program names no files to be opened."""
+    """Raise IncompatibleProgramError if a program names files."""
     try:
         elsewhere = external_data_text(contents)
     except Exception as error:

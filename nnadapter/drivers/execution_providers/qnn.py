@@ -1,8 +1,6 @@
-"""Driver `qnn`: the QNN provider of ONNX Runtime for Qualcomm NPUs and GPUs, with typed options.
+"""Driver `qnn`: ONNX Runtime's QNN provider for Qualcomm NPUs and GPUs, with typed options.
 
-The typed options of `qnn`, and the provider's own that they stand for.
-
-Source: the option names are those of ONNX Runtime's QNN execution provider; numbers of chips are the QNN SDK's.
+Sources: option names of ONNX Runtime's QNN execution provider; chip numbers of the QNN SDK.
 """
 
 from __future__ import annotations
@@ -38,9 +36,9 @@ from nnadapter.process.packages import missing_extra
 from nnadapter.process.terminal import native_prints_to_stderr
 
 EMULATED_SOC = 43
-"""The chip that the emulator compiles for unless told otherwise: SM8550, Snapdragon 8 Gen 2."""
+"""Default chip of the emulator: SM8550, Snapdragon 8 Gen 2."""
 _ARCHITECTURE_OF_SOC = MappingProxyType({30: "68", 36: "69", 43: "73", 57: "75", 60: "73", 69: "79"})
-"""Of chips whose generation of the NPU is published."""
+"""NPU generation by chip number, as far as published."""
 
 OPTIONS = (
     Option(name="backend", default="htp", choices=("htp", "gpu"), help="Which of the chip's processors computes."),
@@ -88,19 +86,18 @@ OPTIONS = (
     Option(name="vtcm_mb", default=0, minimum=0, help="MiB of the NPU's fast memory for a graph; 0 leaves it to QNN."),
     *(option for option in SHARED if option.name != "library"),
 )
-"""What the device `qnn` understands."""
 
 
 def own_options(typed_options: OptionValues, library: str, *, emulated: bool) -> dict[str, str]:
     """Return the provider's own options.
 
     Args:
-        typed_options: the typed options.
-        library: path of the backend's library.
-        emulated: no NPU is here, so that the emulator computes.
+        typed_options: options of the device.
+        library: path of the backend library.
+        emulated: there is no NPU, so the emulator computes.
 
     Raises:
-        InvalidOptionError: options contradict each other.
+        InvalidOptionError: options are contradictory.
     """
     on_npu = typed_options["backend"] == "htp"
     soc = int(str(typed_options["soc_model"])) or (EMULATED_SOC if emulated and on_npu else 0)
@@ -113,7 +110,7 @@ def own_options(typed_options: OptionValues, library: str, *, emulated: bool) ->
         return provider_options
     if soc:
         provider_options["soc_model"] = str(soc)
-    # QNN refuses to start with half precision on and the chip's number unknown, although that is its default.
+    # QNN does not start with half precision, its default, and an unknown chip number.
     if soc or not typed_options["float16"]:
         provider_options["enable_htp_fp16_precision"] = str(int(bool(typed_options["float16"])))
     return provider_options | {
@@ -127,12 +124,12 @@ _SIMPLE: Mapping[str, str] = {
     "finalization": "htp_graph_finalization_optimization_mode",
     "vtcm_mb": "vtcm_mb",
 }
-"""Ours and the provider's name."""
+"""Option name -> provider's name."""
 _LEFT_OUT = ("auto", "default", "0", 0)
 
 
 def _check_architecture(soc: int, architecture: str) -> None:
-    """QNN takes the chip's number where both are given, and says so only in its log."""
+    """Refuse contradictory chip options; QNN would prefer the chip number and only log it."""
     soc_architecture = _ARCHITECTURE_OF_SOC.get(soc, architecture)
     if architecture != "auto" and soc_architecture != architecture:
         raise InvalidOptionError(
@@ -152,13 +149,13 @@ _CAPABILITY = Capability(
 
 
 class QnnDriver(Driver):
-    """Offers Qualcomm's accelerators, or the emulator in their compiler where there is none."""
+    """Driver of Qualcomm's accelerators, or of the emulator."""
 
     def open(self, device_id: str) -> Device:
-        """See `Driver.open`.
+        """Open device 0.
 
         Raises:
-            DeviceNotFoundError: there is only device 0.
+            DeviceNotFoundError: another device is requested.
             MissingDeviceExtraError: the package is missing.
         """
         if device_id not in ("", "0"):
@@ -169,7 +166,6 @@ class QnnDriver(Driver):
         return QnnDevice(package)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`: no library is loaded for it."""
         package = installed().get(PROVIDER)
         row = DeviceInfo(name="qnn", vendor="Qualcomm", sub_type="HTP, GPU")
         if package is None:
@@ -183,7 +179,7 @@ def _missing() -> MissingExtraError:
 
 
 class QnnDevice(Device):
-    """Qualcomm's accelerator."""
+    """Qualcomm accelerator."""
 
     def __init__(self, package: LibrarySource) -> None:
         self._package = package
@@ -193,17 +189,17 @@ class QnnDevice(Device):
         return _CAPABILITY
 
     def create_context(self, options: OptionValues) -> Context:
-        """See `Device.create_context`.
+        """Create a context.
 
         Raises:
             DeviceUnavailableError: QNN does not load, or has no device or backend here.
-            InvalidOptionError: QNN takes nothing with these options.
+            InvalidOptionError: QNN supports nothing with these options.
         """
         base_backing = find_backing(PROVIDER, {**options, "library": ""})
         emulated = all(device.device.type.name != "NPU" for device in base_backing.devices)
         qnn_options = own_options(options, self._backend(str(options["backend"])), emulated=emulated)
         backing = replace(base_backing, options={**qnn_options, **base_backing.options})
-        with native_prints_to_stderr() if emulated else nullcontext():  # the emulator greets when it is loaded
+        with native_prints_to_stderr() if emulated else nullcontext():  # the emulator prints a greeting
             if not takes_addition(backing):
                 raise InvalidOptionError(_dropped(backing))
         return EpContext(backing)
@@ -220,7 +216,7 @@ class QnnDevice(Device):
 
 
 def _dropped(backing: Backing) -> str:
-    """Why QNN takes nothing: the options without any one of which it would."""
+    """Return why QNN supports nothing: options that prevent it, or missing hardware."""
     guilty = [name for name in backing.options if name != "backend_path" and _works_without(backing, name)]
     if not guilty:
         return (

@@ -1,8 +1,6 @@
-"""faulty: a device around any other, which makes the faults that a script asks for.
+"""Device `faulty`: wraps another device and injects the faults of a script (docs/faults.md).
 
-Read it in this order: kinds (the table of faults), script and reading (what a person writes), subjects (what calls are
-about), faults (which are due) with log, acting, answers and results (how they are made), driver, context, program,
-execution. docs/faults.md says what it is for.
+Reading order: script (fault table and script files), faults (which are due, and their effects), driver.
 """
 
 from __future__ import annotations

@@ -62,13 +62,13 @@ from nnadapter.ir.operand import Array
 
 
 class FaultyExecution(Execution):
-    """What the execution inside computes, and the faults of a script.
+    """Execution with faults.
 
     Args:
-        inner: the execution inside.
-        run: its runs; None where no fault comes at them.
-        close: the ends of it and of its program; None where no fault comes at them.
-        kept: the outputs that it gave away and writes to.
+        inner: the wrapped execution.
+        run: call point of its runs; None if no fault can occur.
+        close: call point of closing; None if no fault can occur.
+        retained_outputs: outputs to overwrite later.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class FaultyExecution(Execution):
         self._inner, self._run, self._close = inner, run, close
         self._kept = RetainedOutputs() if retained_outputs is None else retained_outputs
         self._undone: deque[list[TriggeredFault]] = deque()
-        """Faults of runs that the execution inside left to another way of computing, which the host tries next."""
+        """Faults of runs that `inner` declined (returned None); the host's next attempt takes them over."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self._computed(inputs, self._inner.compute)
@@ -103,7 +103,7 @@ class FaultyExecution(Execution):
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.enqueue`; where the run has a fault, the work of the stream is waited for."""
+        """Enqueue; if a fault is due, wait for the stream first."""
         return self._on_device(inputs, partial(self._inner.enqueue, stream=stream, control=control), stream)
 
     def close(self) -> None:
@@ -150,14 +150,13 @@ class FaultyExecution(Execution):
         return results
 
     def _due(self) -> tuple[list[TriggeredFault], bool]:
-        """What comes at this run, and whether those that come before the computation were made already."""
+        """Return the due faults, and whether those before the computation have happened already."""
         self._kept.write()
         if self._undone:
             return self._undone.popleft(), True
         return [] if self._run is None else self._run.due(), False
 
     def _make(self, due: Sequence[TriggeredFault]) -> list[TriggeredFault]:
-        """Make those that come before the computation, and return the others."""
         return [] if self._run is None or not due else make(self._run, due)
 
 
@@ -166,7 +165,7 @@ def _has(due: Sequence[TriggeredFault], kind: Kind) -> bool:
 
 
 class FaultyProgram(Program):
-    """What the program inside does, and the faults of a script about its operations."""
+    """Program with faults."""
 
     def __init__(self, inner: Program, faults: Faults, subject: Subject) -> None:
         self.inner = inner
@@ -211,12 +210,12 @@ class FaultyProgram(Program):
 
 
 def inside(program: Program) -> Program:
-    """The program that one of this device is around."""
+    """Return the wrapped program."""
     return program.inner if isinstance(program, FaultyProgram) else program
 
 
 class FaultyContext(Context):
-    """What the context inside does, and the faults of a script."""
+    """Context with faults."""
 
     def __init__(self, inner: Context, faults: Faults) -> None:
         self._inner, self._faults = inner, faults
@@ -301,18 +300,18 @@ OPTIONS = (
         affects_speed=False,
     ),
 )
-"""What the device is told beside the options of the one inside."""
+"""Options in addition to those of the wrapped device."""
 
 
 class FaultyDriver(Driver):
-    """Makes faults on demand, around any other device."""
+    """Driver of devices that wrap others."""
 
     def open(self, device_id: str) -> Device:
-        """See `Driver.open`; the device inside is opened, and told the faults of this phase that the environment names.
+        """Open the wrapped device; faults of phase OPEN come from the environment.
 
         Raises:
-            DeviceNotFoundError: no device is named, or one that there is not.
-            DeviceUnavailableError: it cannot be used here, or has an option that is called like one of this device.
+            DeviceNotFoundError: no device, or an unknown one, is named.
+            DeviceUnavailableError: the wrapped device cannot be used, or has an option with a reserved name.
         """
         if device_id in ("", "0"):
             raise DeviceNotFoundError(
@@ -323,7 +322,7 @@ class FaultyDriver(Driver):
         return FaultyDevice(device_id, open_device(device_id))
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`: one of the many that there are."""
+        """Return one example row."""
         return (
             DeviceInfo(
                 name=f"faulty:{_EXAMPLE}",
@@ -335,14 +334,10 @@ class FaultyDriver(Driver):
 
 
 class FaultyDevice(Device):
-    """A device around another one.
-
-    Args:
-        name: of the one inside.
-        inner: the one inside.
+    """Device that wraps another one.
 
     Raises:
-        DeviceUnavailableError: it has an option that is called like one of this device.
+        DeviceUnavailableError: an option of the wrapped device has a reserved name.
     """
 
     def __init__(self, name: str, inner: Device) -> None:
@@ -357,15 +352,15 @@ class FaultyDevice(Device):
 
     @cached_property
     def capability(self) -> Capability:
-        """See `Device.capability`: that of the device inside; whatever that is, this one takes what it can."""
+        """Capability of the wrapped device, but always with the role of an accelerator."""
         inner = self._inner.capability
         return replace(inner, role=DeviceRole.ACCELERATOR, options=(*inner.options, *OPTIONS))
 
     def create_context(self, options: OptionValues) -> Context:
-        """See `Device.create_context`; without a script it is the context of the device inside.
+        """Create a context; without faults in the script, that of the wrapped device.
 
         Raises:
-            FaultScriptError: the script cannot be used.
+            FaultScriptError: the script is invalid.
         """
         faulty_options = {option.name: options[option.name] for option in OPTIONS}
         inner = {name: value for name, value in options.items() if name not in faulty_options}
@@ -373,7 +368,7 @@ class FaultyDevice(Device):
         if not script.faults:
             return self._inner.create_context(inner)
         self._writes_inputs |= any(fault.kind is Kind.WRITES_INPUTS for _, fault in script)
-        faults = Faults(script, int(faulty_options["seed"]))  # type: ignore[arg-type]  # a number, as the table says
+        faults = Faults(script, int(faulty_options["seed"]))  # a number, as the table says  # type: ignore[arg-type]
         act(faults.moment(Phase.CONTEXT))
         return FaultyContext(self._inner.create_context(inner), faults)
 
@@ -389,7 +384,6 @@ class FaultyDevice(Device):
 
     @property
     def has_raw_inputs(self) -> bool:
-        """See `Device.has_raw_inputs`: so has one that was told to write there, as drivers in C can."""
         return self._inner.has_raw_inputs or self._writes_inputs
 
     @property
@@ -406,14 +400,14 @@ class FaultyDevice(Device):
         return self._inner.memory_statistics()
 
     def close(self) -> None:
-        """See `Device.close`: the device inside may be others', too, and stays open."""
+        """Do nothing: other users may share the wrapped device."""
 
 
 def _script_of(option: str) -> Script:
-    """The script that an option names, or else the environment.
+    """Return the script of the option, or of the environment.
 
     Raises:
-        FaultScriptError: it cannot be used, or an option's has faults of opening, which came before options are known.
+        FaultScriptError: it is invalid, or the option has faults of phase OPEN, which precedes options.
     """
     if not option:
         return script_in(os.environ)

@@ -1,4 +1,4 @@
-"""Fault injection: choice of the faults due at a driver call, exceptions, delays and wrong answers."""
+"""Fault injection: the faults due at a driver call, and their effects."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 @dataclass(frozen=True)
 class Subject:
-    """Operations in their order: of each its type, and the names of the nodes that it stands for."""
+    """Model of a call: for each operation its type and the names of its nodes."""
 
     operations: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @cached_property
     def key(self) -> str:
-        """What tells it from others, here and in another process; the sizes of tensors are no part of it."""
+        """Identifier, stable across processes and independent of sizes."""
         return f"{crc32(self.to_bytes()):08x}"
 
     def concerns(self, fault: Fault) -> bool:
-        """Whether calls about it are those that a fault is for."""
+        """Return whether a fault applies to calls with this model."""
         return (fault.op_type is None and fault.name is None) or next(self.positions(fault), None) is not None
 
     def positions(self, fault: Fault) -> Iterator[int]:
-        """Where the operations are that a fault is for."""
+        """Yield positions of operations that a fault selects."""
         op_type = None if fault.op_type is None else _plain(fault.op_type)
         for position, (type_, names) in enumerate(self.operations):
             if op_type is not None and op_type not in (_plain(type_), _family(type_)):
@@ -66,26 +66,25 @@ class Subject:
                 yield position
 
     def to_bytes(self) -> bytes:
-        """It as bytes, for `subject_in`."""
         return json.dumps(self.operations, separators=(",", ":")).encode()
 
 
 NOTHING = Subject()
-"""Calls that are about no model."""
+"""Subject of calls without a model."""
 
 
 def subject_of(model: SegmentModel) -> Subject:
-    """Return what a call about a model is about."""
+    """Return the subject of calls with a model."""
     if isinstance(model, Model):
         return Subject(tuple((operation.type, operation.origins) for operation in model.operations))
     return Subject(tuple((op_name(node.domain, node.op_type), (node.name,)) for node in model.graph.node))
 
 
 def subject_in(written: bytes) -> Subject:
-    """Return what `Subject.to_bytes` wrote.
+    """Read the result of `Subject.to_bytes`.
 
     Raises:
-        ValueError: it is nothing of the kind.
+        ValueError: invalid bytes.
     """
     rows = json.loads(written)
     if not isinstance(rows, list):
@@ -98,22 +97,22 @@ def _plain(type_: str) -> str:
 
 
 def _family(type_: str) -> str:
-    """CONV_2D is Conv, as RESIZE_LINEAR is Resize."""
+    """Return the ONNX family: CONV_2D is Conv, RESIZE_LINEAR is Resize."""
     return _plain(type_.removesuffix("_2D").removesuffix("_NEAREST").removesuffix("_LINEAR"))
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierCounts:
-    """What was noted before."""
+    """State read from an existing log."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Calls, by what they are counted under."""
+    """Calls by counter key."""
     fault_counts: Mapping[int, int] = field(default_factory=Counter)
-    """Faults, by their number in the script."""
+    """Injected faults by number in the script."""
 
 
 class Log:
-    """A file with a line of JSON for each fault.
+    """Log file with a line of JSON per fault.
 
     Raises:
         FaultScriptError: it cannot be written.
@@ -124,12 +123,12 @@ class Log:
         self.earlier = _read(path)
 
     def note(self, number: int, kind: Kind, phase: Phase, about: str, call: int, counts: Mapping[str, int]) -> None:
-        """Note a fault that is about to be made, written when this returns."""
+        """Write a fault that is about to happen."""
         fault = {"fault": number, "kind": kind.value, "phase": phase.value, "about": about, "call": call}
         self._write({**fault, "process": os.getpid(), "counts": dict(counts)})
 
     def end(self, counts: Mapping[str, int]) -> None:
-        """Note how far counts came, where a context ends."""
+        """Write final counts when a context ends."""
         self._write({"process": os.getpid(), "counts": dict(counts)})
 
     def _write(self, line: Mapping[str, object]) -> None:
@@ -153,7 +152,7 @@ def _read(path: str) -> EarlierCounts:
             f"script of faults, key 'log': {path!r} cannot be written: {reason}; name another file", key="log"
         ) from error
     for line in text.splitlines():
-        with suppress(ValueError):  # somebody else's line, or half of one
+        with suppress(ValueError):  # foreign or incomplete line
             noted = json.loads(line)
             if isinstance(noted, dict):
                 fault_counts[noted.get("fault", 0)] += 1
@@ -163,34 +162,33 @@ def _read(path: str) -> EarlierCounts:
 
 
 _OF_PROGRAMS = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
-"""Phases whose calls are counted for each program."""
+"""Phases with separate counters per program."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggeredFault:
-    """A fault that is made at a call."""
+    """Fault due at a call."""
 
     fault: Fault
     number: int
-    """In the script, counted from 1."""
+    """In the script, from 1."""
     call: int
-    """Which of the calls that it is for."""
+    """Number of the matching call."""
     draw: int
-    """A random number of 64 bits, for what the fault itself leaves open."""
+    """64 random bits for the fault's own choices."""
 
     @property
     def text(self) -> str:
-        """What an error says of it."""
         message = self.fault.message or f"made by faulty, as fault {self.number} of its script says"
         return f"{message} ({self.fault.phase.value}, call {self.call})"
 
 
 class Faults:
-    """What a script asks for, and how much of it was made; safe to use from many threads.
+    """Due faults of a script and their counts. Thread-safe.
 
     Args:
-        script: what to do wrong.
-        seed: in place of the script's own, if it is not negative.
+        script: the script.
+        seed: replaces the script's seed if not negative.
     """
 
     def __init__(self, script: Script, seed: int = -1) -> None:
@@ -205,10 +203,9 @@ class Faults:
         self._back = 0.0
         self._loses = any(fault.kind is Kind.DEVICE_LOST for fault in script.faults)
         self.last_blob = b""
-        """The program that was serialized last."""
 
     def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> CallPoint | None:
-        """Return the calls of a phase about something; None where no fault can ever be due at them."""
+        """Return the call point of a phase and subject; None if no fault can ever be due there."""
         numbered_faults = [
             (number, fault)
             for number, fault in self._script
@@ -217,24 +214,20 @@ class Faults:
         return CallPoint(self, phase, subject, numbered_faults) if numbered_faults or self._loses else None
 
     def due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> list[TriggeredFault]:
-        """Count a call, and return the faults that come at it."""
-        if phase is not Phase.CLOSE:  # what is lost can be let go of
+        if phase is not Phase.CLOSE:  # closing a lost device is allowed
             self._refuse_lost()
         return list(self._due(phase, about, numbered_faults))
 
     def note(self, due: TriggeredFault, about: str) -> None:
-        """Note a fault that is about to be made."""
         if self._log is not None:
             self._log.note(due.number, due.fault.kind, due.fault.phase, about, due.call, self._counts.copy())
 
     def lose(self, due: TriggeredFault) -> None:
-        """Let the device be gone."""
         seconds = due.fault.seconds
         self._back = float("inf") if seconds is None else time.monotonic() + seconds
         self._lost = due
 
     def end(self) -> None:
-        """Note how far counts came."""
         if self._log is not None:
             self._log.end(self._counts.copy())
 
@@ -269,7 +262,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class CallPoint:
-    """Calls of one phase about one thing."""
+    """Calls of one phase with one subject."""
 
     faults: Faults
     phase: Phase
@@ -277,15 +270,14 @@ class CallPoint:
     matching_faults: Sequence[tuple[int, Fault]]
 
     def due(self) -> list[TriggeredFault]:
-        """Count one call, and return the faults that come at it, in the order of the script.
+        """Count a call and return the due faults in script order.
 
         Raises:
-            DeviceLostError: the device is gone.
+            DeviceLostError: an earlier fault lost the device.
         """
         return self.faults.due(self.phase, self.subject.key, self.matching_faults)
 
     def note(self, due: TriggeredFault) -> None:
-        """Note a fault that is about to be made."""
         self.faults.note(due, self.subject.key)
 
 
@@ -301,12 +293,12 @@ _LONG_S = 3600.0
 
 
 def act(moment: CallPoint | None) -> list[TriggeredFault]:
-    """Make the faults of one call that come before it, and return those that are left for what it gives."""
+    """Count a call, apply faults that precede it, and return the others, which affect its results."""
     return [] if moment is None else make(moment, moment.due())
 
 
 def make(moment: CallPoint, due: Sequence[TriggeredFault]) -> list[TriggeredFault]:
-    """Make those of some faults that come before a call, and return the others."""
+    """Apply faults that precede a call; return the others."""
     remaining_faults = []
     for triggered_fault in due:
         moment.note(triggered_fault)
@@ -324,7 +316,7 @@ def _raise(moment: CallPoint, due: TriggeredFault) -> None:
 
 
 def _needed(kind: type[BaseException]) -> dict[str, str]:
-    """What a class of ours needs beside a message."""
+    """Return required keyword arguments, apart from the message."""
     if not issubclass(kind, NNAdapterError):
         return {}
     parameters = inspect.signature(kind).parameters.values()
@@ -346,7 +338,7 @@ def _lose(moment: CallPoint, due: TriggeredFault) -> None:
 
 def _crash(moment: CallPoint, due: TriggeredFault) -> None:
     signal.raise_signal(signal_number(due.fault))
-    _exit(moment, due)  # somebody catches or ignores the signal
+    _exit(moment, due)  # the signal was caught or ignored
 
 
 def _exit(moment: CallPoint, due: TriggeredFault) -> None:
@@ -355,7 +347,7 @@ def _exit(moment: CallPoint, due: TriggeredFault) -> None:
 
 
 def _wait(moment: CallPoint, due: TriggeredFault) -> None:
-    """Wait as a call in C does: whatever the deadline, and whoever cancels."""
+    """Sleep like a C call, ignoring deadlines and cancellation."""
     end = float("inf") if due.fault.seconds is None else time.monotonic() + due.fault.seconds
     while (remaining := end - time.monotonic()) > 0:
         time.sleep(min(remaining, _LONG_S))
@@ -377,7 +369,7 @@ _FOREIGN = b"a program of somebody else"
 
 
 def lie(verdicts: Sequence[Verdict], due: Sequence[TriggeredFault], subject: Subject) -> Sequence[Verdict]:
-    """Return other verdicts on the operations of a subject."""
+    """Apply faults to verdicts."""
     altered_verdicts = list(verdicts)
     for triggered_fault in due:
         if triggered_fault.fault.kind is Kind.WRONG_COUNT:
@@ -389,18 +381,18 @@ def lie(verdicts: Sequence[Verdict], due: Sequence[TriggeredFault], subject: Sub
 
 
 def lie_of_segment(admission: Admission, due: Sequence[TriggeredFault]) -> Admission:
-    """Return another admission."""
+    """Apply faults to an admission."""
     return replace(admission, verdict=_verdict(due[-1])) if due else admission
 
 
 def lie_of_blob(compatibility: Compatibility | None) -> Compatibility:
-    """Return the opposite of what a driver says of a program as bytes."""
+    """Return a wrong answer."""
     wrong = (Compatibility.RECOMPILE, Compatibility.INCOMPATIBLE)
     return Compatibility.IDENTICAL if compatibility in wrong else Compatibility.INCOMPATIBLE
 
 
 def other_bytes(blob: bytes, previous_blob: bytes, due: TriggeredFault) -> bytes:
-    """Return what stands for a program, which was serialized behind another one."""
+    """Return damaged bytes, or those of the previously serialized program."""
     if due.fault.kind is Kind.FOREIGN_BLOB:
         return previous_blob or _FOREIGN
     damaged, random = bytearray(blob), Random(due.draw)
@@ -414,12 +406,12 @@ def _verdict(due: TriggeredFault) -> Verdict:
 
 
 _OTHER_KINDS = {"f": "i", "V": "u", "i": "u", "u": "i", "b": "u"}
-"""Kinds of numpy's data types, and another one of the same size for each."""
+"""Kind of numpy data types -> another kind with the same item size."""
 _FLOATING = frozenset(each.value for each in FLOATING)
 
 
 def changed(results: Sequence[Array], due: Sequence[TriggeredFault]) -> list[Array]:
-    """Return other results; those that may be written to are changed where they lie."""
+    """Apply faults to results, in place if writable."""
     altered_results = list(results)
     for triggered_fault in due:
         if triggered_fault.fault.kind is Kind.WRONG_COUNT:
@@ -432,7 +424,7 @@ def changed(results: Sequence[Array], due: Sequence[TriggeredFault]) -> list[Arr
 
 
 def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[TriggeredFault]) -> list[DeviceTensor]:
-    """Return other results, in the same memory."""
+    """Apply faults to results in device memory."""
     arrays = changed([_copied(tensor) for tensor in results], due)
     for tensor in results[len(arrays) :]:
         tensor.memory.free()
@@ -444,7 +436,7 @@ def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[TriggeredFa
 
 
 def written_to(inputs: Sequence[Array]) -> list[Array]:
-    """Write to arrays, also to those that nobody may write to, and return what they held."""
+    """Overwrite arrays, even read-only ones; return copies of their contents."""
     originals = [array.copy() for array in inputs]
     for array in inputs:
         _spoil(array)
@@ -452,11 +444,11 @@ def written_to(inputs: Sequence[Array]) -> list[Array]:
 
 
 def written_to_on_device(inputs: Iterable[DeviceTensor]) -> None:
-    """Write to tensors in memory of a device."""
+    """Overwrite tensors in device memory."""
     for tensor in inputs:
         array = _copied(tensor)
         _spoil(array)
-        with suppress(*FAILURES):  # it may be freed by now
+        with suppress(*FAILURES):  # it may be freed already
             tensor.memory.copy_in(array)
 
 
@@ -521,19 +513,18 @@ _CHANGES = {
 
 
 class RetainedOutputs:
-    """Outputs that were given away, and are written to later all the same."""
+    """Returned outputs that a fault overwrites later."""
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
 
     def write(self) -> None:
-        """Write to all that was kept, and let go of it."""
+        """Overwrite all retained outputs and release them."""
         writers, self._kept = self._kept, []
         for write in writers:
             write()
 
     def keep(self, results: Sequence[Array] | Sequence[DeviceTensor]) -> None:
-        """Keep results."""
         for result in results:
             write = (
                 partial(written_to_on_device, [result]) if isinstance(result, DeviceTensor) else partial(_spoil, result)
@@ -543,18 +534,18 @@ class RetainedOutputs:
 
 _ENVELOPE = Envelope(magic=b"NNAFAULT", version=1)
 _ALIGNMENT = 64
-"""Bytes: devices may use what they read where it lies."""
+"""Devices may read the contents in place, which needs alignment."""
 
 
 def wrapped(blob: bytes, subject: Subject) -> bytes:
-    """Return the bytes of a program, and what it is about."""
+    """Serialize a program together with its subject."""
     header = subject.to_bytes()
     padding = -(PREFIX_BYTES + len(header)) % _ALIGNMENT
     return _ENVELOPE.close(header + b" " * padding, (blob,))
 
 
 def unwrapped(blob: memoryview) -> tuple[memoryview, Subject]:
-    """Return the bytes of a program and what it is about: nothing where it was written without a script of faults.
+    """Return a program's bytes and subject; NOTHING if it was written without faults.
 
     Raises:
         IncompatibleProgramError: the bytes are damaged.

@@ -1,4 +1,4 @@
-"""Fault scripts: kinds of faults, their phases, and scripts as checked values, from TOML."""
+"""Fault scripts: kinds, phases and validated values, read from TOML."""
 
 from __future__ import annotations
 
@@ -23,30 +23,25 @@ from nnadapter.files.documents import FileKind, check_fields
 
 
 class Phase(StrEnum):
-    """When a driver is called."""
+    """Driver call of a fault."""
 
     OPEN = "open"
-    """`Driver.open`."""
     CONTEXT = "context"
-    """`Device.create_context`."""
     JUDGE = "judge"
-    """`Context.supported`."""
     ADMIT = "admit"
-    """`Context.admit`."""
     COMPILE = "compile"
-    """`Context.compile`, `compile_whole_graph` and `clone_with_constants`."""
+    """Also `compile_whole_graph` and `clone_with_constants`."""
     DESERIALIZE = "deserialize"
-    """Programs as bytes: `Context.deserialize`, `deserialize_view` and `check_blob`, `Program.serialize`."""
+    """`Context.deserialize`, `deserialize_view` and `check_blob`, `Program.serialize`."""
     CREATE = "create"
-    """`Program.create_execution`."""
     RUN = "run"
-    """`Execution.compute` and all others that compute."""
+    """`Execution.compute` and its variants."""
     CLOSE = "close"
-    """`close` of executions, programs and contexts."""
+    """Of executions, programs and contexts."""
 
 
 class Kind(StrEnum):
-    """What goes wrong; `KINDS` says more."""
+    """Kind of a fault, described in `KINDS`."""
 
     FAIL = "fail"
     RAISE = "raise"
@@ -72,14 +67,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """What there is to know of a kind."""
+    """Properties of a kind."""
 
     description: str
-    """What it does."""
     phases: frozenset[Phase]
-    """In which it can come."""
+    """Allowed phases."""
     keys: tuple[str, ...] = ()
-    """What a script may say of it, beside when it comes."""
+    """Allowed keys of a script entry, besides those that select calls."""
 
 
 _ANY = frozenset(Phase)
@@ -113,13 +107,12 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.FOREIGN_BLOB: KindRow("`serialize` gives the program before this one, or bytes of nobody", _BLOB),
     Kind.LIES_ABOUT_BLOB: KindRow("`check_blob` says the opposite", _BLOB),
 }
-"""Every kind."""
 WRITING = frozenset((Kind.DAMAGED_BLOB, Kind.FOREIGN_BLOB))
-"""Of `serialize`, in the phase of programs as bytes."""
+"""Kinds for `serialize`."""
 CHECKING = frozenset((Kind.LIES_ABOUT_BLOB,))
-"""Of `check_blob` there."""
+"""Kinds for `check_blob`."""
 READING = frozenset(Kind) - WRITING - CHECKING
-"""Of `deserialize` there, and of all other phases."""
+"""Kinds for `deserialize` and all other phases."""
 
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -131,51 +124,48 @@ _OF_KINDS = ("error", "message", "signal", "code", "seconds", "output", "bits")
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """One fault, and when it comes: at the calls that match everything which is given.
+    """Fault, and the calls at which it occurs; all given conditions must hold.
 
-    Calls are counted from 1, those alone that match `phase`, `op_type` and `name`: for each program its runs, creations
-    and closings, for each context everything else.
+    Calls that match `phase`, `op_type` and `name` are counted from 1: runs, creations and closings per program,
+    everything else per context.
 
     Raises:
-        FaultScriptError: a value does not fit, or does not go with the kind.
+        FaultScriptError: a value is invalid, or does not apply to the kind.
     """
 
     kind: Kind
-    """What goes wrong."""
     phase: Phase
-    """When the driver is called."""
     op_type: Text | None = None
-    """Calls about a model with such an operation: a type of the adapter IR, or an ONNX op type for devices that take
-    ONNX; case and underscores do not matter, and `Conv` is CONV_2D as well."""
+    """Model contains such an operation: type of the adapter IR, or ONNX op type for ONNX devices. Case and underscores
+    are ignored; `Conv` also matches CONV_2D.
+    """
     name: Text | None = None
-    """Calls about a model with a node of such a name; `*` stands for any characters."""
+    """Model contains a node with this name; `*` matches any characters."""
     nth: Number | None = None
-    """The one call of this number."""
+    """Only this call."""
     from_: Number | None = None
-    """Calls from this number on."""
+    """First call."""
     every: Number | None = None
-    """Of those, the first and then every so many-th."""
+    """Period, starting at the first call."""
     times: Number | None = None
-    """At most so often."""
+    """Maximum number of occurrences."""
     probability: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Of these calls so many, chosen by the seed: for each program the same ones, whatever the threads."""
+    """Fraction of these calls, selected by the seed, per program independently of threads."""
     error: Text | None = None
-    """What `fail` and `raise` raise: the name of a class."""
+    """Exception class for `fail` and `raise`."""
     message: Text | None = None
-    """What the error says."""
     signal: Text | None = None
-    """The signal of `crash`; SIGSEGV unless said otherwise."""
+    """Signal of `crash`; SIGSEGV by default."""
     code: Annotated[int, Meta(ge=0, le=255)] | None = None
-    """The exit code of `exit`; 3 unless said otherwise."""
+    """Exit code of `exit`; 3 by default."""
     seconds: Seconds | None = None
-    """How long `slow` takes, and `hang` and `device_lost` last; these for ever unless it is said."""
+    """Duration of `slow`, `hang` and `device_lost`; the last two are unlimited by default."""
     output: Annotated[int, Meta(ge=0)] | None = None
-    """Which output is wrong, counted from 0; all of them unless it is said."""
+    """Index of the wrong output; all by default."""
     bits: Number | None = None
-    """How many bits `flipped_bits` flips in each output; 1 unless said otherwise."""
+    """Number of bits per output for `flipped_bits`; 1 by default."""
 
     def __post_init__(self) -> None:
-        """Check every value by itself, then against the kind."""
         force_setattr(self, "kind", _enum_member(Kind, self.kind, "kind"))
         force_setattr(self, "phase", _enum_member(Phase, self.phase, "phase"))
         check_fields(self, FaultScriptError)
@@ -192,7 +182,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
         _check_details(self)
 
     def to_toml(self) -> str:
-        """The fault as a script has it."""
+        """Format as an entry of a script."""
         rows = (
             (field_info.encode_name, getattr(self, field_info.name), field_info.default) for field_info in fields(self)
         )
@@ -201,36 +191,35 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
 
 
 class Script(Struct, frozen=True, kw_only=True):
-    """What the device `faulty` does wrong.
+    """Fault script.
 
     Raises:
-        FaultScriptError: a value is of the wrong type.
+        FaultScriptError: a value has the wrong type.
     """
 
     faults: tuple[Fault, ...] = ()
-    """In the order in which they are made where several come at one call."""
+    """Faults, in order of application."""
     seed: Seed = 0
-    """Decides what `probability` and the faults themselves leave open."""
+    """Seed of all random choices."""
     log: str = ""
-    """A file that gets a line of JSON for each fault; counts of another process, or another context, go on from it."""
+    """Path of a log with a line of JSON per fault. Counts continue from an existing log."""
 
     def __post_init__(self) -> None:
-        """Check every value."""
         force_setattr(self, "faults", tuple(self.faults))
         check_fields(self, FaultScriptError)
 
     def __iter__(self) -> Iterator[tuple[int, Fault]]:
-        """Each fault behind its number, counted from 1."""
+        """Yield (number from 1, fault)."""
         return enumerate(self.faults, 1)
 
     def to_toml(self) -> str:
-        """The script as a text: the option `script` of the device, or what a file holds."""
+        """Format as TOML, for the option `script` or a file."""
         head = f"seed = {self.seed}\n" + (f"log = {_written(self.log)}\n" if self.log else "")
         return "\n".join((head, *(fault.to_toml() for fault in self.faults)))
 
 
 def error_class(fault: Fault) -> type[BaseException]:
-    """The class that `fail` or `raise` raises.
+    """Return the exception class of `fail` or `raise`.
 
     Raises:
         FaultScriptError: there is no such class.
@@ -247,7 +236,7 @@ def error_class(fault: Fault) -> type[BaseException]:
 
 
 def signal_number(fault: Fault) -> signals.Signals:
-    """The signal of a crash.
+    """Return the signal of a crash.
 
     Raises:
         FaultScriptError: the system has no such signal.
@@ -271,7 +260,7 @@ _USUAL: dict[Phase, type[NNAdapterError]] = {
     Phase.RUN: errors.ExecutionError,
     Phase.CLOSE: errors.DriverError,
 }
-"""What `fail` raises where a script does not say."""
+"""Default classes of `fail`."""
 
 
 @cache
@@ -287,7 +276,7 @@ def _pythons() -> dict[str, type[BaseException]]:
 
 
 def _is_plain(kind: type[BaseException]) -> bool:
-    """Whether a text is enough for it, and nobody else raises it at will, as Ctrl-C does."""
+    """Return whether one text is enough to construct it, and users do not raise it (Ctrl-C)."""
     if issubclass(kind, (Warning, KeyboardInterrupt)):
         return False
     try:
@@ -307,7 +296,6 @@ def _check_details(fault: Fault) -> None:
 
 
 def _enum_member(kind: Any, value: object, key: str) -> Any:
-    """A member of an enumeration, which may be given by its value."""
     names = [member.value for member in kind]
     if value not in names:
         raise FaultScriptError(f"{value!r} is no {key}; {close_names(value, names)}", key=key)
@@ -315,19 +303,16 @@ def _enum_member(kind: Any, value: object, key: str) -> Any:
 
 
 def _written(value: object) -> str:
-    """A value in TOML; its texts are those of JSON."""
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 VARIABLE = "NNADAPTER_FAULTS"
-"""The environment variable that names the script of devices whose options name none."""
+"""Environment variable with a script, for devices without the option."""
 TEXT = "the script's text"
-"""What messages call a script that was given as a text."""
+"""Name of an inline script in messages."""
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """The tables of the file."""
-
     fault: tuple[Fault, ...] = ()
     seed: Seed = 0
     log: str = ""
@@ -344,11 +329,10 @@ _FILE = FileKind(
 
 
 def read_script(source: str | os.PathLike[str]) -> Script:
-    """Return the script of a TOML file, or of a text of more than one line.
+    """Read a script from a TOML file, or from text with more than one line.
 
     Raises:
-        FaultScriptError: it cannot be read, is no TOML, has a key that is not known, or a value that does not fit. It
-            names file, fault and key.
+        FaultScriptError: unreadable file, invalid TOML, unknown key or invalid value.
     """
     if isinstance(source, str) and "\n" in source:
         document = _FILE.parsed(source.removeprefix("\ufeff"), TEXT)
@@ -358,6 +342,6 @@ def read_script(source: str | os.PathLike[str]) -> Script:
 
 
 def script_in(environment: Mapping[str, str]) -> Script:
-    """Return the script that the environment names; one without faults where it names none."""
+    """Return the script named by the environment; empty if none."""
     named = environment.get(VARIABLE, "").strip("\ufeff ")
     return read_script(named) if named else Script()

@@ -1,4 +1,4 @@
-"""A device in a process of its own: the two processes, and what they say to each other (docs/isolation.md)."""
+"""Isolation: a device in a process of its own, and the protocol between both processes (docs/isolation.md)."""
 
 from __future__ import annotations
 

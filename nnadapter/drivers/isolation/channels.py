@@ -31,29 +31,28 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 16
 _SOON_S = 1.5e-4
-"""To be woken takes a third of it."""
+"""Waking a sleeping thread takes a third of it."""
 _PATIENT = 4
-"""So many messages are slept for after one that did not come soon: others need the processor."""
+"""Number of messages received by sleeping after one that did not arrive while spinning."""
 MOST_DESCRIPTORS = 16
-"""Beside one message."""
+"""Per message."""
 
 
 class End(socket.socket):
-    """One of a pair. It is closed with the last who holds it: an interrupt may have come before anybody else could."""
+    """Socket that closes with its last reference, so that an interrupt cannot leak it."""
 
     def __del__(self) -> None:
-        """Close it."""
         self.close()
 
 
 def ends() -> tuple[End, End]:
-    """Return both of a pair."""
+    """Return a socket pair."""
     local_end, other = socket.socketpair()
     return End(fileno=local_end.detach()), End(fileno=other.detach())
 
 
 class Channel:
-    """One end. Whoever uses it does so alone."""
+    """End of a socket pair, for exclusive use."""
 
     def __init__(self, end: End) -> None:
         self._socket = end
@@ -64,12 +63,12 @@ class Channel:
 
         Args:
             contents: of the message.
-            descriptors: that the other side gets copies of.
-            end: by when it has to be gone, by `time.monotonic`.
+            descriptors: file descriptors to duplicate into the peer.
+            end: deadline on `time.monotonic`.
 
         Raises:
-            TimeoutError: the other side takes nothing.
-            OSError: it is gone.
+            TimeoutError: the peer does not read.
+            OSError: the peer is gone.
         """
         self._socket.settimeout(_seconds_remaining(end))
         message = _LENGTH.pack(len(contents)) + contents
@@ -80,15 +79,15 @@ class Channel:
         self._socket.sendall(memoryview(message)[sent:])
 
     def receive(self, end: float | None = None, *, is_alone: bool = False) -> bytes:
-        """Wait for a message.
+        """Receive a message.
 
         Args:
-            end: by when, by `time.monotonic`.
-            is_alone: nobody else waits for the other side, so that to stay awake for what may come soon is worth it.
+            end: deadline on `time.monotonic`.
+            is_alone: spin briefly before sleeping; pays off if no other thread waits for the peer.
 
         Raises:
-            TimeoutError: none came in time; what has come of it is lost.
-            EOFError: the other side is gone.
+            TimeoutError: no complete message in time; a partial one is lost.
+            EOFError: the peer is gone.
         """
         first = self._soon() if is_alone else None
         if first is None:
@@ -97,7 +96,7 @@ class Channel:
         return self._read_message(first, end)
 
     def is_readable(self, seconds: float) -> bool:
-        """Wait so long for something to come, or for the other side to go."""
+        """Wait until a message arrives or the peer goes; False after `seconds`."""
         self._socket.settimeout(max(seconds, 0.0))
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -110,17 +109,16 @@ class Channel:
         return True
 
     def receive_with_descriptors(self) -> tuple[bytes, list[int]]:
-        """As `receive`, with what came beside the message."""
         self._socket.settimeout(None)
         first, descriptors, _, _ = socket.recv_fds(self._socket, _PIECE, MOST_DESCRIPTORS)
         return self._read_message(first, None), descriptors
 
     def close(self) -> None:
-        """Close this end; who waits at the other one learns of it, if no process that was forked has it, too."""
+        """Close this end. The peer notices unless a forked process also holds it."""
         self._socket.close()
 
     def _soon(self) -> bytes | None:
-        """What comes within moments, without going to sleep; None where nothing does, or did lately."""
+        """Spin briefly for a message; None if nothing arrived, or spinning failed recently."""
         if self._to_sleep_for:
             self._to_sleep_for -= 1
             return None
@@ -135,7 +133,7 @@ class Channel:
     def _read_message(self, first: bytes, end: float | None) -> bytes:
         if len(first) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(first)
-            if len(first) == _LENGTH.size + length:  # nearly always
+            if len(first) == _LENGTH.size + length:  # common case
                 return first[_LENGTH.size :]
         pieces = bytearray(first)
         total_length: int | None = None
@@ -152,18 +150,18 @@ class Channel:
 
 
 def pair() -> tuple[Channel, End]:
-    """Return one end, and the other one, whose descriptor is to be given away."""
+    """Return one end, and the other for passing on its descriptor."""
     local_end, other = ends()
     return Channel(local_end), other
 
 
 def from_descriptor(descriptor: int) -> Channel:
-    """Return the end that a descriptor stands for, which it takes."""
+    """Return a channel that owns the descriptor."""
     return Channel(End(fileno=descriptor))
 
 
 def can_share() -> bool:
-    """Whether descriptors can be passed here."""
+    """Return whether this system can pass descriptors between processes."""
     return hasattr(socket, "send_fds") and hasattr(socket, "AF_UNIX")
 
 
@@ -172,7 +170,7 @@ def _seconds_remaining(end: float | None) -> float | None:
 
 
 _ASIDE_BYTES = 1 << 16
-"""From this size on an array stands beside its message."""
+"""Arrays of at least this size are passed in shared memory next to the message."""
 _PLAIN = {
     "builtins": {"tuple", "list", "dict", "frozenset", "set", "bytearray", "complex"},
     "types": {"MappingProxyType"},
@@ -183,12 +181,12 @@ _PLAIN = {
     "numpy.core.numeric": {"_frombuffer"},
     "ml_dtypes": {*DTYPE_OF_ELEMENT_TYPE.values()},
 }
-"""What may be made of what a device's process sends, beside classes of ours."""
+"""Classes that may be unpickled from a device process, in addition to our dataclasses and enumerations."""
 _OURS = ("nnadapter.drivers.", "nnadapter.ir.", "partition.")
 
 
 class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:  # the module's own name for the hook
+    def reducer_override(self, value: Any) -> Any:  # pickle defines the name
         if type(value) is MappingProxyType:
             return MappingProxyType, (dict(value),)
         if type(value) is Model:
@@ -210,14 +208,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Return a message as bytes.
-
-    Args:
-        message: what is said.
-        aside: takes what is large and stands beside it; None where all of it is in the bytes.
+    """Serialize a message; `aside`, if given, receives large buffers, which the bytes then omit.
 
     Raises:
-        Exception: it holds something that cannot be pickled.
+        Exception: an object cannot be pickled.
     """
     contents = io.BytesIO()
 
@@ -232,15 +226,15 @@ def written(message: object, aside: Callable[[pickle.PickleBuffer], Any] | None 
 
 
 def read(contents: bytes, aside: Sequence[memoryview] = ()) -> Any:
-    """Return what the process that opened this one said."""
+    """Deserialize a message of the trusted host process."""
     return pickle.loads(contents, buffers=aside)
 
 
 def read_answer(contents: bytes, device: str) -> Any:
-    """Return what the process of a device said.
+    """Deserialize a message of an untrusted device process.
 
     Raises:
-        DriverError: it is nothing that such a process says.
+        DriverError: invalid bytes, or a class that is not allowed.
     """
     try:
         return _Unpickler(io.BytesIO(contents)).load()
@@ -254,10 +248,10 @@ def read_answer(contents: bytes, device: str) -> Any:
 
 @memoize(64)
 def type_named(name: str) -> np.dtype[Any]:
-    """Return the type of arrays of a name.
+    """Return the array type of a data type name.
 
     Raises:
-        ValueError: there is none whose elements are numbers.
+        ValueError: unknown name, or no numeric type.
     """
     try:
         dtype = array_type_of(name)
@@ -275,61 +269,60 @@ def _operand(name: str, type_: Any, lifetime: Any, value: Any) -> Operand:
 
 
 HEADER_BYTES = ALIGNMENT
-"""Before the first tensor of a lane's memory."""
+"""Offset of the first tensor in a lane's memory; the first byte is the cancellation flag."""
 LANE_BLOCK = 0
-"""The number of a lane's own memory among blocks."""
+"""Block number of a lane's own memory."""
 GRACE_S = 0.04
-"""How long a driver may take to stop, once it was told to."""
+"""Seconds that a driver may take to stop after cancellation."""
 _LOOK_S = 0.005
-"""How often somebody who may stop a computation is asked."""
+"""Seconds between calls of `Control.cancelled`."""
 _MOST_RANK = 64
 
 Form = tuple[tuple[int, ...], np.dtype[Any]]
-"""Dimensions and data type."""
 Spec = Any
-"""Of a tensor: data type by name, dimensions, block and offset; or an array whose elements are texts."""
+"""Tensor: data type name, dimensions, block number and offset; or an object array with its strings."""
 
 
 class AbandonedComputationError(TimeoutError):
-    """Nobody wanted the results any more, and the driver did not stop."""
+    """A cancelled computation did not stop in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """One computation."""
+    """Request to compute."""
 
     execution: int
-    """By its number."""
+    """Number of the execution."""
     inputs: Sequence[Array]
     forms: Sequence[Form] | None = None
-    """Of the outputs, where they are known and each has elements."""
+    """Of the outputs, if known and not empty."""
     into: Sequence[Array] = ()
-    """Where they are to be written; empty where they are new."""
+    """Output arrays; empty for new ones."""
     sizes: Sequence[Any] | None = None
-    """See `Execution.specialize`; None where it is told none."""
+    """See `Execution.specialize`; None with static shapes."""
     control: Control = UNLIMITED
 
 
 class Lane:
-    """See above. Whoever uses it does so alone."""
+    """Host end of a channel with shared memory, for one request at a time."""
 
     def __init__(self, channel: Channel, device: str) -> None:
         self.is_talking = False
-        """Something was said and not answered."""
+        """A request was sent and not answered."""
         self.is_alone = False
-        """Nobody else has said anything to the process lately."""
+        """The process has no other lane."""
         self.was_used = True
         self._channel, self._device = channel, device
         self._own: Block | None = None
         self._known: dict[int, ReferenceType[Block]] = {}
-        """Blocks that the other side maps for this lane."""
+        """Blocks that the peer has mapped for this lane."""
 
     def ask(self, contents: bytes, aside: Sequence[memoryview], end: float) -> tuple[bytes, None]:
-        """Ask, and return the answer as it is; what stands aside goes by memory that is shared.
+        """Send a request, its large buffers in shared memory; return the raw answer.
 
         Raises:
             TimeoutError, OSError, EOFError: see `Channel`.
-            OutOfMemoryError: there is no room for what stands aside.
+            OutOfMemoryError: no shared memory.
         """
         sizes = [view.nbytes for view in aside]
         if not aside:
@@ -341,12 +334,12 @@ class Lane:
         return self._exchange((contents, sizes), (block.descriptor,), end), None
 
     def compute(self, computation: Computation, end: float) -> tuple[bytes, Any]:
-        """Compute, and return the results; or what else it said, as it is.
+        """Compute; return the results, or the raw answer if it is something different.
 
         Raises:
             TimeoutError, OSError, EOFError: see `Channel`.
-            OutOfMemoryError: there is no room for the tensors.
-            DriverError: the results do not lie where there is memory.
+            OutOfMemoryError: no shared memory.
+            DriverError: results are outside of the shared memory.
         """
         request = _Request(self, computation)
         lane_block = self._with_room(request.nbytes)
@@ -382,18 +375,16 @@ class Lane:
         return self._read_results(answer, lane_block, request, end, control)
 
     def close(self) -> None:
-        """Close it."""
         self._channel.close()
         self._own = None
 
     def knows(self, block: Block) -> bool:
-        """Whether the other side knows a block."""
         return block.number in self._known
 
     def _with_room(self, nbytes: int) -> Block:
         lane_block = self._own
         if lane_block is None or lane_block.nbytes < nbytes:
-            # Powers of two, so that it seldom has to grow; pages that nobody writes to cost nothing.
+            # Powers of two, so it seldom has to grow; unwritten pages cost nothing.
             lane_block = self._own = Block(1 << (nbytes - 1).bit_length())
         return lane_block
 
@@ -408,7 +399,7 @@ class Lane:
         return answer
 
     def _heard(self, end: float, control: Control) -> bytes:
-        """The answer to what somebody may stop."""
+        """Receive an answer while polling for cancellation."""
         assert control.cancelled is not None
         assert self._own is not None, "what can be stopped is told in it"
         while not self._channel.is_readable(min(_LOOK_S, end - time.monotonic())):
@@ -424,11 +415,11 @@ class Lane:
     def _read_results(
         self, answer: bytes, lane_block: Block, request: _Request, end: float, control: Control
     ) -> tuple[bytes, Any]:
-        if not answer:  # it has written what it was asked for to where it was asked to
+        if not answer:  # empty answer: results are where the request placed them
             return answer, request.results(lane_block)
         reply = read_answer(answer, self._device)
         if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == "more":
-            self.is_talking = True  # it waits for that room
+            self.is_talking = True  # the peer waits for more memory
             lane_block = self._with_room(_checked_byte_count(reply[1], self._device))
             message = [(LANE_BLOCK, lane_block.nbytes)]
             answer = self._exchange(message, (lane_block.descriptor,), end, control)
@@ -440,26 +431,25 @@ class Lane:
 
 
 class _Request:
-    """What a message says of tensors, and what is to be copied for it."""
+    """Tensor specifications of a message, and the copies it requires."""
 
     def __init__(self, lane: Lane, computation: Computation) -> None:
         self._lane = lane
         self.nbytes = HEADER_BYTES
-        """How much of the lane's own memory is needed."""
+        """Required size of the lane's memory."""
         self.copies: list[tuple[int, Array]] = []
-        """What goes into it."""
+        """(offset, array) to copy into the lane's memory."""
         self.new_blocks: list[Block] = []
-        """Of which the other side has to be told."""
+        """Blocks to announce to the peer."""
         self.inputs = [self._input(array) for array in computation.inputs]
         self._into = computation.into
         self._places: list[tuple[int, Form]] = []
-        """Of the outputs that lie in the lane's own memory."""
+        """Outputs in the lane's memory."""
         self._targets: list[Array] = []
-        """Where those go, unless they are new."""
+        """Copy targets of those outputs; unused if outputs are new."""
         self.outputs = self._outputs(computation)
 
     def results(self, lane_block: Block) -> Sequence[Array]:
-        """The results, where they were written as asked."""
         if not self._into:
             return [lane_block.array(offset, *form).copy() for offset, form in self._places]
         for (offset, form), target in zip(self._places, self._targets, strict=True):
@@ -491,7 +481,7 @@ class _Request:
         return specs
 
     def _place(self, array: Array) -> tuple[int, int]:
-        """Where an array lies, or is to be copied to."""
+        """Return block and offset of an array in shared memory, or reserve space in the lane's memory."""
         place = place_of(array)
         if place is not None:
             block = place.block
@@ -509,7 +499,7 @@ class _Request:
 
 
 def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where pieces of these sizes begin, one behind the other, and where the last one ends."""
+    """Return aligned offsets of consecutive pieces, and the total size."""
     offsets, total = [], 0
     for size in sizes:
         offsets.append(total)
@@ -518,11 +508,7 @@ def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _result(block: Block, spec: Any, device: str) -> Array:
-    """A copy of a result that the other process says of where it lies.
-
-    Raises:
-        DriverError: there is no such memory.
-    """
+    """Copy a result after validating the untrusted specification."""
     if isinstance(spec, np.ndarray):
         return spec
     try:
@@ -544,18 +530,17 @@ def _checked_byte_count(nbytes: Any, device: str) -> int:
 
 
 Task = tuple[Any, Sequence[Array]]
-"""An execution, and what it is to compute with."""
+"""Execution and inputs."""
 StreamResults = tuple[list[list[Array]], list[str]]
-"""Results of each task, and which promises were broken, in words."""
+"""Results per task, and violations of the interface as text."""
 
 
 def compute_on_streams(
     device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]
 ) -> StreamResults | None:
-    """Compute tasks on one stream, and others on another that waits for the first; each execution is in one of them.
+    """Run tasks on one stream, then others on a second stream that waits for the first; for conformance tests.
 
-    Returns:
-        None where the device has no streams or no memory, or does not enqueue such a task.
+    Each execution occurs once. Return None if the device has no streams or memory, or does not enqueue a task.
     """
     if not (device.has_memory and device.has_streams):
         return None
@@ -581,11 +566,7 @@ def compute_on_streams(
 
 
 def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | None:
-    """Compute tasks one after the other from tensors in the device's memory to others there.
-
-    Returns:
-        None where the device has no memory, or does not compute such a task.
-    """
+    """Run tasks on device memory, for conformance tests; None if the device has no memory or refuses a task."""
     if not device.has_memory:
         return None
     broken: list[str] = []
@@ -606,7 +587,7 @@ def compute_on_device(device: Device, tasks: Sequence[Task]) -> StreamResults | 
                 if any(_on_host(tensor).tobytes() != array.tobytes() for tensor, array in pairs):
                     broken.append("compute_on_device wrote to an input that is not donated")
             if broken:
-                return [], broken  # nothing is read of what may be gone
+                return [], broken  # memory may be gone
         return [[_on_host(tensor) for tensor in tensors] for tensors in results], broken
 
 
@@ -617,7 +598,7 @@ def _closed_twice(stack: ExitStack, resource: Any) -> Any:
 
 
 def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: Stream) -> list[Sequence[DeviceTensor]]:
-    """What each task makes, as far as the device enqueues them."""
+    """Enqueue tasks until the device refuses one; return their outputs."""
     outputs: list[Sequence[DeviceTensor]] = []
     for execution, inputs in tasks:
         tensors = execution.enqueue([_on_device(device, stack, array) for array in inputs], stream)
@@ -625,7 +606,7 @@ def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: S
             break
         for tensor in tensors:
             stack.callback(tensor.memory.free)
-        stack.callback(_wait, stream)  # which comes before what it reads and writes is freed
+        stack.callback(_wait, stream)  # runs before the memory is freed
         outputs.append(tensors)
     return outputs
 

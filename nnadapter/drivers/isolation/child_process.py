@@ -1,17 +1,11 @@
-"""Process of an isolated device, seen from the session: start, requests, time limits and end.
+"""Host side of an isolated device's process: start, requests, time limits and end.
 
-Starts the process of a device, and has it end with this one.
+The child is started fresh, never forked, and inherits only the module path. It ends with this process: it watches a
+socket pair (`lifeline`) and is killed when this end closes (`worker.py`).
 
-It is started anew, never forked: with this one's module path as it is (a folder from which this one imports nothing,
-such as the current one, is none of it), and nothing else of its state. It keeps one end of a pair of sockets over which
-nothing is ever said. When the other end is gone, this process is, and the system kills it, whatever its driver does at
-the time (`worker.py`).
-
-The process of a device, as this one sees it: what it is asked, on which channels, and its end.
-
-Every question goes over a channel of its own for as long as it takes, and whoever asks waits there himself, with a
-time limit: there is no thread between. What is under way when a limit is over, or when somebody interrupts it, cannot
-be told from what hangs, so the process is killed. Nothing is ever asked twice.
+Each request uses a channel exclusively, and the caller waits with a time limit; there is no thread in between. A
+request that times out or is interrupted cannot be told from a hang, so the process is killed. Requests are never
+repeated.
 """
 
 from __future__ import annotations
@@ -70,7 +64,7 @@ PHASES: Mapping[str, float] = MappingProxyType(
         "close": 30.0,
     }
 )
-"""Seconds, where nobody says otherwise: vendors' libraries are large, and their compilers slow."""
+"""Default time limits in seconds, generous because vendors' libraries and compilers are slow."""
 PHASE_OF: Mapping[str, str] = MappingProxyType(
     {
         "open": "open",
@@ -97,18 +91,14 @@ PHASE_OF: Mapping[str, str] = MappingProxyType(
         "close": "close",
     }
 )
-"""What is asked -> its phase."""
+"""Request -> phase."""
 
 
 def read_limits(setting: object, device: str) -> Mapping[str, float] | None:
-    """Return what a person says of isolation: None for none of it, else seconds by phase where they differ.
-
-    Args:
-        setting: true or false, or seconds by phase.
-        device: that it is said of.
+    """Parse an `isolate` setting: None if off, otherwise time limits in seconds by phase.
 
     Raises:
-        InvalidOptionError: it is something else.
+        InvalidOptionError: the setting is invalid.
     """
     if isinstance(setting, Mapping):
         return {name: _seconds(name, value, device) for name, value in setting.items()}
@@ -140,19 +130,16 @@ _BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from nnadapter.drivers.isolati
 
 
 class Started(NamedTuple):
-    """A process, as it begins."""
+    """Running child process."""
 
     process: subprocess.Popen[bytes]
     door: Channel
-    """Takes new channels."""
+    """Passes new channels to the child."""
     lifeline: End
 
 
 def start(output: BinaryIO) -> Started:
-    """Start a process.
-
-    Args:
-        output: takes what it prints.
+    """Start a process that prints into `output`.
 
     Raises:
         DeviceUnavailableError: it does not start.
@@ -171,7 +158,6 @@ def start(output: BinaryIO) -> Started:
 
 
 def _process(output: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[bytes]:
-    """The process, which gets these ends."""
     path = [entry for entry in sys.path if isinstance(entry, str)]
     with door, lifeline:
         descriptors = door.fileno(), lifeline.fileno()
@@ -181,46 +167,46 @@ def _process(output: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[byt
             stdout=output,
             stderr=output,
             pass_fds=descriptors,
-            process_group=0,  # an interrupt from the keyboard is this process's alone
+            process_group=0,  # keyboard interrupts go to the host only
         )
 
 
 _OUTPUT_CHARACTERS = 300
-"""Characters of what the process said last."""
+"""Limit on the output quoted in errors."""
 _OUTPUT_LIMIT_BYTES = 1 << 20
-"""What it prints is cut off now and then, beyond so much."""
+"""Captured output is truncated beyond this size."""
 _OUTPUT_TAIL_BYTES = 1 << 14
 _LAST_LINES = 30
 _TICK_S = 0.5
-"""How often somebody looks whether it is still used."""
+"""Seconds between checks for use."""
 _CLOSE_S = 30.0
 
 
 class Child:
-    """One process, which is being started.
+    """Process of a device, starting in the background.
 
     Args:
-        device: its name.
-        limit_s: seconds that it may take to open the device.
-        on_tick: called now and then, from a thread of its own, as long as the process lives.
+        device: device name.
+        limit_s: time limit in seconds for opening the device.
+        on_tick: called regularly from a thread while the process lives.
     """
 
     def __init__(self, device: str, limit_s: float, on_tick: Callable[[Child], None]) -> None:
         self.device = device
         self.lost = ""
-        """Why it can no longer be asked; empty while it can."""
+        """Reason why it cannot be used any more; empty while it lives."""
         self.is_ended = False
-        """It was ended on purpose, and not because something went wrong."""
+        """True if it was ended on purpose."""
         self.has_delivered = False
-        """It has computed something."""
+        """True after a successful computation."""
         self.users: WeakSet[object] = WeakSet()
-        """Contexts that are open."""
+        """Open contexts."""
         self.is_counted = False
-        """Its loss is."""
+        """Its loss was counted."""
         self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        """Takes numbers of what nobody has any more, from finalizers, too."""
+        """Numbers of objects to close; finalizers add to it."""
         self.told: Any = None
-        """What it said when the device was open."""
+        """Answer to opening the device."""
         self.model: tuple[int, Any] = (0, None)
         self.model_lock = RLock()
         self._limit, self._on_tick = limit_s, on_tick
@@ -229,13 +215,13 @@ class Child:
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()
         self._ending = RLock()
-        """A finalizer may end it in a thread that does."""
+        """Reentrant: a finalizer may call `end` inside `end`."""
         try:
-            self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
+            self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # closed with the process  # noqa: SIM115
         except OSError as error:
             raise DeviceUnavailableError(f"the process of device {device!r} did not start: {error}") from error
         self._opening = Lock()
-        """Held until it has opened the device, or failed."""
+        """Locked until the device is open or has failed."""
         self._opening.acquire()
         _all.add(self)
         register_after_fork(self)
@@ -243,16 +229,11 @@ class Child:
 
     @property
     def process_id(self) -> int:
-        """The system's number of the process."""
         assert self._started is not None, "it was started"
         return self._started.process.pid
 
     def wait_until_open(self) -> None:
-        """Wait until the device is open.
-
-        Raises:
-            NNAdapterError: it did not open.
-        """
+        """Block until the device is open; raise the error if it failed."""
         if self._opening.locked():
             with self._opening:
                 pass
@@ -260,30 +241,29 @@ class Child:
             raise self._error
 
     def ask(self, command: str, limit_s: float, **arguments: Any) -> Any:
-        """Have the process do something, and return what comes of it.
+        """Send a request and return its result.
 
         Raises:
-            DeviceTimeoutError: no answer came in time; the process is killed.
-            DeviceLostError: the process died, now or before.
-            NNAdapterError: what the driver raised.
+            DeviceTimeoutError: no answer in time; the process is killed.
+            DeviceLostError: the process died.
+            NNAdapterError: the driver's error.
         """
         aside: list[memoryview] = []
         contents = written((command, arguments), lambda buffer: aside.append(buffer.raw()))
         return self.converse(command, limit_s, lambda lane, end: lane.ask(contents, aside, end))
 
     def run(self, computation: Computation, limit_s: float) -> Any:
-        """Have it compute; see `ask`, and `Lane.compute`."""
         result = self.converse("compute", limit_s, lambda lane, end: lane.compute(computation, end))
         self.has_delivered = True
         return result
 
     def converse(self, command: str, limit_s: float, talk: Callable[[Lane, float], tuple[bytes, Any]]) -> Any:
-        """Say something over a channel that nobody else has, and return what comes of it; see `ask`.
+        """Talk over an idle lane and return the result; see `ask`.
 
         Args:
-            command: is asked.
-            limit_s: how long it may take.
-            talk: says it, and returns the answer as bytes, or nothing and what came of it.
+            command: name of the request.
+            limit_s: time limit in seconds.
+            talk: sends the request; returns the raw answer, or no bytes and the result.
         """
         if self.lost:
             raise self._lost_error(DeviceLostError, command)
@@ -302,12 +282,12 @@ class Child:
             if lane is not None and not lane.is_talking:
                 self._idle.append(lane)
             elif lane is not None and not self.lost:
-                # An interrupt: neither what was sent nor what will be answered is known.
+                # Interrupted: the state of the conversation is unknown.
                 self.end(f"device {self.device!r} was interrupted at {command!r} and was stopped", on_purpose=True)
         return self._read(command, answer) if answer else value
 
     def end(self, reason: str, *, on_purpose: bool = False) -> None:
-        """Kill the process; nothing happens the second time. May be called from any thread."""
+        """Kill the process, once. Thread-safe."""
         with self._ending:
             if self.lost:
                 return
@@ -324,21 +304,21 @@ class Child:
                 self._started.process.wait()
 
     def after_fork(self) -> None:
-        """In a process that was forked: let go of what is the other one's."""
+        """Release the parent's resources in a forked child."""
         self.lost, self.is_ended = "its process belongs to the one that this was forked from", True
         self._ending = RLock()
         self.closing, self._opening, self.model_lock = queue.SimpleQueue(), Lock(), RLock()
         if self._started is not None:
-            self._started.process.returncode = 0  # it is no child of this one, and not to be waited for
+            self._started.process.returncode = 0  # not our child, so never wait for it
         self._give_back(list(self._lanes))
 
     def _live(self) -> None:
-        """Start, and look now and then after what goes on, as long as the process lives."""
+        """Start the process, open the device, then serve `closing` and ticks."""
         try:
             self._begin(start(self._said))
             answer = self.ask("open", self._limit, name=self.device)
             self.told = answer
-        except BaseException as error:  # noqa: BLE001  whoever waits for it raises it
+        except BaseException as error:  # raised by the waiting thread  # noqa: BLE001
             self._error = error
             self.end(f"device {self.device!r} did not open")
         finally:
@@ -357,12 +337,12 @@ class Child:
         with self._ending:
             self._started = started
             computes_for_this(started.process.pid)
-            if self.lost:  # somebody ended it as it was started
+            if self.lost:  # ended while starting
                 self._kill()
                 self._give_back()
 
     def _tidy(self) -> None:
-        """Close channels that nobody has used lately, and forget what was printed long ago."""
+        """Close idle lanes and truncate captured output."""
         for lane in self._idle[:]:
             with contextlib.suppress(ValueError):
                 self._idle.remove(lane)
@@ -438,7 +418,7 @@ class Child:
 def _new_pair(device: str) -> tuple[Channel, End]:
     try:
         return pair()
-    except OSError as error:  # nothing is wrong with the process, and it is not to be started again
+    except OSError as error:  # the process is fine and must not be restarted
         raise OutOfMemoryError(
             f"there is no channel to the process of device {device!r}: {error}; close files, or allow more of them",
             device=device,
@@ -446,7 +426,7 @@ def _new_pair(device: str) -> tuple[Channel, End]:
 
 
 def _crash(output: str) -> list[str]:
-    """What the trace of a crash says: which it was, and in which call of the driver; empty where there is none."""
+    """Extract the fatal error and the driver call from a crash trace; empty if there is none."""
     lines = output.split("\n")
     fatal = [line for line in lines if line.startswith("Fatal Python error")]
     calls = [f"in {line.partition(' in ')[2]}" for line in lines if " in device " in line and ", call " in line]
@@ -454,13 +434,13 @@ def _crash(output: str) -> list[str]:
 
 
 def _error(device: str, payload: Any) -> NNAdapterError:
-    """What the driver raised, as it was where it is one of ours; else as a fault of the driver."""
+    """Rebuild the driver's error if it is one of ours; otherwise return a DriverError."""
     if not (isinstance(payload, tuple) and len(payload) == 3 and isinstance(payload[2], Mapping)):
         return DriverError(f"the process of device {device!r} gave an error that is none", device=device)
     kind, message, fields = payload
     error_class = getattr(errors, str(kind), None)
     if isinstance(error_class, type) and issubclass(error_class, NNAdapterError):
-        with contextlib.suppress(TypeError):  # some need more than a message
+        with contextlib.suppress(TypeError):  # some constructors need more arguments
             return error_class(str(message), **{str(name): value for name, value in fields.items()})
     return DriverError(f"{kind}: {message}", device=device)
 

@@ -1,4 +1,4 @@
-"""Device in a process of its own: contexts and programs that are recreated after a crash or hang of its driver."""
+"""Device in a process of its own. Contexts and programs are recreated after its driver crashed or hung."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ from partition.graph import DTYPE_OF_ELEMENT_TYPE, Verdict
 
 
 class RemoteHandle(NamedTuple):
-    """Where it is."""
+    """Object in a device process."""
 
     child: Child
     number: int
 
 
 class RemoteObject:
-    """See above. Usable from many threads.
+    """Handle that recreates its object in a new process after the old one is lost. Thread-safe.
 
     Args:
-        make: a method of what has this, which makes it, in a process that lives. That is not kept alive by it: a cycle
-            would keep what is there until Python looks for cycles.
-        there: where it was made already.
+        make: bound method that creates the object. Held weakly, because a reference cycle would keep the object alive
+            until garbage collection.
+        location: the object, if it exists already.
     """
 
     def __init__(self, make: Callable[[], RemoteHandle], location: RemoteHandle | None = None) -> None:
         self._make = WeakMethod(make)
         self.known: RemoteHandle | None = None
-        """Where it was when somebody asked last."""
+        """Last location."""
         self._lock = RLock()
         self._again: Thread | None = None
         if location is not None:
@@ -67,14 +67,14 @@ class RemoteObject:
         register_after_fork(self)
 
     def locate(self, end: float | None = None) -> RemoteHandle:
-        """Where it is now; made again where that process is lost.
+        """Return the location; recreate the object if its process is lost.
 
         Args:
-            end: by when, by `time.monotonic`; None for as long as it may take. What is being made goes on behind that.
+            end: deadline on `time.monotonic`; creation continues in the background after it.
 
         Raises:
-            DeviceTimeoutError: it is not made yet.
-            NNAdapterError: it cannot be made.
+            DeviceTimeoutError: creation is not finished.
+            NNAdapterError: creation failed.
         """
         location = self.known
         if location is not None and not location.child.lost:
@@ -89,16 +89,14 @@ class RemoteObject:
 
     def _create(self) -> RemoteHandle:
         make = self._make()
-        if make is None:  # while it was made aside
+        if make is None:  # the owner was dropped during background creation
             raise ClosedError("what was made in the device's process is in use by nobody any more")
         return make()
 
     def after_fork(self) -> None:
-        """In a process that was forked: it is made again there."""
         self._lock, self._again = RLock(), None
 
     def close(self, limit_s: float) -> None:
-        """Free it, if its process lives."""
         location, self.known = self.known, None
         if location is not None and not location.child.lost:
             location.child.ask("close", limit_s, number=location.number)
@@ -109,7 +107,6 @@ class RemoteObject:
         return location
 
     def _wait(self, end: float) -> None:
-        """Have it made aside, and wait for that."""
         thread = self._again
         if thread is None or not thread.is_alive():
             thread = self._again = Thread(target=self._create_in_background, name="nnadapter made again", daemon=True)
@@ -119,12 +116,12 @@ class RemoteObject:
             raise DeviceTimeoutError("the device is still being started again")
 
     def _create_in_background(self) -> None:
-        with contextlib.suppress(NNAdapterError):  # who waits asks again, and is told
+        with contextlib.suppress(NNAdapterError):  # a waiting thread retries and gets the error
             self.locate()
 
 
 def forms_of(model: SegmentModel) -> tuple[Form, ...] | None:
-    """Return dimensions and data types of the outputs; None where they are not known, or one has no elements."""
+    """Return shapes and data types of the outputs; None if unknown or one is empty."""
     forms = _of_ir(model) if isinstance(model, Model) else _of_onnx(model)
     return forms if forms is not None and all(all(shape) for shape, _ in forms) else None
 
@@ -145,46 +142,37 @@ def _of_onnx(model: Any) -> tuple[Form, ...] | None:
             return None
         try:
             dtype = type_named(name)
-        except ValueError:  # of texts
+        except ValueError:  # strings
             return None
         forms.append((tuple(dimension.dim_value for dimension in tensor.shape.dim), dtype))
     return tuple(forms)
 
 
 class IsolatedExecution(Execution):
-    """See `nnadapter.drivers.isolation.isolated_device`; as many threads compute at once as the device allows.
-
-    Args:
-        program: where its program is.
-        forms: of what it makes, where that is known.
-        limit: seconds that something may take.
-    """
+    """Execution in a device process; concurrency is limited by the device."""
 
     def __init__(self, program: RemoteObject, forms: Sequence[Form] | None, limit: Callable[[str], float]) -> None:
         self._program, self._forms, self._limit = program, forms, limit
         self._limit_s = limit("compute")
         self.made = RemoteObject(self._create)
-        """Where it is."""
         self.made.locate()
 
     @property
     def number(self) -> int:
-        """By which its process knows it."""
         return self.made.locate().number
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.computed(inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`: a driver that does not stop in time is stopped with its process.
+        """Compute; a driver that does not stop in time is killed with its process.
 
         Raises:
-            DeviceTimeoutError: it was.
+            DeviceTimeoutError: it was killed.
         """
         return self.computed(inputs, control=control)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute_into`: straight into memory that is shared, by a copy into any other."""
         return self.computed(inputs, outputs)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
@@ -200,7 +188,6 @@ class IsolatedExecution(Execution):
         control: Control = UNLIMITED,
         sizes: Sequence[Any] | None = None,
     ) -> Sequence[Array]:
-        """What a run computes; see `Computation`."""
         seconds = control.deadline_seconds
         location = self.made.locate(time.monotonic() + seconds if seconds else None)
         computation = Computation(location.number, inputs, self._forms, into, sizes, control)
@@ -214,7 +201,7 @@ class IsolatedExecution(Execution):
 
 
 class _AtSizes(Execution):
-    """An execution at some sizes; it belongs to that one."""
+    """Specialized view of an execution."""
 
     def __init__(self, whole: IsolatedExecution, sizes: Sequence[Any]) -> None:
         self._whole, self._sizes = whole, sizes
@@ -227,40 +214,40 @@ class _AtSizes(Execution):
 
 
 _SLOW_S = 0.5
-"""What took as long to compile is kept as bytes, where its driver gives them: it comes back sooner."""
+"""Programs with longer compilation are serialized for faster recovery, if the driver can."""
 
 
 class Compiling(Protocol):
-    """The context."""
+    """Part of IsolatedContext that programs use."""
 
     made: RemoteObject
 
     def limit(self, command: str) -> float:
-        """Seconds that something may take."""
+        pass
 
     def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
-        """Where a program of a model is, compiled anew."""
+        pass
 
 
 @dataclass(slots=True)
 class Recipe:
-    """How a program is made."""
+    """Inputs for recreating a program."""
 
     request: str
-    """`compile`, `compile_whole_graph`, `deserialize` or `deserialize_view`: its bytes were held against a checksum."""
+    """`compile`, `compile_whole_graph`, `deserialize`, or `deserialize_view` for bytes with verified checksum."""
     model: SegmentModel | None = None
     blob: Any = None
-    """Bytes that its driver gave, if there are any."""
+    """Serialized program, if available."""
 
 
 class IsolatedProgram(Program):
-    """See `nnadapter.drivers.isolation.isolated_device`.
+    """Program in a device process.
 
     Args:
         context: of the program.
-        recipe: how it is made.
-        there: where it was made already.
-        seconds: that making it took.
+        recipe: for recreation.
+        location: the program, if it exists already.
+        seconds: duration of the compilation.
     """
 
     def __init__(
@@ -268,11 +255,10 @@ class IsolatedProgram(Program):
     ) -> None:
         self.context = context
         self.forms = None if recipe.model is None else forms_of(recipe.model)
-        """Of what it makes, where that is known."""
+        """Of the outputs, if known."""
         self._recipe = recipe
         self._memory: tuple[int, int, Mapping[Hashable, int]] | None = None
         self.made = RemoteObject(self._recreate, location)
-        """Where it is."""
         if seconds >= _SLOW_S:
             self.serialize()
 
@@ -293,7 +279,7 @@ class IsolatedProgram(Program):
 
     @property
     def _memory_facts(self) -> tuple[int, int, Mapping[Hashable, int]]:
-        """What the program said first: a device that computes is not asked again."""
+        """First answer of the program, cached so that a busy device is not asked again."""
         if self._memory is None:
             location = self.made.locate()
             answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
@@ -335,28 +321,27 @@ class IsolatedProgram(Program):
 
 
 class DeviceProcess(Protocol):
-    """The device."""
+    """Part of IsolatedDevice that contexts use."""
 
     name: str
 
     def child_for(self, context: RemoteObject, limit_s: float) -> Child:
-        """The process, which stays as long as the context is open there; started anew it has so long to open."""
+        """Return the process and keep it while the context is open; `limit_s` limits opening."""
 
 
 class IsolatedContext(Context):
-    """See `nnadapter.drivers.isolation.isolated_device`; `close` frees it there.
+    """Context in a device process.
 
     Args:
         device: the device.
         options: of the context.
-        limits: seconds that questions may take, by phase.
+        limits: time limits in seconds by phase.
     """
 
     def __init__(self, device: DeviceProcess, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
         self.device, self.limits = device, limits
         self._options = options
         self.made = RemoteObject(self._create)
-        """Where it is."""
         self.made.locate()
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
@@ -379,7 +364,7 @@ class IsolatedContext(Context):
         return self._compiled("compile_whole_graph", model)
 
     def clone_with_constants(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.clone_with_constants`; None if the process of the program is lost."""
+        """Clone a program; None if its process is lost."""
         assert isinstance(program, IsolatedProgram), "programs of a context are its own"
         program_location, location = program.made.locate(), self.made.locate()
         if program_location.child is not location.child:
@@ -393,7 +378,6 @@ class IsolatedContext(Context):
         return self._deserialized("deserialize", blob)
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`: the process gets the bytes in memory that is shared."""
         return self._deserialized("deserialize_view", blob)
 
     def _deserialized(self, command: str, blob: bytes | memoryview) -> Program:
@@ -402,10 +386,10 @@ class IsolatedContext(Context):
         return program
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """See `Context.check_blob`.
+        """Ask the driver.
 
         Raises:
-            DriverError: the driver raised, or gave something else.
+            DriverError: the driver raised or returned an invalid value.
         """
         location, limit = self.made.locate(), self.limit("check_blob")
         compatibility: Compatibility | None = location.child.ask(
@@ -414,15 +398,14 @@ class IsolatedContext(Context):
         return compatibility
 
     def compute_at(self, model: SegmentModel, jobs: Sequence[tuple[int, Sequence[int], Sequence[Array]]]) -> Any:
-        """Compute with executions of a program of the model that was asked about last, whose sizes are left open.
+        """Run executions of the last model, which has dynamic shapes, at several sizes.
 
         Args:
-            model: it.
-            jobs: numbers of executions, sizes, and inputs.
+            model: the last model.
+            jobs: execution numbers, sizes and inputs.
 
         Returns:
-            Results of the jobs at whose sizes the program holds, which inputs each has written to, and the positions
-            of those jobs.
+            Results and changed inputs of the jobs within the program's guards, and the positions of these jobs.
         """
         (results, changed), positions = self._ask("compute_at", model, jobs=jobs)[1]
         return results, changed, positions
@@ -434,11 +417,10 @@ class IsolatedContext(Context):
         self.made.close(self.limit("close"))
 
     def limit(self, command: str) -> float:
-        """Seconds that something may take."""
+        """Return the time limit of a request in seconds."""
         return self.limits[PHASE_OF[command]]
 
     def compiled(self, command: str, model: SegmentModel) -> RemoteHandle:
-        """Where a program of a model is, compiled anew."""
         location, number = self._ask(command, model)
         return RemoteHandle(location.child, number)
 
@@ -452,7 +434,7 @@ class IsolatedContext(Context):
         return RemoteHandle(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
     def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteHandle, Any]:
-        """Ask about a model, which is sent unless it was the last one."""
+        """Send a request about a model; the model itself is sent only if it is not the last one."""
         location = self.made.locate()
         child = location.child
         with child.model_lock:
@@ -465,11 +447,11 @@ class IsolatedContext(Context):
 
 
 TIME_LIMIT_S = 30.0
-"""Seconds that one request of the conformance kit may take."""
+"""Time limit of one conformance request."""
 _UNUSED_S = 1.0
-"""A process in which no context is open ends after so long."""
+"""Lifetime of a process without open contexts."""
 _FREE_LOSSES = 3
-"""In a row, without anything that was computed between: so many cost no pause."""
+"""Number of consecutive losses, without a successful computation between them, before pauses start."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 30.0
 
@@ -479,35 +461,34 @@ _NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the process holds."""
+    """Resource usage of a process; 0 if the system does not report it."""
 
     resident_bytes: int
-    """0 where the system does not say."""
     handles: int
-    """Open files, sockets and pipes; 0 where the system does not say."""
+    """Open files, sockets and pipes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """One of several computations."""
+    """Result of one computation."""
 
     results: list[Array]
     changed_inputs: tuple[int, ...]
-    """Positions of the inputs that the driver wrote to."""
+    """Indices of inputs that the driver overwrote."""
 
 
 class IsolatedDevice(Device):
-    """A device that runs elsewhere; otherwise like any other.
+    """Device in a process of its own.
 
     Args:
-        name: the device, as in `nnadapter devices`.
-        time_limit_s: seconds that any one request may take; None for what `isolation.limits` says.
-        opening_s: seconds that its process may take to open it now; None for what `isolation.limits` says.
-        stays: its process stays when no context is open.
+        name: device name.
+        time_limit_s: limit in seconds for each request; None for `isolation.limits`.
+        opening_s: limit in seconds for opening now; None for `isolation.limits`.
+        stays: keep the process while no context is open.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: as `nnadapter.drivers.registry.open_device`.
-        DeviceLostError: its process died while it opened.
+        DeviceLostError: the process died while opening.
     """
 
     def __init__(
@@ -526,7 +507,7 @@ class IsolatedDevice(Device):
         self._lock = RLock()
         self._child: Child | None = None
         self._losses = 0
-        """In a row, without anything that was computed between."""
+        """Consecutive losses without a successful computation."""
         self._rests_until = 0.0
         self._unused_since = time.monotonic()
         self._is_closed = False
@@ -537,38 +518,36 @@ class IsolatedDevice(Device):
             raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
         ir_sizes = capability.dynamic_shapes if capability.form.value == "onnx" else DynamicShapes.NONE
         self.told = capability
-        """What the driver says of the device; see `capability`."""
+        """Capability in the device process, before the restrictions of isolation."""
         self._capability = replace(capability, supports_external_initializers=False, dynamic_shapes=ir_sizes)
         self.info = replace(row, capability=self._capability)
-        """The device's row of `nnadapter devices`."""
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`; models come with their weights, and adapter IR with sizes that are fixed."""
+        """Restricted: weights are always included, and adapter IR has static shapes."""
         return self._capability
 
     @property
     def loss_reason(self) -> str:
-        """Why the process was lost; empty while there is one, and where none was lost."""
+        """Reason of the last loss; empty if a process is running or none was lost."""
         child = self._child
         return "" if child is None or child.is_ended else child.lost
 
     @property
     def process_id(self) -> int:
-        """The system's number of the process."""
         return self.child().process_id
 
     def create_context(
         self, options: OptionValues | Mapping[str, Any], limits: Mapping[str, float] = _NO_LIMITS
     ) -> IsolatedContext:
-        """See `Device.create_context`; options that are left out have their defaults.
+        """Create a context; omitted options have defaults.
 
         Args:
             options: of the context.
-            limits: seconds that questions may take, by phase; those of the device for others.
+            limits: time limits in seconds by phase, in addition to the device's.
 
         Raises:
-            InvalidOptionError: an option does not exist or does not fit.
+            InvalidOptionError: an option is unknown or invalid.
         """
         return IsolatedContext(self, dict(options), {**self._limits, **limits})
 
@@ -577,7 +556,7 @@ class IsolatedDevice(Device):
         return statistics
 
     def compute(self, jobs: Sequence[tuple[Execution, Sequence[Array]]], *, at_once: bool = False) -> list[Computed]:
-        """Compute one job after the other, or all at once in threads; results are fetched after the last is done."""
+        """Run jobs in sequence, or at once in threads; results are fetched after all have finished."""
         numbered = [(number_of(execution), list(inputs)) for execution, inputs in jobs]
         results, changed = self.ask("compute", jobs=numbered, at_once=at_once)
         return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
@@ -585,7 +564,6 @@ class IsolatedDevice(Device):
     def compute_on_streams(
         self, before: Sequence[tuple[Execution, Sequence[Array]]], behind: Sequence[tuple[Execution, Sequence[Array]]]
     ) -> StreamResults | None:
-        """Compute jobs as work of two streams; see `compute_on_streams`."""
         first, second = (
             [(number_of(execution), list(inputs)) for execution, inputs in jobs] for jobs in (before, behind)
         )
@@ -593,28 +571,25 @@ class IsolatedDevice(Device):
         return stream_results
 
     def compute_on_device(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> StreamResults | None:
-        """Compute jobs in memory of the device; see `compute_on_device`."""
         stream_results: StreamResults | None = self.ask(
             "compute_on_device", jobs=[(number_of(execution), list(inputs)) for execution, inputs in jobs]
         )
         return stream_results
 
     def footprint(self) -> Footprint:
-        """What the process holds now."""
         return Footprint(*self.ask("footprint"))
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """Have the process do something, and return what comes of it; see `Child.ask`."""
         return self.child().ask(command, self._limits[PHASE_OF[command]], **arguments)
 
     def child(self, limit_s: float | None = None) -> Child:
-        """The process, started where there is none.
+        """Return the process; start one if there is none.
 
         Args:
-            limit_s: seconds that it may take to open the device, where it is started; None for those of the device.
+            limit_s: limit in seconds for opening; None for the device's.
 
         Raises:
-            DeviceLostError: it died again and again, and rests; or it died while it opened, or is closed.
+            DeviceLostError: the process died repeatedly and is paused, died while opening, or the device is closed.
             NNAdapterError: the device does not open.
         """
         child = self._child
@@ -624,7 +599,7 @@ class IsolatedDevice(Device):
         return child
 
     def child_for(self, context: RemoteObject, limit_s: float) -> Child:
-        """The process, which stays as long as the context is open there; see `child`."""
+        """Return the process and register a context as its user."""
         while True:
             child = self.child(limit_s)
             with self._lock:
@@ -633,14 +608,14 @@ class IsolatedDevice(Device):
                     return child
 
     def close(self) -> None:
-        """See `Device.close`: the process ends, and no other is started."""
+        """End the process for good."""
         with self._lock:
             self._is_closed = True
             if self._child is not None:
                 self._child.end(f"device {self.name!r} was closed", on_purpose=not self.loss_reason)
 
     def after_fork(self) -> None:
-        """In a process that was forked: the next use starts a process of its own."""
+        """Start a new process on next use in a forked child."""
         self._lock, self._child, self._losses, self._rests_until = RLock(), None, 0, 0.0
 
     def _started(self, limit_s: float) -> Child:
@@ -666,7 +641,7 @@ class IsolatedDevice(Device):
             return child
 
     def _note_loss(self, child: Child) -> None:
-        """Once for each process: how long to wait before the next one."""
+        """Count the loss of a process once and set the pause before the next start."""
         if child.is_counted:
             return
         child.is_counted = True
@@ -676,7 +651,6 @@ class IsolatedDevice(Device):
         self._rests_until = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
 
     def end_if_unused(self, child: Child) -> None:
-        """End a process in which no context was open for a while."""
         with self._lock:
             if self._stays or child.users:
                 self._unused_since = time.monotonic()
@@ -685,7 +659,7 @@ class IsolatedDevice(Device):
 
 
 class _Tick:
-    """Has a device look whether its process is used, as long as somebody has the device."""
+    """Tick callback that does not keep the device alive."""
 
     def __init__(self, device: ReferenceType[IsolatedDevice]) -> None:
         self._device = device
@@ -697,10 +671,10 @@ class _Tick:
 
 
 def number_of(execution: Execution) -> int:
-    """The number by which the process knows an execution.
+    """Return the number of an execution in its process.
 
     Raises:
-        DriverError: it is of another device.
+        DriverError: not an isolated execution.
     """
     if not isinstance(execution, IsolatedExecution):
         raise DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")

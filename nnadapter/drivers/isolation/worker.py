@@ -1,25 +1,12 @@
-"""Process of an isolated device, seen from inside: entry point, lanes and the objects it serves.
+"""Entry point of an isolated device's process, and the objects that it serves.
 
-Computations at one set of sizes after the other, by a program whose sizes are left open, in a device's own process.
+It opens one device and answers requests, one thread per channel, until the host process ends. Objects have numbers;
+closing one closes its dependents first. Driver calls have names for crash traces (`drivers/failures.py`). Exceptions
+of drivers become answers.
 
-What a driver decides on sizes while it is asked is noted there, in the trace of the model that it was given; so is only
-known there at which sizes its program holds.
-
-What can be asked of a device, in its process: everything that was made on it has a number.
-
-What is closed takes with it what was made from it. Drivers are called by functions that are named for the call, so that
-the trace of a crash says where it was (`drivers/failures.py`).
-
-The other end of a lane, in the process of a device: it takes one message after the other, and answers.
-
-What a driver raises is an answer. Inputs that lie in memory of the host's are mapped so that writing to them is a crash
-here, and spoils nothing there.
-
-The process of a device: it opens one and answers over its channels, until the process that started it ends.
-
-What was standard output goes where standard error does, for drivers that print. The lifeline is a socket at which the
-system sends a signal when the other end is gone: it ends this process even while a driver computes in C and holds
-Python's lock. Where there is no such signal, a thread looks.
+Host memory with inputs is mapped read-only: writing to it crashes this process only. Standard output goes to standard
+error, for drivers that print. A SIGKILL at the closing of the lifeline ends the process even while a driver holds the
+GIL; systems without such a signal use a thread.
 """
 
 from __future__ import annotations
@@ -68,38 +55,41 @@ from nnadapter.ir.structure import numbers
 from nnadapter.ir.symbolic_numbers import SymbolicNumber, SymbolicTrace
 
 SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
-"""An execution, the sizes that are left open, in the order in which the trace has them, and what to compute with."""
+"""Execution, values of the symbolic sizes in trace order, inputs."""
 
 
 def at_sizes(model: Model, task: SizedTask) -> tuple[Any, Sequence[Array]] | None:
-    """An execution at the sizes of a task, with its inputs; None where the program does not hold there."""
+    """Return the specialized execution and inputs; None outside of the program's guards.
+
+    The guards are known only here, in the trace of the model received by the driver.
+    """
     execution, variables, inputs = task
     sizes = trace_of(model).replay(variables)
     return None if sizes is None else (execution.specialize(sizes), inputs)
 
 
 def trace_of(model: Model) -> SymbolicTrace:
-    """The trace of a model with open sizes."""
+    """Return the trace of a model with dynamic shapes."""
     return next(number.trace for number in numbers(model) if isinstance(number, SymbolicNumber))
 
 
 Job = tuple[int, Sequence[Array]]
-"""An execution, and what it is to compute with."""
+"""Number of an execution, inputs."""
 SizedJob = tuple[int, Sequence[int], Sequence[Array]]
-"""The same at sizes that are left open, in the order in which the trace of the model has them."""
+"""Number of an execution, values of the symbolic sizes in trace order, inputs."""
 Results = tuple[list[list[Array]], list[tuple[int, ...]]]
-"""Of each job, and which inputs each has written to."""
+"""Results and indices of overwritten inputs, per job."""
 
 
 class _ObjectTable:
-    """What was made on the device, by number."""
+    """Objects by number, with their parents."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
         self._lock = Lock()
         self._by_number: dict[int, Any] = {}
         self._of: dict[int, int] = {}
-        """From what each was made."""
+        """Parent numbers."""
 
     def __getitem__(self, number: int) -> Any:
         return self._by_number[number]
@@ -110,7 +100,7 @@ class _ObjectTable:
         return number
 
     def pop_with_dependents(self, number: int) -> list[Any]:
-        """Forget something, and what was made from it; returned in the order in which they are to be closed."""
+        """Remove an object and its dependents; return them in closing order."""
         with self._lock:
             if number not in self._by_number:
                 return []
@@ -121,7 +111,7 @@ class _ObjectTable:
 
 
 class DeviceServer:
-    """The device, once the first question has named it, and all that was made on it."""
+    """Request handlers (methods `_COMMAND`) and their objects."""
 
     def __init__(self) -> None:
         self._made = _ObjectTable()
@@ -129,12 +119,10 @@ class DeviceServer:
         self._model: tuple[int, Any] = (0, None)
 
     def call(self, command: str) -> Callable[..., Any]:
-        """What answers a question."""
         answers: Callable[..., Any] = getattr(self, f"_{command}")
         return answers
 
     def execution(self, number: int) -> tuple[Any, Callable[..., Any]]:
-        """An execution, and what calls it."""
         return self._made[number], self._calls["compute"]
 
     def _open(self, name: str) -> tuple[Capability, DeviceInfo]:
@@ -164,7 +152,7 @@ class DeviceServer:
         return compute_on_device(self._device, [(self._made[number], inputs) for number, inputs in jobs])
 
     def _take_model(self, number: int, model: Any) -> None:
-        """Hold a model for the questions that follow: the same object for all of them, as drivers may rely on."""
+        """Store the model, so that drivers get the same object in all following requests."""
         self._model = (number, model)
 
     def _supported(self, context: int, model: int) -> list[Any]:
@@ -225,7 +213,6 @@ class DeviceServer:
         return _computed_all([(self._made[execution], inputs) for execution, inputs in jobs], at_once)
 
     def _compute_at(self, context: int, model: int, jobs: Sequence[SizedJob]) -> tuple[Results, list[int]]:
-        """Results of the jobs at whose sizes the program of the model holds, and the positions of those jobs."""
         segment_model = self._received_model(model)
         tasks = [at_sizes(segment_model, (self._made[execution], *arguments)) for execution, *arguments in jobs]
         positions = [position for position, task in enumerate(tasks) if task is not None]
@@ -236,13 +223,13 @@ class DeviceServer:
         for resource in self._made.pop_with_dependents(number):
             try:
                 self._calls["close"](resource.close)
-            except Exception as error:  # noqa: BLE001  the others are closed all the same
+            except Exception as error:  # close the others, too  # noqa: BLE001
                 failures.append(error)
         if failures:
             raise failures[0]
 
     def _footprint(self) -> tuple[int, int]:
-        """Resident bytes, and open file handles; zeros where the system does not say."""
+        """Return resident bytes and open handles; zeros if unknown."""
         process = Path("/proc/self")
         if not (process / "statm").exists():
             return 0, 0
@@ -261,7 +248,7 @@ class DeviceServer:
 
 
 def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -> Results:
-    """Results of each task, all of them held until the last is done."""
+    """Run all tasks, keeping every result until the last is done."""
     copied_tasks = [(execution, [read_only(np.array(array)) for array in inputs]) for execution, inputs in tasks]
     if at_once:
         with ThreadPoolExecutor(len(copied_tasks)) as pool:
@@ -296,18 +283,18 @@ def _differs(copied_array: Array, original_array: Array) -> bool:
 
 
 class LaneServer:
-    """See above; one thread's."""
+    """Device end of a lane, for one thread."""
 
     def __init__(self, channel: Channel, served: DeviceServer) -> None:
         self._channel, self._served = channel, served
         self._blocks: dict[int, tuple[mmap.mmap, mmap.mmap]] = {}
-        """By number, what lies there to be read, and the same to be written to."""
+        """Read-only and writable mapping by number."""
 
     def answer(self) -> None:
-        """Take a message, and answer it.
+        """Receive one message and answer it.
 
         Raises:
-            OSError, EOFError: the other side is gone.
+            OSError, EOFError: the peer is gone.
         """
         contents, descriptors = self._channel.receive_with_descriptors()
         message = pickle.loads(contents)
@@ -322,7 +309,7 @@ class LaneServer:
         try:
             command, arguments = read(contents, _pieces(sizes, descriptors))
             return True, self._served.call(command)(**arguments)
-        except FAILURES as error:  # a driver may raise anything; the host is told
+        except FAILURES as error:  # a driver may raise anything
             return False, _error_as_data(error)
 
     def _computed(self, message: Sequence[Any], descriptors: Sequence[int]) -> Any:
@@ -366,7 +353,7 @@ class LaneServer:
         return results  # type: ignore[no-any-return]
 
     def _place_results(self, results: Sequence[Array]) -> Any:
-        """Results in the lane's own memory, and where they lie; more of it is asked for where it is too small."""
+        """Copy results into the lane's memory; request a larger one if necessary."""
         specs: list[Any] = []
         nbytes = HEADER_BYTES
         for result in results:
@@ -403,12 +390,12 @@ class LaneServer:
             duplicate = os.dup(descriptor)
             to_write = mapped(descriptor, nbytes, writable=True)
             to_read = mapped(duplicate, nbytes, writable=False)
-            # What the lane's own memory holds was copied for this driver alone: it may do with it what it likes.
+            # Inputs in the lane's memory are private copies, so the driver may overwrite them.
             self._blocks[number] = to_write if number == LANE_BLOCK else to_read, to_write
 
 
 def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview]:
-    """What stands beside a message: read-only, and mapped as long as somebody holds a piece."""
+    """Map a message's large buffers read-only; the views keep the mapping alive."""
     if not descriptors:
         return []
     starts, total = [], 0
@@ -420,7 +407,7 @@ def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview
 
 
 def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
-    """Whether all results are where they were asked for, after copying those that are elsewhere."""
+    """Copy results to their targets; False if shapes or data types differ."""
     if results is into:
         return True
     forms = [(array.shape, array.dtype) for array in into]
@@ -445,26 +432,26 @@ def _overlaps(result: Array, array: Array) -> bool:
 def _pickled(answer: Any) -> bytes:
     try:
         return written(answer)
-    except Exception as error:  # noqa: BLE001  what a driver made may not be something that can be sent
+    except Exception as error:  # a driver's objects may not be picklable  # noqa: BLE001
         message = f"the driver's answer cannot be sent: {type(error).__name__}: {error}"
         return written((False, ("DriverError", message, {})))
 
 
 def _error_as_data(error: BaseException) -> tuple[str, str, Mapping[str, Any]]:
-    """An error, in plain values: its class, its text in one line, and what else it holds."""
+    """Convert an error to plain values: class name, one-line text, fields."""
     fields = {"refused": error.refused} if isinstance(error, CompilationError) else {}
     kind, text = type(error).__name__, describe(error)
     return kind, text if isinstance(error, NNAdapterError) else text.removeprefix(f"{kind}: "), fields
 
 
 def main() -> None:
-    """Serve the device that the first message names; the descriptors of door and lifeline are the first arguments."""
+    """Serve the device named by the first message. Arguments start with the descriptors of door and lifeline."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     door, lifeline = map(int, sys.argv[1:3])
     end_with(lifeline)
     os.environ.pop("NNADAPTER_ISOLATE", None)
     served = DeviceServer()
-    # The first channel is this thread's: there are drivers that open a device nowhere else.
+    # The main thread serves the first channel, because some drivers must be opened on it.
     first, entrance = threading.Event(), from_descriptor(door)
     lanes: list[Channel] = []
     threading.Thread(target=_open, args=(entrance, served, lanes, first), daemon=True).start()
@@ -474,7 +461,7 @@ def main() -> None:
 
 
 def end_with(lifeline: int) -> None:
-    """Have this process end when the other end of a socket is closed."""
+    """End this process when the peer closes the socket."""
     import fcntl
 
     other = socket.socket(fileno=lifeline)
@@ -482,7 +469,7 @@ def end_with(lifeline: int) -> None:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    # Also where there is a signal: the other end may be gone already.
+    # In addition to the signal: the peer may have closed before it was set.
     threading.Thread(target=_watch, args=(other,), daemon=True).start()
 
 
@@ -493,7 +480,7 @@ def _watch(lifeline: socket.socket) -> NoReturn:
 
 
 def _open(door: Channel, served: DeviceServer, lanes: list[Channel], first: threading.Event) -> None:
-    """Serve every channel that comes in."""
+    """Serve every incoming channel."""
     while True:
         try:
             _, descriptors = door.receive_with_descriptors()
@@ -509,7 +496,7 @@ def _open(door: Channel, served: DeviceServer, lanes: list[Channel], first: thre
 
 
 def _serve(channel: Channel, served: DeviceServer) -> None:
-    """Answer what comes over a channel until the other end is closed."""
+    """Serve one channel until the peer closes it."""
     seat: Any = LaneServer(channel, served)
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Drivers that are shared libraries, behind the C interface of `nnadapter/include/nnadapter_driver.h`."""
+"""Drivers in shared libraries with the C interface of `nnadapter/include/nnadapter_driver.h`."""
 
 from __future__ import annotations
 

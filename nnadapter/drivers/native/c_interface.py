@@ -1,9 +1,7 @@
-"""C driver interface in ctypes: structures, codes, functions and the loading of shared libraries.
+"""C driver interface in ctypes: structures, codes, functions, and loading of libraries.
 
-The C interface as one table: the members of every structure, and what every function takes.
-
-`nnadapter/include/nnadapter_driver.h` says the same in C; a test compiles it and compares sizes and offsets. Pointers
-are written as `pointer`, whatever they point to, and members of unions stand in `UNIONS`.
+Mirrors `nnadapter/include/nnadapter_driver.h`; a test compiles the header and compares sizes and offsets. All pointers
+have the type `pointer`; members of unions are in `UNIONS`.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ from nnadapter.errors import (
 from nnadapter.ir.operand import DataType, Layout, Lifetime
 
 VERSION = (1, 0)
-"""NNADAPTER_VERSION_MAJOR and NNADAPTER_VERSION_MINOR."""
 
 _STRUCTURES = {
     "Quantization": "axis:i32 count:u32 scales:pointer zero_points:pointer",
@@ -120,7 +117,7 @@ _FUNCTIONS = {
 
 
 Members = tuple[tuple[str, str], ...]
-"""Names and types of members, in their order."""
+"""(name, type) of each member, in order."""
 
 
 def _members(text: str) -> Members:
@@ -130,14 +127,13 @@ def _members(text: str) -> Members:
 STRUCTURES: Mapping[str, Members] = MappingProxyType(
     {name: _members(f"size:u32 version:u32 {text}") for name, text in _STRUCTURES.items()}
 )
-"""Every structure by its name in C, without the `NNAdapter` in front of it."""
+"""Structures by C name without the prefix `NNAdapter`."""
 UNIONS: Mapping[str, Members] = MappingProxyType({name: _members(text) for name, text in _UNIONS.items()})
-"""Every union by a name that only Python knows."""
+"""Unions, under names that only Python uses."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: tuple(text.split()) for name, text in _FUNCTIONS.items()}
 )
-"""By function: the type of its result, then those of what it takes. `status` is a result that is an NNAdapterStatus;
-the last thing that such a function of a driver takes is a pointer to an NNAdapterError."""
+"""Type of the result, then of the parameters. A driver function with result `status` takes an NNAdapterError last."""
 REQUIRED: tuple[str, ...] = (
     "open_device",
     "close_device",
@@ -150,13 +146,12 @@ REQUIRED: tuple[str, ...] = (
     "destroy_execution",
     "compute",
 )
-"""Functions that every driver has."""
 GROUPS: Mapping[str, str] = MappingProxyType(
     {"memory": "MemoryFunctions", "streams": "StreamFunctions", "serialization": "SerializationFunctions"}
 )
-"""Groups of optional functions: the member of the table that points to one, and its structure."""
+"""Groups of optional functions: member of the driver's table -> structure."""
 LATER = frozenset(("synchronize_event", "query_event", "check_blob"))
-"""Functions that came to a group when there were drivers that had it: they may lack them."""
+"""Functions added to a group later; older drivers lack them."""
 
 
 _TYPES: dict[str, Any] = {
@@ -182,46 +177,39 @@ for _name, _union_members in UNIONS.items():
 CLASSES: Mapping[str, Any] = MappingProxyType(
     {name: _declare(ctypes.Structure, name, members) for name, members in STRUCTURES.items()}
 )
-"""The class of every structure, by its name in the table."""
 SIGNATURES: Mapping[str, Any] = MappingProxyType(
     {name: ctypes.CFUNCTYPE(*(_TYPES[type_] for type_ in types)) for name, types in FUNCTIONS.items()}
 )
-"""The type of a pointer to every function. Calls through it let other Python threads run."""
+"""Function pointer types. A call releases the GIL."""
 ATTRIBUTE_VALUE: Any = _TYPES["AttributeValue"]
-"""The class of the union of an attribute."""
 CODED_VERSION = VERSION[0] << 16 | VERSION[1]
 """NNADAPTER_VERSION."""
 
 
 def make(name: str, /, **members: Any) -> Any:
-    """Return a new structure with its size and version set, and those members; all others are 0."""
+    """Return a structure with size, version and the given members set, the others 0."""
     structure = CLASSES[name](**members)
     structure.size, structure.version = ctypes.sizeof(structure), CODED_VERSION
     return structure
 
 
 class StructPool:
-    """Structures of one kind in a row, as they were made, for drivers to write into again and again."""
+    """Array of structures that can be reset to their initial contents, for drivers to write into repeatedly."""
 
     def __init__(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take the name of the structure, and the members of each."""
         contents = [bytes(make(name, **members)) for members in rows]
         self._as_new = b"".join(contents)
         self.bytes = bytearray(self._as_new)
-        """What is there now."""
         kind = CLASSES[name]
         self.structures = [kind.from_buffer(self.bytes, index * ctypes.sizeof(kind)) for index in range(len(contents))]
-        """Each of them."""
         self.addresses = list(map(ctypes.addressof, self.structures))
-        """Where each is."""
 
     def clear(self) -> None:
-        """Make them what they were."""
         self.bytes[:] = self._as_new
 
 
 def read(name: str, address: int) -> Any:
-    """Return a copy of the structure at an address as far as its own `size` says it goes; what lies beyond is 0."""
+    """Copy the structure at an address, up to the `size` it declares; members beyond are 0."""
     kind = CLASSES[name]
     structure = kind()
     declared_size = ctypes.c_uint32.from_address(address).value
@@ -230,42 +218,42 @@ def read(name: str, address: int) -> Any:
 
 
 def read_pointers(address: int | None, count: int) -> tuple[int | None, ...]:
-    """The pointers in an array of them; none where the array is null."""
+    """Return the elements of an array of pointers; empty if the array is null."""
     return tuple((ctypes.c_void_p * count).from_address(address)) if address and count else ()
 
 
 def read_text(value: bytes | None) -> str:
-    """A string of a driver: what is no UTF-8 is shown as replaced; empty if it is null."""
+    """Decode a driver's string, replacing invalid UTF-8; empty if null."""
     return (value or b"").decode("utf-8", "replace")
 
 
 class Holder:
-    """Makes what structures point to, and keeps it alive as long as it lives itself."""
+    """Allocator of C data that lives as long as the holder."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
-        """Everything, in the order in which it was made."""
+        """Allocated objects, in order."""
 
     def keep(self, thing: Any) -> Any:
-        """Return `thing`, kept."""
+        """Keep an object alive and return it."""
         self.kept.append(thing)
         return thing
 
     def make(self, name: str, /, **members: Any) -> int:
-        """The address of a new structure; see `make`."""
+        """Allocate a structure and return its address."""
         return ctypes.addressof(self.keep(make(name, **members)))
 
     def values(self, type_: str, values: Iterable[Any]) -> int | None:
-        """The address of an array of values of a type of the table; None if there are none."""
+        """Allocate an array of a type of the table; None if it is empty."""
         elements: Sequence[Any] = tuple(values)
         return ctypes.addressof(self.keep((_TYPES[type_] * len(elements))(*elements))) if elements else None
 
     def pointers(self, addresses: Iterable[int | None]) -> int | None:
-        """The address of an array of pointers."""
+        """Allocate an array of pointers."""
         return self.values("pointer", addresses)
 
     def texts(self, texts: Iterable[str]) -> int | None:
-        """The address of an array of pointers to strings."""
+        """Allocate an array of strings."""
         return self.values("text", (text.encode() for text in texts))
 
 
@@ -321,11 +309,11 @@ REASONS: Mapping[int, Reason] = MappingProxyType(
         )
     )
 )
-"""Why a driver refuses. Other reasons are the host's to give."""
+"""Refusal codes of drivers. The host uses further reasons."""
 
 
 MESSAGE_BYTES = 1024
-"""Size of the buffer that a driver's message is written to."""
+"""Capacity of the buffer for a driver's message."""
 _ERROR_CLASSES: Mapping[Status, type[NNAdapterError]] = {
     Status.OUT_OF_MEMORY: OutOfMemoryError,
     Status.DEVICE_UNAVAILABLE: DeviceUnavailableError,
@@ -334,11 +322,11 @@ _ERROR_CLASSES: Mapping[Status, type[NNAdapterError]] = {
     Status.CANCELLED: CancelledError,
     Status.TRANSIENT: TransientError,
 }
-"""Codes that mean the same error whichever function gives them."""
+"""Status codes with the same error class for every function."""
 
 
 class _ErrorBuffer(threading.local):
-    """Where a call of this thread finds its NNAdapterError. A callback may call in turn: who fails last is heard."""
+    """NNAdapterError of the current thread, reused by all calls. After nested calls, the last failure remains."""
 
     def __init__(self) -> None:
         self.message = ctypes.create_string_buffer(MESSAGE_BYTES)
@@ -347,7 +335,7 @@ class _ErrorBuffer(threading.local):
         (self._address,) = self._error.addresses
 
     def cleared(self) -> int:
-        """The address, and nothing is left there of what a driver wrote."""
+        """Clear the buffer and return its address."""
         self.message[0] = b"\0"
         self._error.clear()
         return self._address
@@ -358,23 +346,21 @@ _OK = int(Status.OK)
 
 
 class Functions:
-    """The functions of one driver by name; optional ones that it does not have are not in it."""
+    """Functions of one driver by name; missing optional ones are absent."""
 
     def __init__(self, driver: str, functions: Mapping[str, Any], vendor: str = "", version: str = "") -> None:
         self.driver = driver
-        """The name of the driver, for messages."""
         self.vendor = vendor
-        """Whose driver it is; empty if it does not say."""
+        """Vendor; empty if unknown."""
         self.version = version
-        """The driver's own version, as text; empty if it does not say."""
+        """Version of the driver; empty if unknown."""
         self._functions = dict(functions)
 
     def __contains__(self, name: str) -> bool:
-        """Whether the driver has the function."""
         return name in self._functions
 
     def plain(self, name: str, *arguments: Any) -> Any:
-        """Call a function that cannot fail, and return what it gives."""
+        """Call a function without status and return its result."""
         return self._functions[name](*arguments)
 
     def call(
@@ -384,26 +370,26 @@ class Functions:
         failure: type[NNAdapterError] = DriverError,
         misuse: type[NNAdapterError] = DriverError,
     ) -> None:
-        """Call a function that gives a status; its last argument, the error's buffer, is added.
+        """Call a function with a status; the error buffer is appended to the arguments.
 
         Args:
-            name: which one.
-            arguments: what it takes.
+            name: name of the function.
+            arguments: arguments without the error buffer.
             failure: raised for FAILED and DEADLINE_EXCEEDED.
             misuse: raised for INVALID_ARGUMENT.
 
         Raises:
-            NNAdapterError: the class that the status stands for, with the driver's message.
+            NNAdapterError: of the class for the status, with the driver's message.
         """
         status = self._functions[name](*arguments, _ROOM.cleared())
         if status != _OK:
             raise self._error(name, status, failure, misuse)
 
     def create_handle(self, name: str, *arguments: Any, **errors: Any) -> int:
-        """Call a function whose last output is a new handle, and return that; see `call`.
+        """Call a function that outputs a new handle; see `call`.
 
         Raises:
-            DriverError: it gave OK, and no handle.
+            DriverError: status OK with a null handle.
         """
         handle = self.create_handle_or_none(name, *arguments, **errors)
         if handle is None:
@@ -417,7 +403,7 @@ class Functions:
         failure: type[NNAdapterError] = DriverError,
         misuse: type[NNAdapterError] = DriverError,
     ) -> int | None:
-        """As `create_handle`, for a function that may give OK and no handle: then None."""
+        """Call a function that may output no handle; see `call`."""
         handle = ctypes.c_void_p()
         status = self._functions[name](*arguments, ctypes.addressof(handle), _ROOM.cleared())
         if status != _OK:
@@ -427,7 +413,7 @@ class Functions:
     def _error(
         self, name: str, status: Any, failure: type[NNAdapterError], misuse: type[NNAdapterError]
     ) -> NNAdapterError:
-        """What a status stands for that this thread was given just now, see `call`."""
+        """Return the error for the status of this thread's last call."""
         kinds = {**_ERROR_CLASSES, Status.INVALID_ARGUMENT: misuse}
         return kinds.get(status, failure)(self._sentence(name, status, read_text(_ROOM.message.value)))
 
@@ -445,21 +431,21 @@ class Functions:
 
 _MAGIC = b"\x7fELF"
 _HEADER, _SEGMENT = 64, 56
-"""Bytes of the header and of an entry of the program header table, in 64 bits."""
+"""Sizes in bytes of the ELF header and of a program header entry, 64-bit."""
 
 
 def missing_bytes(path: Path) -> int:
-    """How many bytes of an ELF file are not there; 0 if none, or if it is of another format.
+    """Return how many bytes a truncated ELF file lacks; 0 if none, or for other formats.
 
     Source: Tool Interface Standard, Executable and Linking Format 1.2; System V ABI, ELF-64 object file format.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         header = file.read(_HEADER)
-        if header[:4] != _MAGIC or len(header) < _HEADER or header[4] != 2:  # not 64 bits: the loader refuses it
+        if header[:4] != _MAGIC or len(header) < _HEADER or header[4] != 2:  # 32-bit files are refused by the loader
             return 0
         order = "<" if header[5] == 1 else ">"
         start, sections = struct.unpack_from(f"{order}QQ", header, 32)
@@ -474,16 +460,16 @@ def missing_bytes(path: Path) -> int:
 
 
 SYMBOL = "nnadapter_driver"
-"""The one name that a driver exports."""
-_PREAMBLE = 8  # bytes of size and version, which every structure begins with
+"""Exported symbol of a driver."""
+_PREAMBLE = 8  # size and version
 
 
 def load(driver: str, path: Path) -> Functions:
-    """Load the library at `path` and return its functions. It stays loaded as long as the process lives.
+    """Load a library and return its functions. It is never unloaded.
 
     Raises:
-        DeviceUnavailableError: it is not there, does not load, has no such symbol, is for another interface version, or
-            lacks functions.
+        DeviceUnavailableError: the file is missing or does not load, lacks the symbol or required functions, or has
+            another interface version.
     """
     table = _table(path)
     _check_version(path, table)
@@ -500,7 +486,7 @@ def load(driver: str, path: Path) -> Functions:
 
 
 def _table(path: Path) -> int:
-    """The address of the driver's table."""
+    """Return the address of the driver's table."""
     if not path.is_file():
         raise DeviceUnavailableError(f"the driver's library {path} is not there; install the driver again")
     try:
@@ -542,14 +528,14 @@ def _check_version(path: Path, table: int) -> None:
 
 
 def _functions(structure: str, table: Any) -> dict[str, Any]:
-    """The functions of a table that are there."""
+    """Return the non-null functions of a table."""
     names = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS]
     addresses = {name: getattr(table, name) for name in names}
     return {name: SIGNATURES[name](address) for name, address in addresses.items() if address}
 
 
 def _group(path: Path, member: str, structure: str, address: int | None) -> dict[str, Any]:
-    """The functions of a group: all or none, but for those that came to it later."""
+    """Return the functions of a group. A group must be complete, except for functions in `LATER`."""
     if not address:
         return {}
     functions = _functions(structure, read(structure, address))

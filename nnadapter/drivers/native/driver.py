@@ -1,4 +1,4 @@
-"""Drivers that are shared libraries: their devices, capabilities, contexts and verdicts."""
+"""Drivers in shared libraries: devices, capabilities, contexts and verdicts."""
 
 from __future__ import annotations
 
@@ -78,16 +78,11 @@ from nnadapter.process.resources import ObjectPool, close_all, new_lock
 from partition.graph import SUPPORTED, Reason, Unsupported, Verdict
 
 DETAIL_BYTES = 512
-"""Room for the sentence of one verdict, its final 0 included."""
+"""Buffer size for one verdict's sentence, including the final 0."""
 
 
 class VerdictSink:
-    """So many verdicts, for a driver to fill in; each says at first what `supported` says.
-
-    Args:
-        count: how many.
-        supported: what a driver that writes nothing has said.
-    """
+    """Reusable buffers for verdicts of a driver, initially all `supported`."""
 
     def __init__(self, count: int, *, supported: bool = False) -> None:
         self._holder = Holder()
@@ -98,20 +93,18 @@ class VerdictSink:
         places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
         self._room = StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
         self._all_supported = StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
-        """What is there where a driver takes everything, which most do."""
+        """Contents if the driver supports everything, for a fast comparison."""
         self.addresses = self._room.addresses
-        """Where they are, in order."""
         self.array = self._holder.pointers(self.addresses)
-        """Where the array of pointers to them is; None if there are none."""
+        """Address of the array of pointers; None if empty."""
 
     def cleared(self) -> VerdictSink:
-        """Itself, as it was made: what a driver wrote is gone."""
+        """Reset the buffers and return self."""
         self._room.clear()
         self._details[::DETAIL_BYTES] = self._nothing
         return self
 
     def read(self) -> list[Verdict]:
-        """What the driver answered, in order."""
         if self._room.bytes == self._all_supported:
             return [SUPPORTED] * self._count
         return [self._read(index, verdict) for index, verdict in enumerate(self._room.structures)]
@@ -119,7 +112,7 @@ class VerdictSink:
     def _read(self, index: int, verdict: Any) -> Verdict:
         if verdict.supported == 1:
             return SUPPORTED
-        room = self._start + index * DETAIL_BYTES  # the driver may have moved its pointer
+        room = self._start + index * DETAIL_BYTES  # the driver may have changed its pointer
         detail = read_text(ctypes.string_at(room, DETAIL_BYTES).partition(b"\0")[0])
         if verdict.supported == 0 and verdict.reason in REASONS:
             return Unsupported(REASONS[verdict.reason], detail or "the driver gave no sentence; ask its vendor")
@@ -130,11 +123,11 @@ class VerdictSink:
 
 
 _SMALL = 16
-"""Operations of a model whose verdicts are written where others were."""
+"""Largest model with a cached VerdictSink."""
 
 
 class _Built(NamedTuple):
-    """A model in C, what keeps it alive, and the sizes that its runs are told; None where it leaves none open."""
+    """Model in C and its owner; `sizes` are the sizes that each run passes, None with static shapes."""
 
     holder: Holder
     address: int
@@ -145,7 +138,7 @@ _NONE_BUILT = None, _Built(Holder(), 0)
 
 
 class NativeContext(Context):
-    """Asks and compiles."""
+    """Context of a C driver. A lock serializes calls, as the C interface promises."""
 
     def __init__(self, functions: Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
@@ -156,18 +149,19 @@ class NativeContext(Context):
         self._admission = StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
         self._unlimited = Holder()
         self._compiling = StructPool("CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}])
-        """What all calls have that nobody may stop, as long as they hold the lock."""
+        """Shared request without deadline or cancellation, used under the lock."""
         self._borders = DynamicSignatures()
         self._sinks: dict[int, VerdictSink] = {}
-        """Room for the verdicts of small models, by their number, which come often."""
+        """Cached by number of operations."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        """See `Context.supported`.
+        """Return the driver's verdicts.
 
         Raises:
-            InvalidModelError: the model contradicts itself. Drivers in C get none such.
+            InvalidModelError: the model contradicts itself; C drivers never get such models.
         """
-        _holder, address, _ = self._built(model)  # another thread may ask about another model meanwhile
+        # the local reference keeps the model alive if another thread replaces `_last`
+        _holder, address, _ = self._built(model)
         with self._lock:
             verdicts = self._sink(model.operation_count)
             self._functions.call("supported", self._handle, address, verdicts.array)
@@ -177,7 +171,8 @@ class NativeContext(Context):
     def admit(self, model: Model) -> Admission:
         if "admit" not in self._functions:
             return Admission()
-        _holder, address, _ = self._built(model)  # another thread may ask about another model meanwhile
+        # the local reference keeps the model alive if another thread replaces `_last`
+        _holder, address, _ = self._built(model)
         with self._lock:
             verdicts = self._admitted.cleared()
             self._admission.clear()
@@ -189,11 +184,11 @@ class NativeContext(Context):
         return self.compile_within(model, UNLIMITED)
 
     def compile_within(self, model: Model, control: Control) -> NativeProgram:
-        """As `compile`, with a deadline, somebody who may cancel, and somebody who is told how far it is.
+        """Compile with a deadline, cancellation and progress.
 
         Raises:
             InvalidModelError: the model contradicts itself.
-            CancelledError: the driver was told that nobody wants the program, and stopped.
+            CancelledError: the driver stopped because of the cancellation.
             CompilationError: the deadline passed, or the driver failed.
         """
         holder, address, sizes = self._take_built(model)
@@ -210,7 +205,7 @@ class NativeContext(Context):
         return self.bind_within(program, model, UNLIMITED)
 
     def bind_within(self, program: NativeProgram, model: Model, control: Control) -> NativeProgram | None:
-        """As `clone_with_constants`, with what `compile_within` has and raises."""
+        """Clone a program with other constants, see `compile_within`."""
         if "clone_with_constants" not in self._functions:
             return None
         holder, address, _ = self._take_built(model)
@@ -225,11 +220,11 @@ class NativeContext(Context):
 
     def deserialize(self, blob: bytes) -> NativeProgram:
         if "deserialize" not in self._functions:
-            return super().deserialize(blob)  # type: ignore[return-value]  # it raises
+            return super().deserialize(blob)  # raises  # type: ignore[return-value]
         return self._deserialized(blob)
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`: the driver reads from the view, which its program keeps."""
+        """Let the driver read from the view; the program keeps it alive."""
         if "deserialize" not in self._functions:
             return super().deserialize_view(blob)
         return self._deserialized(blob, is_checked=True)
@@ -252,7 +247,7 @@ class NativeContext(Context):
         return NativeProgram(self._functions, self._device, handle, CallSignature(border), holder, self._seats)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """See `Context.check_blob`; a code that is none of ours is taken for "recompile", which is always right."""
+        """Return the driver's answer; an unknown code becomes RECOMPILE, which is always safe."""
         if "check_blob" not in self._functions:
             return None
         written = written_by(self._functions.driver, blob)
@@ -264,7 +259,7 @@ class NativeContext(Context):
         return COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
     def _request(self, model: int, control: Control) -> tuple[Holder, int]:
-        """A request to compile a model, as long as what keeps it alive does and the lock is held, and its address."""
+        """Return a compile request and its owner; valid while the owner lives and the lock is held."""
         if control is not UNLIMITED:
             passing = Holder()
             return passing, passing.make("CompileRequest", model=model, control=build_control(control, passing))
@@ -273,7 +268,7 @@ class NativeContext(Context):
         return self._unlimited, self._compiling.addresses[0]
 
     def _sink(self, count: int) -> VerdictSink:
-        """Room for so many verdicts, as if it were new."""
+        """Return a cleared sink for `count` verdicts."""
         if count > _SMALL:
             return VerdictSink(count)
         sink = self._sinks.get(count)
@@ -282,15 +277,15 @@ class NativeContext(Context):
         return sink.cleared()
 
     def _take_built(self, model: Model) -> _Built:
-        """A model in C for a program, which keeps it from here on."""
+        """Return a model in C and clear the cache, because the program owns the model from now on."""
         built = self._built(model)
         self._last = _NONE_BUILT
         return built
 
     def _built(self, model: Model) -> _Built:
-        """A model in C; the last one asked about is kept, as it is compiled next.
+        """Return a model in C, cached for the compilation that follows its admission.
 
-        Of segments that are filled all are asked about before the first is compiled: each keeps its own.
+        Specialized models are all admitted before the first is compiled, so each caches its own.
 
         Raises:
             InvalidModelError: the model contradicts itself.
@@ -317,7 +312,7 @@ def _new_slot(functions: Functions, device: int) -> ExecutionSlot:
 
 
 def _checked_attributes(operation: Operation, verdict: Verdict) -> Verdict:
-    """What a driver says of an operation of an open model, if it is told all of its attributes."""
+    """Refuse an operation with a symbolic real attribute, which the C interface cannot express."""
     name = untold(operation) if verdict else ""
     detail = f"{name} of {operation.type} is a real number that hangs on sizes, which drivers in C are not told"
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
@@ -332,7 +327,7 @@ def _build_specialized(model: SpecializedModel) -> _Built:
 
 
 def _sized(model: Model) -> CallSignature:
-    """What goes into a program of the model and comes out of it; shared by layers that are filled together."""
+    """Return the signature of a program; specialized models with the same signature share it."""
     if isinstance(model, SpecializedModel):
         sized: CallSignature = model.prepare_signature(
             CallSignature, lambda border: CallSignature(NativeSignature(*border))
@@ -356,10 +351,10 @@ _PROFILE_FLAGS = ("channels_last", "host_memory", "simulated")
 
 
 def device_infos(functions: Functions) -> tuple[DeviceInfo, ...]:
-    """The devices that the driver lists; none if it does not list any.
+    """Return the devices that the driver lists; one default entry if it cannot list devices.
 
     Raises:
-        NNAdapterError: it failed, or listed something that makes no sense.
+        NNAdapterError: the driver failed or returned invalid data.
     """
     if "list_devices" not in functions:
         return (DeviceInfo(name=functions.driver, vendor=functions.vendor, version=functions.version),)
@@ -369,10 +364,10 @@ def device_infos(functions: Functions) -> tuple[DeviceInfo, ...]:
 
 
 def capability_of(functions: Functions, device: int) -> Capability:
-    """What an opened device says of itself.
+    """Return the capability of an opened device.
 
     Raises:
-        NNAdapterError: it failed, or said something that makes no sense.
+        NNAdapterError: the driver failed or returned invalid data.
     """
     default = next(code for code, threading in THREADINGS.items() if threading is Threading.SERIAL)
     capability = make("Capability", threading=default)
@@ -483,11 +478,11 @@ def _enum_value(name: str, table: Any, code: int) -> Any:
 
 
 class NativeDriver(Driver):
-    """See `Driver`.
+    """Driver in a shared library.
 
     Args:
-        name: what its devices are called.
-        path: the shared library.
+        name: of the driver.
+        path: of the library.
 
     Raises:
         DeviceUnavailableError: the library cannot be used.
@@ -496,7 +491,6 @@ class NativeDriver(Driver):
     def __init__(self, name: str, path: Path) -> None:
         self._functions = load(name, path)
         self.library_path = path
-        """The shared library."""
 
     def open(self, device_id: str) -> NativeDevice:
         handle = self._functions.create_handle(
@@ -513,7 +507,7 @@ class NativeDriver(Driver):
 
 
 class NativeDevice(Device):
-    """An opened device. Beside what every device does, it has memory and streams where its driver has them."""
+    """Device of a C driver; memory and streams depend on the driver's optional functions."""
 
     def __init__(self, functions: Functions, handle: int) -> None:
         self._functions, self._handle = functions, handle
@@ -538,17 +532,16 @@ class NativeDevice(Device):
 
     @property
     def has_memory(self) -> bool:
-        """Whether memory of the device can be allocated and counted."""
         return "allocate" in self._functions
 
     @property
     def has_raw_inputs(self) -> bool:
-        """See `Device.has_raw_inputs`: of every driver in C."""
+        """Always True: C code gets addresses."""
         return True
 
     @property
     def has_streams(self) -> bool:
-        """See `Device.has_streams`: of a driver that lets the host wait for an event, too."""
+        """Require `synchronize_event` as well, which older drivers lack."""
         return self._knows_streams and "synchronize_event" in self._functions
 
     @property
@@ -556,11 +549,11 @@ class NativeDevice(Device):
         return "create_stream" in self._functions
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Return new memory of the device.
+        """Allocate device memory.
 
         Raises:
-            OutOfMemoryError: there is no room.
-            DriverError: the driver has no functions for memory.
+            OutOfMemoryError: the device is full.
+            DriverError: the driver has no memory functions.
         """
         self._need("memory", self.has_memory)
         return DeviceMemory(self._functions, self._handle, nbytes)
@@ -570,7 +563,7 @@ class NativeDevice(Device):
 
     @property
     def minimum_chunk(self) -> int:
-        """Bytes that the smallest allocation takes."""
+        """Size in bytes of the smallest allocation."""
         self._need("memory", self.has_memory)
         return int(self._functions.plain("minimum_chunk", self._handle))
 
@@ -583,7 +576,7 @@ class NativeDevice(Device):
         return NativeEvent(self._functions, self._handle)
 
     def synchronize(self) -> None:
-        """Wait until all work of all streams is done."""
+        """Wait until all streams are done."""
         self._need("streams", self._knows_streams)
         self._functions.call("synchronize_device", self._handle)
 

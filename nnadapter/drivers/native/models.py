@@ -1,12 +1,9 @@
-"""Adapter IR models as C structures, once or repeatedly for different sizes.
+"""Adapter IR models as C structures, built once or specialized repeatedly.
 
-A model of adapter IR for one set of sizes after the other -> NNAdapterModel: put together once, then numbers alone.
-
-1. Once per class of shapes each model is built as any other, at the sizes that it was traced at, and becomes a
-`StructTemplate`.
-2. Where numbers stand in it that hang on sizes is looked up: dimensions, bytes, attributes; and contents that do.
-3. At new sizes these are written for all models at once that are filled then, in one piece of memory, which lives as
-   long as a program of one of them. No operand or operation is made.
+For dynamic shapes, each model is built once at its size hints and becomes a `StructTemplate`, a relocatable block of
+words. The words that depend on sizes (dimensions, byte counts, attributes) and pointers to shape-derived values are
+recorded. A specialization copies the blocks of all models of a plan in one piece and writes these words, without
+building operands or operations. The copy lives as long as a program of one of the models.
 """
 
 from __future__ import annotations
@@ -51,13 +48,14 @@ from nnadapter.ir.symbolic_numbers import SymbolicNumber, is_symbolic, size_hint
 from nnadapter.process.resources import Cache
 
 OPEN = -1
-"""NNADAPTER_DYNAMIC_SIZE, and in `sizes` of a structure the place of what is known."""
+"""NNADAPTER_DYNAMIC_SIZE; in `sizes` arrays, the index for static values."""
 
 
 class NumberedSizes:
-    """The sizes that a model leaves open, each once, and once those that were found to be equal until now.
+    """Distinct symbolic sizes of a model, numbered for C drivers.
 
-    What is found later counts no more: a model and its runs are told the same.
+    Sizes known to be equal at construction share a number. Later equalities are ignored, so that the model and its
+    runs agree.
     """
 
     def __init__(self, model: Model) -> None:
@@ -69,34 +67,32 @@ class NumberedSizes:
         self._array = ctypes.c_int64 * len(self._traced)
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._traced)
 
     def of(self, sizes: Sequence[Any]) -> list[int]:
-        """Those of a run; see `Execution.specialize`."""
+        """Return the model's sizes out of those of a run; see `Execution.specialize`."""
         return [sizes[number] for number in self._traced]
 
     def c_array(self, numbers: Sequence[int]) -> Any:
-        """Those of a run as an array of C."""
         return self._array(*numbers)
 
     def positions_of(self, values: Sequence[Any]) -> list[int]:
-        """The places of some numbers among the sizes; `OPEN` for what is known."""
+        """Return the index of each value among the sizes; `OPEN` for static values."""
         return [self._place[value.number] if isinstance(value, SymbolicNumber) else OPEN for value in values]
 
     def address_of_places(self, holder: Holder, values: Sequence[Any]) -> int | None:
-        """The address of the places of some numbers among the sizes; None if all are known."""
+        """Allocate the array of `positions_of`; None if all values are static."""
         places = self.positions_of(values)
         return holder.values("i32", places) if any(place != OPEN for place in places) else None
 
 
 def to_c_sizes(values: Sequence[Any]) -> list[Any]:
-    """Return numbers as C has them: `OPEN` for what is not known."""
+    """Replace symbolic values by `OPEN`."""
     return [OPEN if isinstance(value, SymbolicNumber) else value for value in values]
 
 
 def untold(operation: Operation) -> str:
-    """The attribute of an operation that drivers in C are not told, a real number that hangs on sizes; or nothing."""
+    """Return the name of an attribute that is a symbolic real number, which C drivers do not support; empty if none."""
     for name, value in operation.attributes.items():
         each = value if isinstance(value, tuple) else (value,)
         if any(isinstance(number, SymbolicNumber) and not isinstance(size_hint(number), int) for number in each):
@@ -127,7 +123,7 @@ _OPTION_KINDS: dict[type, AttributeCode] = {
 def attribute(
     holder: Holder, name: str, kind: AttributeKind, value: AttributeValue, sizes: NumberedSizes | None = None
 ) -> int:
-    """The address of an attribute of an operation, with its places among the sizes of an open model."""
+    """Allocate an attribute of an operation, with size indices for a model with dynamic shapes."""
     if sizes is None:
         return _written(holder, name, _KINDS[kind], value)
     numbers = value if isinstance(value, tuple) else (value,)
@@ -142,15 +138,15 @@ def attribute(
 
 
 def option(holder: Holder, name: str, value: OptionValue) -> int:
-    """The address of an option of a device, whose value's type says its kind."""
+    """Allocate an option; the type of the value determines its kind."""
     return _written(holder, name, _OPTION_KINDS[type(value)], value)
 
 
 def read_option(address: int) -> tuple[str, OptionValue]:
-    """Name and value of an option that a driver describes.
+    """Return name and default of an option that a driver describes.
 
     Raises:
-        DriverError: it is of a kind that options cannot have.
+        DriverError: its kind is not allowed for options.
     """
     option_attribute = read("Attribute", address)
     name, value = read_text(option_attribute.name), option_attribute.value
@@ -170,7 +166,7 @@ def read_option(address: int) -> tuple[str, OptionValue]:
 
 
 def read_texts(address: int | None, count: int) -> tuple[str, ...]:
-    """The strings in an array of pointers to them."""
+    """Return the strings in an array of pointers."""
     pointers = read_pointers(address, count)
     return tuple(read_text(ctypes.c_char_p(pointer).value) for pointer in pointers)
 
@@ -191,15 +187,15 @@ def _written(holder: Holder, name: str, kind: AttributeCode, value: Any, places:
 
 
 def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> int:
-    """Return the address of `model` in C; it lives as long as `holder`. Only constants that are packed are copied.
+    """Return the address of a model in C, valid as long as `holder`. Only packed and unaligned constants are copied.
 
     Args:
         model: the model.
-        holder: keeps it alive.
-        sizes: those that the model leaves open, which its runs are told; None where it leaves none open.
+        holder: owner of the result.
+        sizes: numbered symbolic sizes; None with static shapes.
 
     Raises:
-        InvalidModelError: a tensor has more bytes than can be told.
+        InvalidModelError: the byte count of a tensor exceeds 63 bits.
     """
     operands = [_operand(holder, operand, sizes) for operand in model.operands]
     operations = [_operation(holder, operation, sizes) for operation in model.operations]
@@ -218,14 +214,14 @@ def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> i
 
 
 def contents(array: Array) -> int | None:
-    """The address of an array's first element; None if it has none."""
+    """Return the address of the first element; None for an empty array."""
     address: int = array.__array_interface__["data"][0]
     return address if array.nbytes else None
 
 
 def aligned(array: Array) -> Array:
-    """Return `array` contiguous, with every element where its type belongs; copied only where it must be."""
-    # A scalar is contiguous; copying it by ascontiguousarray would give it an axis.
+    """Return a contiguous, aligned array, copied only if necessary."""
+    # ascontiguousarray would give a scalar an axis
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
 
 
@@ -248,7 +244,7 @@ def _operand(holder: Holder, operand: Operand, sizes: NumberedSizes | None) -> i
 
 
 def _told_bytes(operand: Operand) -> int:
-    """The bytes of an operand, which C would cut to 64 bits."""
+    """Return the byte count after checking that it fits C's 64 bits."""
     nbytes = operand.type.nbytes
     if nbytes >> 63:
         raise InvalidModelError(
@@ -289,17 +285,17 @@ def _operation(holder: Holder, operation: Operation, sizes: NumberedSizes | None
 
 
 WORD = 8
-"""Bytes of what a block is counted in; everything in it begins at such a place."""
+"""Word size in bytes; everything in a block is word-aligned."""
 _LISTS = (AttributeCode.KIND_INTS, AttributeCode.KIND_FLOATS, AttributeCode.KIND_STRINGS)
 
 
 class StructTemplate:
-    """What a holder made, as a pattern for others.
+    """Relocatable copy of a holder's structures.
 
     Args:
-        holder: what it made stays as it is, and what lies outside (constants, texts) is pointed to by all copies, so
-            whoever has one keeps the holder.
-        root: the address of a structure among them.
+        holder: owner of the originals. Copies still point to its constants and texts, so users of copies keep it
+            alive.
+        root: address of the main structure.
     """
 
     def __init__(self, holder: Holder, root: int) -> None:
@@ -311,7 +307,7 @@ class StructTemplate:
             count += -(-ctypes.sizeof(thing) // WORD)
         self._words: Array = np.zeros(count, np.int64)
         self._moves: Array = np.zeros(count, np.int64)
-        """1 where a word points into the block."""
+        """1 for words that point into the block."""
         every = self._words.view(np.uint8)
         for thing in things:
             place = self._starts[ctypes.addressof(thing)] * WORD
@@ -322,19 +318,18 @@ class StructTemplate:
                     self._words[place // WORD + word] = start * WORD
                     self._moves[place // WORD + word] = 1
         self.root = self._starts[root] * WORD
-        """Where the structure begins that it is about, in bytes."""
+        """Offset of the main structure in bytes."""
 
     def __len__(self) -> int:
-        """Its words."""
         return len(self._words)
 
     def word_of(self, address: int, member: str = "", structure: str = "") -> int:
-        """The word where a structure or an array lies, by the address where it lay; or where a member of it does."""
+        """Return the word index of a structure or array, or of a member, by its original address."""
         offset = getattr(CLASSES[structure], member).offset if member else 0
         return self._starts[address] + int(offset) // WORD
 
     def with_words(self, places: Array, values: Sequence[int]) -> StructTemplate:
-        """The same with other numbers in some words."""
+        """Return a template with other values in some words."""
         other = StructTemplate.__new__(StructTemplate)
         words = self._words.copy()
         words[places] = values
@@ -342,28 +337,28 @@ class StructTemplate:
         return other
 
     def copied(self) -> tuple[Array, int]:
-        """A copy as words, and the address of its root."""
+        """Return a copy and the address of its main structure."""
         words = self._words.copy()
         return words, _relocate(words, self._moves) + self.root
 
 
 class JoinedBlocks:
-    """Blocks one after the other: numbers are written into all at once, and all are one copy."""
+    """Concatenated blocks, copied in one piece."""
 
     def __init__(self, blocks: Sequence[StructTemplate]) -> None:
         self.starts = tuple(accumulate(map(len, blocks), initial=0))
-        """The word at which each begins, and the end."""
+        """First word of each block, then the end."""
         placed = list(zip(self.starts, blocks, strict=False))
         self._moves: Array = np.concatenate([_NONE, *(block._moves for block in blocks)])
         moved = (block._words + block._moves * (start * WORD) for start, block in placed)
         self._words: Array = np.concatenate([_NONE, *moved])
 
     def words(self) -> Array:
-        """The words of a copy, to be written into and then placed."""
+        """Return a copy, to be changed and then relocated."""
         return self._words.copy()
 
     def relocate(self, words: Array) -> int:
-        """Have the pointers of a copy point into it, and return its address."""
+        """Make the copy's pointers point into the copy; return its address."""
         return _relocate(words, self._moves)
 
 
@@ -371,13 +366,13 @@ _NONE: Array = np.zeros(0, np.int64)
 
 
 def _relocate(words: Array, moves: Array) -> int:
-    address = ctypes.addressof(ctypes.c_char.from_buffer(words.data))  # a quarter of what numpy takes to say it
+    address = ctypes.addressof(ctypes.c_char.from_buffer(words.data))  # faster than numpy's own attributes
     words += moves * address
     return address
 
 
 def _pointers(thing: Any) -> Iterable[int]:
-    """The words of a structure or an array that point to what a holder made."""
+    """Yield the words of an object that may hold pointers."""
     if isinstance(thing, ctypes.Array):
         return range(len(thing)) if thing._type_ is ctypes.c_void_p else ()
     return _members(thing)
@@ -391,12 +386,12 @@ def _members(structure: Any) -> Iterator[int]:
 
 
 _MOST_JOINED = 16
-"""Different sets of models that are filled at once."""
+"""Cached combinations of models specialized together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Where the bytes of an operand stand, and what they are the product of."""
+    """Word of an operand's byte count, as product of a factor and symbolic sizes."""
 
     place: int
     factor: int
@@ -404,7 +399,7 @@ class _Bytes:
 
 
 class _Template:
-    """NNAdapterModel of a model of traced numbers, and where its sizes stand."""
+    """C model of a model with dynamic shapes, and the words that depend on sizes."""
 
     def __init__(self, of: SpecializableModel) -> None:
         traced = of.model
@@ -433,7 +428,7 @@ class _Template:
                     into = reals if kinds[name] in _REAL else integers
                     into += self._of_attribute(place, value)
         self.integers: Sequence[tuple[int, int]] = integers
-        """Places of words, and the numbers that stand there."""
+        """(word, number of the symbolic value) pairs."""
         self.reals: Sequence[tuple[int, int]] = reals
 
     def _of_attribute(self, address: int, value: AttributeValue) -> Iterator[tuple[int, int]]:
@@ -446,25 +441,25 @@ _REAL = (AttributeKind.FLOAT, AttributeKind.FLOATS)
 
 
 class ModelTemplates:
-    """NNAdapterModels of models that are filled together."""
+    """Templates of the models of a specialization group."""
 
     def __init__(self, of: SpecializationGroup) -> None:
         self._templates = {model.group_index: _Template(model) for model in of.models if not _has_packed_sizes(model)}
-        """By the places of their models."""
+        """By group index; models with packed dynamic tensors are absent."""
         self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
     def build(self, model: SpecializedModel, holder: Holder) -> int | None:
-        """The address of one of the models, see `models.build`; None for one that is built anew at each sizes.
+        """Return the address of a specialized model; None if it must be built with `models.build`.
 
         Raises:
-            InvalidModelError: numbers of one of them have more than 64 bits.
+            InvalidModelError: a number exceeds 64 bits.
         """
         place = model.of.group_index
         if place not in self._templates:
             return None
         filled: _SpecializedStructs = model.replay.prepared(self, self._specialize)
         start = filled.starts.pop(place, None)
-        if start is None:  # the model came later, or is there twice
+        if start is None:  # the model was added later, or occurs twice
             filled = self._filled_at((place,), model.replay)
             start = filled.starts.pop(place)
         template = self._templates[place]
@@ -485,16 +480,16 @@ class ModelTemplates:
 
 
 class _SpecializedStructs(NamedTuple):
-    """Models at some sizes, in one piece of memory."""
+    """Specialized models in one piece of memory."""
 
     words: Array
     address: int
     starts: dict[int, int]
-    """By the places of those that nobody has yet, the word where each begins."""
+    """First word of each model that is not in use yet, by group index."""
 
 
 class _Joined:
-    """Models that are filled at once, by their places: those of a plan that others do not have yet."""
+    """Templates of models that are specialized together."""
 
     def __init__(self, templates: Mapping[int, _Template]) -> None:
         self._blocks = JoinedBlocks([template.block for template in templates.values()])
@@ -507,10 +502,10 @@ class _Joined:
         self._products = _Products((start, product) for start, template in moved for product in template.bytes)
 
     def write_sizes(self, values: Sequence[Any]) -> _SpecializedStructs:
-        """Write the numbers of a replay.
+        """Write the values of a replay into a new copy.
 
         Raises:
-            OverflowError: one does not fit.
+            OverflowError: a value does not fit.
         """
         words = self._blocks.words()
         self._integers.write(words, values)
@@ -520,7 +515,7 @@ class _Joined:
 
 
 class _Numbers:
-    """Numbers of a replay, by the words where they stand."""
+    """Words that receive symbolic values."""
 
     def __init__(self, standing: Iterable[tuple[int, int]]) -> None:
         numbers = list(standing)
@@ -528,25 +523,24 @@ class _Numbers:
         self._take = slot_reader([number for _, number in numbers])
 
     def write(self, words: Array, values: Sequence[Any]) -> None:
-        """Write them all."""
         words[self._words] = self._take(values)
 
 
 class _Products:
-    """Products of numbers of a replay, by the words where they stand."""
+    """Words that receive products of symbolic values."""
 
     def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
         different = dict[tuple[int, tuple[int, ...]], list[int]]()
         for start, product in standing:
             different.setdefault((product.factor, product.numbers), []).append(start + product.place)
         self._different = tuple(different)
-        """A factor and numbers each: there are few, as a model has few forms of tensors."""
+        """Distinct (factor, numbers); few, because a model has few forms of tensors."""
         self._words = np.array([word for words in different.values() for word in words], np.intp)
         self._of = np.repeat(np.arange(len(different)), list(map(len, different.values())))
-        """Per word which product stands there."""
+        """Index of the product per word."""
 
     def write(self, words: Array, values: Sequence[Any]) -> None:
-        """Write them all.
+        """Write the products.
 
         Raises:
             OverflowError: one does not fit.
@@ -556,7 +550,7 @@ class _Products:
 
 
 def _has_packed_sizes(of: SpecializableModel) -> bool:
-    """Whether elements of four bits have open sizes: their bytes are no product."""
+    """Return whether packed tensors have dynamic shapes or shape-derived contents; their byte count is no product."""
     packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
     return any(is_symbolic(type_.dimensions) for type_ in packed) or any(
         of.model.operands[index].type.dtype in PACKED for index in of.given
@@ -564,7 +558,7 @@ def _has_packed_sizes(of: SpecializableModel) -> bool:
 
 
 def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """The places of traced numbers in a list of 8-byte numbers that begins there, and which they are."""
+    """Yield (word, number) for the symbolic values in a list of 8-byte numbers that begins at word `start`."""
     return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, SymbolicNumber))
 
 

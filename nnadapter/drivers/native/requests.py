@@ -1,4 +1,4 @@
-"""Programs of C drivers and computation requests: executions, device memory, streams, controls and signatures."""
+"""Programs and executions of C drivers, their computation requests, device memory and streams."""
 
 from __future__ import annotations
 
@@ -32,17 +32,12 @@ from nnadapter.process.resources import Cache, ObjectPool, memoize, new_lock
 
 
 class NativeEvent(Event):
-    """See `Event`; that it is waited for or asked came to the interface later, and a driver may lack it.
-
-    Args:
-        functions: the driver's; its group `streams` is there.
-        device: the device's handle.
-    """
+    """Event of a C driver. `is_done` and `synchronize` need functions that older drivers lack."""
 
     def __init__(self, functions: Functions, device: int) -> None:
         self._functions = functions
         self.handle: int | None = functions.create_handle("create_event", device)
-        """The driver's handle; None after `close`."""
+        """None after `close`."""
 
     @property
     def is_done(self) -> bool:
@@ -58,17 +53,12 @@ class NativeEvent(Event):
 
 
 class NativeStream(Stream):
-    """See `Stream`.
-
-    Args:
-        functions: the driver's; its group `streams` is there.
-        device: the device's handle.
-    """
+    """Stream of a C driver."""
 
     def __init__(self, functions: Functions, device: int) -> None:
         self._functions = functions
         self.handle: int | None = functions.create_handle("create_stream", device)
-        """The driver's handle; None after `close`."""
+        """None after `close`."""
 
     def record(self, event: Event) -> None:
         assert isinstance(event, NativeEvent), "events of a device are its own"
@@ -88,10 +78,7 @@ class NativeStream(Stream):
 
 
 def wait_out(stream: NativeStream | None) -> None:
-    """Wait until a stream, if there is one, is done, however often somebody interrupts: what it works in may go then.
-
-    What failed is not told: an error is being raised already.
-    """
+    """Wait until a stream is done, despite interrupts, because its buffers are freed next. Ignore its failures."""
     while stream is not None:
         try:
             with suppress(*FAILURES):
@@ -102,36 +89,31 @@ def wait_out(stream: NativeStream | None) -> None:
 
 
 class DeviceMemory(Memory):
-    """Bytes on a device; a context manager that frees them.
-
-    Args:
-        functions: the driver's; its group `memory` is there.
-        device: the device's handle.
-        nbytes: how many.
+    """Memory of a C driver's device; also a context manager.
 
     Raises:
-        OutOfMemoryError: the device has no room.
-        DriverError: it failed otherwise.
+        OutOfMemoryError: the device is full.
+        DriverError: the driver failed otherwise.
     """
 
     def __init__(self, functions: Functions, device: int, nbytes: int) -> None:
         self._functions = functions
         self.nbytes = nbytes
         self.handle: int | None = functions.create_handle("allocate", device, nbytes)
-        """The driver's handle; None after `free`."""
+        """None after `free`."""
 
     def copy_in(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
-        """Copy a contiguous array to the device, done on return.
+        """Copy a contiguous array to the device.
 
-        With a stream, call its `synchronize` before the array is changed or let go.
+        With a stream, call its `synchronize` before changing or releasing the array.
         """
         self._check("copied in", array, offset)
         self._copy("copy_in", array, offset, stream)
 
     def copy_out(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
-        """Fill a contiguous, writable array from the device, done on return.
+        """Copy from the device into a contiguous, writable array.
 
-        With a stream, call its `synchronize` before the array is read or let go.
+        With a stream, call its `synchronize` before reading or releasing the array.
         """
         if not array.flags.writeable:
             raise InvalidInputError("the array to copy to is read-only; give one that can be written to")
@@ -139,7 +121,7 @@ class DeviceMemory(Memory):
         self._copy("copy_out", array, offset, stream)
 
     def copy_from(self, source: DeviceMemory, nbytes: int | None = None, stream: NativeStream | None = None) -> None:
-        """Copy the first `nbytes` (all, if None) of other memory here, of this device or another of the driver."""
+        """Copy the first `nbytes` (by default all) of memory of this or another device of the driver."""
         count = source.nbytes if nbytes is None else nbytes
         if not 0 <= count <= min(self.nbytes, source.nbytes):
             raise InvalidInputError(f"{count} bytes are to be copied from {source.nbytes} to {self.nbytes} bytes")
@@ -148,17 +130,14 @@ class DeviceMemory(Memory):
         )
 
     def free(self) -> None:
-        """Free it; nothing happens the second time."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._functions.plain("free_memory", handle)
 
     def __enter__(self) -> DeviceMemory:
-        """The memory itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Free it."""
         self.free()
 
     def _open(self) -> int:
@@ -179,7 +158,7 @@ class DeviceMemory(Memory):
 
 
 def statistics_of(functions: Functions, device: int) -> MemoryStatistics:
-    """How full a device is now.
+    """Return the memory usage of a device.
 
     Raises:
         NNAdapterError: the driver failed.
@@ -195,14 +174,14 @@ _ENVELOPE = Envelope(magic=b"NNACDRIV", version=1)
 
 
 class NativeSignature(NamedTuple):
-    """What goes into a program and comes out of it."""
+    """Types of inputs and outputs."""
 
     inputs: tuple[OperandType, ...]
     outputs: tuple[OperandType, ...]
 
 
 def seal(driver: str, border: NativeSignature, parts: Sequence[bytes]) -> bytes:
-    """Return what a driver wrote as bytes that `unseal` takes."""
+    """Wrap a driver's serialized program with its signature."""
     header = {
         "driver": driver,
         "inputs": [_plain(type_) for type_ in border.inputs],
@@ -212,10 +191,10 @@ def seal(driver: str, border: NativeSignature, parts: Sequence[bytes]) -> bytes:
 
 
 def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[NativeSignature, memoryview]:
-    """Return the types at the border and the driver's own bytes; for `is_checked`, see `Envelope.open`.
+    """Return the signature and the driver's own bytes.
 
     Raises:
-        IncompatibleProgramError: they are damaged, of another kind or version, or of another driver.
+        IncompatibleProgramError: the bytes are damaged, of another kind or version, or of another driver.
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
@@ -230,7 +209,7 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
 
 
 def written_by(driver: str, blob: memoryview) -> memoryview | None:
-    """Return the driver's own bytes, which are neither read nor checked; None if they are not this driver's."""
+    """Return the driver's own bytes, unread and unchecked; None if another driver wrote them."""
     header = _ENVELOPE.header_of(blob)
     if header is None:
         return None
@@ -253,11 +232,11 @@ def _type(plain: list[object]) -> OperandType:
 
 
 _UNLIMITED = make("Control", deadline_seconds=UNLIMITED.deadline_seconds)
-"""What all have whom nobody stops; drivers read it only."""
+"""Shared, because drivers only read it."""
 
 
 def build_control(control: Control, holder: Holder) -> int:
-    """The address of an NNAdapterControl; it lives as long as `holder`."""
+    """Return the address of an NNAdapterControl that lives as long as `holder`."""
     if control is UNLIMITED:
         return ctypes.addressof(_UNLIMITED)
     cancelled, progress = control.cancelled, control.progress
@@ -273,41 +252,41 @@ def build_control(control: Control, holder: Holder) -> int:
 
 
 class Request:
-    """An NNAdapterComputeRequest with its tensors, but for addresses: what calls at the same sizes have in common."""
+    """NNAdapterComputeRequest template without addresses, shared by calls with equal sizes."""
 
     def __init__(self, border: NativeSignature) -> None:
         every = (*border.inputs, *border.outputs)
         pattern = _pattern(*(tuple([(type_.dtype, type_.rank) for type_ in types]) for types in border))
         self.sizes = [type_.nbytes for type_ in border.inputs]
-        """Bytes of the inputs."""
+        """Bytes per input."""
         self.output_sizes = [type_.nbytes for type_ in border.outputs]
-        """Bytes of the outputs."""
+        """Bytes per output."""
         self.types = border
         self.rooms = [(type_.dimensions, type_.dtype.array_type) for type_ in border.outputs]
-        """Dimensions and data type of arrays for the outputs."""
+        """Dimensions and data types of output arrays."""
         self.is_packed = any(type_.dtype in PACKED for type_ in every)
-        """Elements of some tensor have another form there."""
+        """Some data type is packed in C only."""
         self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in every)
-        """Every tensor has bytes, and the same ones there."""
+        """True if every tensor is nonempty and has the same bytes in C."""
         sizes = [size for type_ in every for size in type_.dimensions]
         self.block = pattern.block.with_words(pattern.sizes, [*sizes, *self.sizes, *self.output_sizes])
         self.data, self.memory = pattern.data, pattern.memory
 
 
 class NativeCall:
-    """One NNAdapterComputeRequest; used by one computation at a time.
+    """One NNAdapterComputeRequest, for one computation at a time.
 
     Args:
-        request: all of it but addresses.
-        stream: the stream's handle; None to be done when the driver returns.
-        control: deadline and cancelling.
-        told: the sizes that the model leaves open, as an array of C; None where it leaves none open.
+        request: the template.
+        stream: handle; None for a synchronous call.
+        control: deadline and cancellation.
+        sizes: values of the model's symbolic sizes as C array; None with static shapes.
     """
 
     def __init__(self, request: Request, stream: int | None, control: Control, sizes: Any = None) -> None:
         self._request, self._holder = request, Holder()
         words, self.request = request.block.copied()
-        """Where the request is."""
+        """Address of the request."""
         self._words = words.view(np.uint64)
         compute_request = CLASSES["ComputeRequest"].from_address(self.request)
         compute_request.stream, compute_request.control = stream, build_control(control, self._holder)
@@ -317,7 +296,7 @@ class NativeCall:
         self._made: Sequence[Array] = ()
 
     def take(self, inputs: Sequence[Array], outputs: Sequence[Array] = ()) -> None:
-        """Let the request read from arrays, and write to new ones, or to `outputs` where these will do."""
+        """Bind host arrays; outputs go to `outputs` if suitable, otherwise to new arrays."""
         request = self._request
         if request.is_packed:
             self._input_arrays, self._made = _packed(request.types, inputs)
@@ -332,12 +311,12 @@ class NativeCall:
         self._words[request.memory] = 0
 
     def _fit(self, outputs: Sequence[Array]) -> bool:
-        """Whether the driver can write to arrays."""
+        """Return whether the driver can write into the arrays."""
         is_plain = all(array.flags.c_contiguous and array.flags.aligned for array in outputs)
         return is_plain and [array.nbytes for array in outputs] == self._request.output_sizes
 
     def place(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
-        """Let the request read from device memory and write to it."""
+        """Bind device memory."""
         request = self._request
         if any(memory.nbytes < size for memory, size in zip(inputs, request.sizes, strict=True)):
             raise self._other_sizes(inputs)
@@ -345,14 +324,14 @@ class NativeCall:
         self._words[request.memory] = [memory.handle or 0 for memory in (*inputs, *outputs)]
 
     def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> ExecutionError:
-        """The error for inputs that the driver would read beyond; of plans, only those of forged files give any."""
+        """Return the error for inputs that the driver would overrun; only plans from forged files cause it."""
         input_sizes = [buffer.nbytes for buffer in inputs]
         return ExecutionError(
             f"inputs have {input_sizes} bytes, and the program was compiled for {self._request.sizes}"
         )
 
     def results(self) -> Sequence[Array]:
-        """The arrays that were written, which the call lets go of."""
+        """Return the written arrays and release all arrays."""
         output_arrays, self._input_arrays, self._made = self._made, (), ()
         if not self._request.is_packed:
             return output_arrays
@@ -363,35 +342,34 @@ class NativeCall:
 
 
 def _packed(types: NativeSignature, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """Arrays to read from and to write to, where some have another form in C."""
+    """Return input and output arrays for packed data types."""
     pairs = zip(types.inputs, inputs, strict=True)
     packed_inputs = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
     return packed_inputs, [_allocate(type_) for type_ in types.outputs]
 
 
 class CallSignature:
-    """What goes into a run and comes out of it, and what the run is told of open sizes."""
+    """Signature of a run: types, values of symbolic sizes, and cached requests."""
 
     def __init__(self, border: NativeSignature, sizes: Any = None) -> None:
-        """Take the types, and an array of C; None where the model leaves no sizes open."""
+        """Store types and a C array of sizes, None with static shapes."""
         self.border, self.told = border, sizes
         self.calls: dict[object, NativeCall] = {}
-        """By seat, the request that its user fills in: whatever is computed there, one thing at a time is."""
+        """By slot; a slot runs one computation at a time."""
 
     @cached_property
     def request(self) -> Request:
-        """What its calls have in common; not where types are traced."""
+        """Shared template; only for concrete types."""
         return Request(self.border)
 
 
 class ExecutionSlot:
-    """What one computation at a time has: a stream, where the driver has streams."""
+    """Resources of one computation at a time: a stream, if the driver has streams."""
 
     def __init__(self, stream: NativeStream | None) -> None:
         self.stream = stream
 
     def close(self) -> None:
-        """Close the stream."""
         if self.stream is not None:
             self.stream.close()
 
@@ -402,11 +380,11 @@ _Kind = tuple[DataType, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pattern:
-    """A request as far as data types and ranks say it, and the words where the rest stands, tensor by tensor."""
+    """Request template for data types and ranks, and the words of the remaining members, tensor by tensor."""
 
     block: StructTemplate
     sizes: Array
-    """Dimensions of all, then the bytes of each."""
+    """Words of all dimensions, then of all byte counts."""
     data: Array
     memory: Array
 
@@ -449,18 +427,18 @@ def _allocate(type_: OperandType) -> Array:
 
 
 _Type = tuple[Any, ...]
-"""What an `OperandType` is made of, but that each dimension is its place among the sizes, or `OPEN` and its number."""
+"""Fields of an `OperandType`; a dimension is (index among the sizes, OPEN) or (OPEN, size)."""
 
 
 class _DynamicSignature:
-    """A border as far as it is the same at any sizes, with what was made of it at the last few."""
+    """Signature with dynamic shapes, and a cache of specializations."""
 
     def __init__(self, inputs: Sequence[_Type], outputs: Sequence[_Type]) -> None:
         self._types = inputs, outputs
         self._sized: Cache[tuple[int, ...], CallSignature] = Cache("drivers.native.open_borders", 8)
 
     def at(self, sizes: NumberedSizes, numbers: Sequence[int]) -> CallSignature:
-        """What it is at these numbers, one for each of the sizes."""
+        """Return the signature for concrete sizes."""
         return self._sized.get_or_make(
             tuple(numbers), lambda: CallSignature(self._specialize(numbers), sizes.c_array(numbers))
         )
@@ -471,33 +449,26 @@ class _DynamicSignature:
 
 
 class RunSignature:
-    """What goes into a program and comes out of it, whose sizes each run tells.
-
-    Args:
-        sizes: those that its model leaves open.
-        border: of the model.
-    """
+    """Signature of a program whose runs pass sizes."""
 
     def __init__(self, sizes: NumberedSizes, border: _DynamicSignature) -> None:
         self._sizes, self._border = sizes, border
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
-        """The sizes of the model among those of a run; see `Execution.specialize`."""
+        """Return the model's sizes out of those of a run; see `Execution.specialize`."""
         return self._sizes.of(sizes)
 
     def at(self, numbers: Sequence[int]) -> CallSignature:
-        """What goes in and comes out at these."""
         return self._border.at(self._sizes, numbers)
 
 
 class DynamicSignatures:
-    """The borders of the programs of a context."""
+    """Cache of a context's dynamic signatures."""
 
     def __init__(self) -> None:
         self._kept: Cache[tuple[Any, ...], _DynamicSignature] = Cache("drivers.native.open_borders", 256)
 
     def of(self, model: Model, sizes: NumberedSizes) -> RunSignature:
-        """What goes into a program of a model with open sizes, and comes out of it."""
         inputs, outputs = (
             tuple([_type_of(model.type_at(operand), sizes) for operand in operands])
             for operands in (model.inputs, model.outputs)
@@ -521,16 +492,16 @@ def _type_at(type_: _Type, numbers: Sequence[int]) -> OperandType:
 
 
 class NativeExecution(Execution):
-    """Computes straight from the caller's arrays into new ones, by a stream where the driver has streams.
+    """Execution of a C driver: reads the caller's arrays directly, and uses a stream if the driver has streams.
 
     Args:
         functions: of the driver.
         device: handle.
         handle: of the execution.
-        sized: what goes in and comes out; traced where the model leaves sizes open.
-        held: what the driver reads from, even where nobody has the program any more.
-        by_run: the same where the model leaves sizes open; None where it leaves none open.
-        seats: of the context, which its executions share: a stream may be a thread.
+        sized: signature; symbolic with dynamic shapes.
+        holder: owner of the memory that the driver reads from.
+        by_run: signature with dynamic shapes; None with static shapes.
+        seats: slots shared by the context's executions, because a stream may be a thread.
     """
 
     def __init__(
@@ -548,36 +519,35 @@ class NativeExecution(Execution):
         self._fixed = sized
         self._seats = seats
         self._calls: dict[object, tuple[CallSignature | None, NativeCall]] = {}
-        """By handle of the caller's stream, the last request, which the driver reads until it is done; and what for,
-        unless that was one run alone."""
+        """By handle of the caller's stream, the last request, which the driver may still read, and its signature if it
+        is reusable.
+        """
         self._last: tuple[Sequence[int], CallSignature | None] = (), None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         return self.computed(self._fixed, inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """As `compute`, with a deadline and somebody who may cancel.
+        """Run with a deadline and cancellation.
 
         Raises:
-            CancelledError: the driver was told that nobody wants the result, and stopped.
+            CancelledError: the driver stopped because of the cancellation.
             ExecutionError: the deadline passed, or the computation failed.
         """
         return self.computed(self._fixed, inputs, control)
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute_into`: not for tensors whose elements have another form there."""
         return self.computed(self._fixed, inputs, outputs=outputs)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.compute_on_device`: not for tensors without bytes, nor those that share bytes there alone."""
+        """Return None for empty tensors, or data types that are packed in C only."""
         return self.computed_on_device(self._fixed, inputs, control)
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.enqueue`: for the same tensors as `compute_on_device`."""
         return self.enqueued(self._fixed, inputs, stream, control)
 
     def specialize(self, sizes: Sequence[Any]) -> Execution:
@@ -593,7 +563,7 @@ class NativeExecution(Execution):
     def computed(
         self, sized: CallSignature, inputs: Sequence[Array], control: Control = UNLIMITED, outputs: Sequence[Array] = ()
     ) -> Sequence[Array]:
-        """What a run computes, into `outputs` where there are any; see `compute_within`."""
+        """Compute on host arrays, into `outputs` if suitable."""
         user = object()
         try:
             seat = self._seats.acquire(user)
@@ -613,7 +583,7 @@ class NativeExecution(Execution):
     def computed_on_device(
         self, sized: CallSignature, inputs: Sequence[DeviceTensor], control: Control
     ) -> Sequence[DeviceTensor] | None:
-        """What a run computes in memory of the device; see `compute_on_device`."""
+        """Compute on device memory; None if unsupported."""
         input_memories = _placed(sized, inputs)
         if input_memories is None:
             return None
@@ -628,7 +598,7 @@ class NativeExecution(Execution):
     def enqueued(
         self, sized: CallSignature, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
     ) -> Sequence[DeviceTensor] | None:
-        """What work of a stream computes; see `enqueue`."""
+        """Enqueue on a stream; None if unsupported."""
         assert isinstance(stream, NativeStream), "streams of a device are its own"
         input_memories = _placed(sized, inputs)
         if input_memories is None:
@@ -645,7 +615,7 @@ class NativeExecution(Execution):
         *,
         is_awaited: bool,
     ) -> list[DeviceTensor]:
-        """The outputs in new memory, which is freed where this raises: not before the stream is done with it."""
+        """Compute into new device memory. On failure it is freed, but only after the stream has stopped using it."""
         output_memories: list[DeviceMemory] = []
         try:
             for nbytes in sized.request.output_sizes:
@@ -665,7 +635,7 @@ class NativeExecution(Execution):
         self._functions.plain("destroy_execution", self._handle)
 
     def _enqueued(self, stream: NativeStream, sized: CallSignature, control: Control) -> NativeCall:
-        """The request of work of a caller's stream; the last one where it fits."""
+        """Return the request for a stream, reusing the last one if it fits."""
         last, call = self._calls.get(stream.handle, (None, None))
         if call is None or last is not sized or control is not UNLIMITED:
             call = NativeCall(sized.request, stream.handle, control, sized.told)
@@ -677,7 +647,7 @@ class NativeExecution(Execution):
 
 
 class _SizedExecution(Execution):
-    """An execution for many sizes, at some; it belongs to that one."""
+    """Execution specialized for one set of sizes; a view of the dynamic one."""
 
     def __init__(self, whole: NativeExecution, sized: CallSignature) -> None:
         self._whole, self._sized = whole, sized
@@ -700,7 +670,7 @@ class _SizedExecution(Execution):
 
 
 def _seated(seat: ExecutionSlot, sized: CallSignature, control: Control) -> NativeCall:
-    """The request of who has a seat: that of all executions at these sizes."""
+    """Return the slot's request for these sizes, cached unless it has a control."""
     stream = None if seat.stream is None else seat.stream.handle
     if control is not UNLIMITED:
         return NativeCall(sized.request, stream, control, sized.told)
@@ -711,7 +681,7 @@ def _seated(seat: ExecutionSlot, sized: CallSignature, control: Control) -> Nati
 
 
 def _placed(sized: CallSignature, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
-    """Where inputs lie; None where the driver cannot compute in its memory."""
+    """Return the device memory of inputs; None if the driver cannot compute with it."""
     memories = [tensor.memory for tensor in inputs if isinstance(tensor.memory, DeviceMemory)]
     return memories if len(memories) == len(inputs) and sized.request.may_lie_on_device else None
 
@@ -722,7 +692,7 @@ def _tensors(sized: CallSignature, memories: Sequence[DeviceMemory]) -> list[Dev
 
 
 class NativeProgram(Program):
-    """Keeps what the driver may read as long as the program lives: the model with its constants, serialized bytes."""
+    """Program of a C driver. Owns the memory that the driver may read: model, constants, serialized bytes."""
 
     def __init__(
         self,
@@ -745,11 +715,11 @@ class NativeProgram(Program):
         return NativeExecution(self._functions, self._device, handle, *around)
 
     def bound(self, request: int) -> int | None:
-        """The handle of a new program made of this one, for the NNAdapterCompileRequest at an address; None if none.
+        """Clone the program for an NNAdapterCompileRequest; return the new handle or None.
 
         Raises:
             CompilationError: the driver failed.
-            DriverError: it gave this program itself.
+            DriverError: it returned this program itself.
         """
         with self._lock:
             handle = self._functions.create_handle_or_none(

@@ -1,4 +1,4 @@
-"""The device `cpu`, which is ONNX Runtime; sessions, errors, versions and values also serve its execution providers."""
+"""Device `cpu`: ONNX Runtime. Its sessions, errors and values also serve the execution providers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""LoRA adapters that run options activate, as feeds.
+"""Parameters of LoRA adapters in run options, as feeds.
 
-Run options do not return their adapters. ONNX Runtime adds the parameters of the adapters to the feed of the model that
-it runs with these options, so a model that returns its inputs shows them.
+Run options do not expose their adapters. But ONNX Runtime adds adapter parameters to the feed of a run, so a model
+that returns its inputs reveals them.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def has_adapters(options: onnxruntime.RunOptions) -> bool:
         raise TypeError(f"run options are an onnxruntime.RunOptions, got {type(options).__name__}") from None
     try:
         _run_without_parameters()(["c"], _FEED, options)
-    except Exception:  # noqa: BLE001  nothing else can be wrong with this model and feed
+    except Exception:  # nothing but adapters can fail here  # noqa: BLE001
         return not options.terminate
     return False
 
 
 def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg]) -> dict[str, Array]:
-    """Return the parameters of the active adapters, by the name of the input that they replace.
+    """Return the parameters of active adapters by input name.
 
     Args:
-        options: for which `has_adapters` is true.
-        inputs: everything that the model may be fed.
+        options: run options for which `has_adapters` is true.
+        inputs: all inputs and overridable initializers of the model.
 
     Raises:
-        InvalidInputError: a parameter belongs to no input, or has another data type than its input.
+        InvalidInputError: a parameter matches no input, or differs in data type.
     """
     element_types = {type_name(dtype): element for dtype, element in ELEMENT_TYPE_OF_DTYPE.items() if dtype != "string"}
     session = _session(
@@ -69,7 +69,7 @@ def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg
 
 
 def warn_of_adapters(options: onnxruntime.RunOptions) -> None:
-    """Warn that a run on bound values takes no parameters of adapters, as in ONNX Runtime."""
+    """Warn that runs on bound values ignore adapters, as in ONNX Runtime."""
     if has_adapters(options):
         warnings.warn(
             "the run options activate adapters, which have no effect on run_with_iobinding; use run or "
@@ -93,7 +93,7 @@ def _session(model: bytes) -> onnxruntime.InferenceSession:
 
 
 def _model_of(types: Mapping[str, int]) -> bytes:
-    """Return a model that returns its inputs, each of them empty if it is not fed."""
+    """Return a model that returns its inputs, which default to empty tensors."""
     from onnx import helper
 
     returned = {f"{name}{_RETURNED}": type_ for name, type_ in types.items()}

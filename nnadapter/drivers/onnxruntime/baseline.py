@@ -19,15 +19,15 @@ Run = Callable[[Mapping[str, Any]], Sequence[Any]]
 
 
 def version() -> str:
-    """Of the package."""
+    """Return the version of ONNX Runtime."""
     return str(onnxruntime.__version__)
 
 
 def opened(model: str | os.PathLike[str] | bytes) -> Run:
-    """Load a model with ONNX Runtime's own settings, on its CPU.
+    """Load a model on the CPU with default settings.
 
     Raises:
-        CompilationError: ONNX Runtime does not load it. What is returned raises ExecutionError where a run fails.
+        CompilationError: loading failed. The returned function raises ExecutionError.
     """
     with _translated("load", CompilationError):
         session = onnxruntime.InferenceSession(model, providers=[CPU_PROVIDER])

@@ -1,6 +1,6 @@
-"""Operators that ONNX Runtime has in the ONNX domain at opsets in which ONNX has none of that name.
+"""Operators that ONNX Runtime adds to the ONNX domain, or supports below the opset that introduced them.
 
-Its optimizer and those that build on it write some: LayerNormalization below opset 17, SimplifiedLayerNormalization.
+Optimized models contain some: SimplifiedLayerNormalization, LayerNormalization below opset 17.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.process.resources import memoize
 
 _PLAIN_PROVIDERS = frozenset((CPU_PROVIDER, "AzureExecutionProvider"))
-"""Those of a build that has no libraries of providers."""
+"""Providers of a build without provider libraries."""
 
 
 def has_operator(op_type: str, opset: int) -> bool:
-    """Whether ONNX Runtime has a kernel for an op of ONNX's domain, and does not call the op obsolete.
+    """Return whether ONNX Runtime has a current kernel for an op of ONNX's domain.
 
-    A build that does not list its operators is taken at its word when it loads the model. One with other
-    providers than the CPU's is not asked for its kernels, as onnxruntime-gpu 1.31 crashes then: the operator will do.
+    Builds that cannot list operators: True. With other providers than the CPU, the operator schema suffices, because
+    listing kernels crashes in onnxruntime-gpu 1.31.
     """
     if not hasattr(native, "get_all_opkernel_def"):
         return True
@@ -44,7 +44,7 @@ def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
 
 @memoize(1)
 def _kernels() -> Mapping[str, Sequence[tuple[int, int]]]:
-    """The first and last opset of every kernel, by op type."""
+    """Return (first, last) opset of every kernel by op type."""
     ranges_by_type: dict[str, list[tuple[int, int]]] = {}
     for kernel in native.get_all_opkernel_def():
         if not kernel.domain and kernel.provider == CPU_PROVIDER:

@@ -1,13 +1,6 @@
-"""Device `cpu`: ONNX Runtime on the CPU, with verdicts by its kernels.
+"""Device `cpu`: ONNX Runtime on the CPU, verdicts, and the decision on thread pools.
 
-Forms of ONNX Runtime's own operators that its CPU loads and does not compute: each run of them fails.
-
-Source: ONNX Runtime's `contrib_ops/cpu/bert/multihead_attention.cc`; seen with ONNX Runtime 1.32.
-
-Whether threads gain anything for what the CPU runs between other devices.
-
-Threads that sleep take some 10 us to wake and to wait for. A segment that takes less than some 50 us in one thread is
-faster without them, and leaves its pool to others, of which a process has only so many.
+Source of `_PACKED`: ONNX Runtime's `contrib_ops/cpu/bert/multihead_attention.cc`; observed with 1.32.
 """
 
 from __future__ import annotations
@@ -53,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class _Packed(NamedTuple):
-    """Several operands in one input, which its rank says."""
+    """Form with several operands packed in one input of a given rank. It loads, but every run fails."""
 
     position: int
     rank: int
@@ -66,7 +59,7 @@ _PACKED: Mapping[tuple[str, str], tuple[_Packed, ...]] = {
 
 
 def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
-    """Return a refusal for each node, by its position, that is of such a form."""
+    """Return refusals by position for nodes of `_PACKED` forms."""
     concerned = {
         position: forms
         for position, node in enumerate(model.graph.node)
@@ -99,24 +92,24 @@ def _kernel_verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Map
 
 
 _ENOUGH = 150_000
-"""Elements that nodes make, with the products of their weights: from here on threads gain."""
+"""Work, in output elements, above which a thread pool pays off."""
 _PRODUCTS = 32
-"""Products that are summed up in the time in which an element is made by some function."""
+"""Multiply-adds in the time of one element of an elementwise function."""
 _DYNAMIC_SIZE_GUESS = 128
-"""What a dimension counts as that is known only when the model runs."""
+"""Assumed size of a dynamic dimension."""
 _WITHOUT_WEIGHTS = frozenset({"Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
-"""Ops that multiply matrices, also where none of these is a constant."""
+"""Ops that multiply matrices even if none is constant."""
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile", "Upsample"})
-"""Ops that make more than what they read shows."""
+"""Ops with outputs much larger than their inputs."""
 _NO_WORK = frozenset({"Constant", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
 
 
 def threads_gain(model: onnx.ModelProto) -> bool:
-    """Whether a model is faster with a pool of threads, which sleeps in between, than in the caller's thread.
+    """Return whether a model is faster with a thread pool, which sleeps between runs, than in the caller's thread.
 
-    What nodes make counts as the largest tensor of the model's inputs and outputs, a weight as a matrix that is
-    multiplied with it. Whatever holds graphs or comes from other domains, and what has no tensors at its border, counts
-    as enough.
+    Waking a pool costs more than short segments gain. Estimate: each node's output has the size of the largest model
+    input or output, and a weight is a matrix multiplied with it. Nodes with subgraphs, of other domains, and models
+    without tensor inputs or outputs always get a pool.
     """
     weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     border = [value for value in (*model.graph.input, *model.graph.output) if value.name not in weights]
@@ -139,7 +132,7 @@ def _elements(value: onnx.ValueInfoProto) -> float:
 
 
 def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]]) -> float:
-    """Elements that a node makes, products counted as parts of them."""
+    """Estimate the elements of a node's output, plus its multiply-adds converted to elements."""
     if node.op_type in _NO_WORK:
         return 0.0
     if (
@@ -156,15 +149,14 @@ def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]
 
 
 _OLDEST_JUDGED_OPSET = 7
-"""ONNX Runtime has its own ways with models older than that, which are not second-guessed."""
+"""Older models are not judged, because ONNX Runtime treats them specially."""
 _KNOWN_OPSET = 23
-"""Every ONNX Runtime that this package runs with knows this opset; what is newer is asked for."""
+"""Opset that every supported ONNX Runtime knows."""
 _OF_TYPES = "Type Error: "
-"""ONNX Runtime's words for types that contradict a schema, whatever the kind of its error."""
+"""Prefix of ONNX Runtime's type errors, which have various classes."""
 _UNKNOWN_OPERATOR = "is not a registered function/op"
-"""ONNX Runtime's words for an operator that it does not have."""
 _LOADED_PARTS = 64
-"""Parts of models of which it is remembered that ONNX Runtime loads them."""
+"""Capacity of the cache of loaded parts."""
 _PROFILE = Profile(
     peak_flops=64e9,
     bandwidth=16e9,
@@ -174,7 +166,7 @@ _PROFILE = Profile(
     operation_seconds=1e-6,
     host_memory=True,
 )
-"""An assumption that two cores of the last ten years keep; `nnadapter calibrate cpu` measures this machine."""
+"""Conservative assumption; `nnadapter calibrate cpu` measures this machine."""
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.REENTRANT,
@@ -186,7 +178,7 @@ _CAPABILITY = Capability(
 
 
 class CpuContext(Context):
-    """Compiles ONNX sub-graphs into sessions; their threads spin only where no other device of a plan runs beside."""
+    """Context that compiles ONNX subgraphs to sessions. Threads spin only if the segment is the entire plan."""
 
     def __init__(
         self, session_options: onnxruntime.SessionOptions | None = None, trace: Trace = SILENT, lane: str = "cpu"
@@ -199,14 +191,12 @@ class CpuContext(Context):
         return CpuContext(options, self._trace, self._lane)
 
     def with_trace(self, trace: Trace, lane: str) -> CpuContext:
-        """See `Context.with_trace`: ONNX Runtime's own events are in it."""
         return CpuContext(self._session_options, trace, lane)
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`: all but operators that nobody has, and forms that it loads and does not compute.
+        """Accept all nodes, except unknown operators and forms that fail at run time. Initializers may be missing.
 
-        Constants need not be in the model. Session options may have brought libraries of operators, so with them no
-        operator is one that nobody has.
+        With session options, unknown operators are accepted, since the options may register libraries.
         """
         lacking = kernel_verdicts(model)
         if self._session_options is not None:
@@ -222,18 +212,13 @@ class CpuContext(Context):
         return [lacking[position] if position in lacking else _verdict(node, judge) for position, node in nodes]
 
     def compile(self, model: onnx.ModelProto) -> Program:
-        """See `Context.compile`.
-
-        Raises:
-            CompilationError: ONNX Runtime does not load the sub-graph.
-        """
         return self._compiled(model, spins=False)
 
     def compile_whole_graph(self, model: onnx.ModelProto) -> Program:
         return self._compiled(model, spins=True)
 
     def close(self) -> None:
-        """See `Context.close`: what its sessions needed for their runs goes back."""
+        """Release unused arena memory."""
         if self._has_compiled:
             shrink_arena()
 
@@ -260,7 +245,7 @@ class CpuContext(Context):
         except Exception as error:
             raise self._failed(model, error) from error
         finally:
-            del permit  # somebody may keep the error, and this frame with it
+            del permit  # a stored error would keep this frame and the permit alive
 
     def _failed(self, model: onnx.ModelProto, error: Exception) -> Exception:
         nodes = [node.name or node.op_type for node in model.graph.node]
@@ -276,16 +261,16 @@ class CpuContext(Context):
 def refused_nodes(
     model: onnx.ModelProto, session_options: onnxruntime.SessionOptions | None = None
 ) -> dict[int, Unsupported]:
-    """Return the valid nodes (positions) of a model that ONNX Runtime does not load, which is to blame on it, and why.
+    """Return positions and reasons of valid nodes that ONNX Runtime does not load.
 
-    Empty if no node by itself is at fault, or if the model is wrong.
+    Empty if no single node is at fault, or the model is invalid.
     """
     from nnadapter.drivers.refused_nodes import find_culprits
 
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
             open_session(loadable_of(part, by_address=False), session_options, has_pool=False, spins=False)
-        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not load
+        except Exception as error:  # every error is a refusal  # noqa: BLE001
             return Unsupported(_reason(error), f"ONNX Runtime {_version()} does not load it: {brief(error)}")
         return None
 
@@ -300,21 +285,20 @@ def refuse_invalid_nodes(
     contexts: Sequence[Context],
     session_options: onnxruntime.SessionOptions | None = None,
 ) -> None:
-    """Raise an error for a node that is invalid or of an unknown operator, whatever the shapes of the inputs.
+    """Raise for a node that is invalid, or of an unknown operator, for all input shapes.
 
-    Nodes of one operator with the same attributes and types are tried once. The weights of the model are not read.
+    Nodes with equal op, attributes and types are tried once. Weights are not read.
 
     Args:
         model: the model.
-        suspects: positions of the nodes that are tried.
-        types: the types of what they read and make, as far as they are known.
-        is_external: whether a node, by its position, may be of an operator that a third party brings.
-        contexts: contexts of further devices that take ONNX, the last resort among them. They may know operators that
-            ONNX Runtime does not, and later versions of ONNX.
-        session_options: the caller's, which may bring a library of operators.
+        suspects: positions of nodes to try.
+        types: known types of values.
+        is_external: whether the node at a position may belong to a third-party operator.
+        contexts: contexts of other ONNX devices, including the last resort, which may know more operators or opsets.
+        session_options: the caller's; may register operators.
 
     Raises:
-        InvalidModelError: no device takes a node; the cause is ONNX Runtime's error.
+        InvalidModelError: no device supports a node; caused by ONNX Runtime's error.
     """
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
@@ -328,7 +312,7 @@ def refuse_invalid_nodes(
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
             _load_unoptimized(loadable(part).SerializeToString(deterministic=True))
-        except Exception as error:  # noqa: BLE001  only InvalidGraph counts in the end
+        except Exception as error:  # only InvalidGraph counts in the end  # noqa: BLE001
             if len(part.graph.node) == 1:
                 errors[part.SerializeToString(deterministic=True)] = error
             return Unsupported(Reason.DEVICE_REFUSED, brief(error))
@@ -357,7 +341,7 @@ def refuse_invalid_nodes(
 
 
 def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy whose inputs have size 1 for each unknown size: devices may refuse operators of dynamic shapes."""
+    """Return a copy with size 1 for unknown input dimensions, because devices may refuse dynamic shapes."""
     from nnadapter.onnx.construction import copied
 
     sized = copied(model)
@@ -378,8 +362,8 @@ def _load_unoptimized(contents: bytes) -> None:
 
 
 def _reason(error: Exception) -> Reason:
-    """Why ONNX Runtime did not load a node, by what was raised."""
-    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel  # nobody judges by it unasked
+    # lazy: needed after failures only
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
     if isinstance(error, NoKernel):
         return Reason.UNSUPPORTED_OPERATION
@@ -393,7 +377,7 @@ def _version() -> str:
 
 
 class CpuDevice(Device):
-    """The host's processor."""
+    """Host processor."""
 
     @property
     def capability(self) -> Capability:
@@ -404,7 +388,7 @@ class CpuDevice(Device):
 
 
 class CpuDriver(Driver):
-    """Offers the one processor."""
+    """Driver of the host processor."""
 
     def open(self, device_id: str) -> CpuDevice:
         if device_id not in ("", "0"):
@@ -429,11 +413,11 @@ _DOMAINS = frozenset(
         "org.pytorch.aten",
     )
 )
-"""Domains of operators, beside ONNX's own, that ONNX Runtime's wheels know."""
+"""Domains of operators in ONNX Runtime's wheels, besides ONNX's."""
 
 
 def _verdict(node: onnx.NodeProto, judge: Callable[[str, str], Verdict]) -> Verdict:
-    if not node.attribute:  # nothing inside
+    if not node.attribute:
         return judge(node.domain, node.op_type)
     return all_of(judge(part.domain, part.op_type) for part in with_nested([node]))
 
@@ -458,6 +442,6 @@ def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Co
 
 
 def _has_operator(op_type: str, opset: int) -> bool:
-    from nnadapter.drivers.onnxruntime.builtin_operators import has_operator  # for what onnx knows nothing of
+    from nnadapter.drivers.onnxruntime.builtin_operators import has_operator  # lazy: only for operators unknown to onnx
 
     return has_operator(op_type, opset)

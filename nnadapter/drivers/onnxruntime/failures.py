@@ -1,17 +1,11 @@
-"""Failures of ONNX Runtime: translated errors, and optimizers that break models.
+"""Failures of ONNX Runtime: translated errors, retries with fewer optimizations, and defective optimizers.
 
-Sessions with fewer optimizations, for models that ONNX Runtime's optimizers break.
+`ConstantFolding` inlines the taken branch of an `If` with constant condition. With a nested `If`, this may crash the
+process (observed with 1.32). Preparation keeps such an `If` only if its branch is inconsistent.
 
-`ConstantFolding` puts the branch that is taken in the place of an `If` whose condition is constant. Where another `If`
-is inside, that may end the process (seen with 1.32). Preparation leaves such an `If` if its branch contradicts itself.
-Optimizers that compute wrong results are in `failures.py`.
-
-Optimizers of ONNX Runtime that compute something else than the model or crash, found before a model is loaded.
-
-`FLAWS` lists them: the optimizers to disable, and a check of a graph. The words that a form needs are searched for
-first, so most models cost one search through their bytes.
-
-Source: ONNX Runtime's core/optimizer; each form was seen to go wrong with 1.32.
+`FLAWS` lists optimizers that compute wrong results or crash, with a check of the graph. A search for required op names
+in the serialized model comes first, so most models cost one scan. Source: ONNX Runtime's core/optimizer; each form was
+observed with 1.32.
 """
 
 from __future__ import annotations
@@ -59,13 +53,13 @@ if TYPE_CHECKING:
 
 
 TERMINATED = "Exiting due to terminate flag being set to true"
-"""ONNX Runtime's words for a run that its run options stop; clients look for them."""
+"""ONNX Runtime's message for a terminated run; clients search for it."""
 _Translations = tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...]
 
 
 @memoize(1)
 def _translations() -> _Translations:
-    """ONNX Runtime's exceptions and the ones they become, most specific first."""
+    """Return (ONNX Runtime's exceptions, our class), most specific first."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     model_errors = (native.InvalidGraph, native.InvalidProtobuf, native.NoModel, native.NotImplemented, native.Fail)
@@ -80,12 +74,12 @@ def _translations() -> _Translations:
 
 @contextmanager
 def translated(problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Iterator[None]:
-    """Turn what ONNX Runtime raises into an error of ours: `problem` failed, its own words, `advice`.
+    """Translate ONNX Runtime's exceptions: problem, its own message, advice.
 
     Args:
-        problem: the beginning of the sentence.
-        advice: what to do next.
-        default: the class to raise whatever the cause; by cause if None.
+        problem: start of the message.
+        advice: next step.
+        default: class for all errors; by cause if None.
     """
     try:
         yield
@@ -97,12 +91,12 @@ def translated(problem: str, advice: str, default: type[NNAdapterError] | None =
 
 
 def translation(error: Exception, problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Exception:
-    """The error of ours that stands for `error`: itself if it is ours already, or in no row of the table."""
+    """Return the translated error; `error` itself if it is ours already, or unknown."""
     if isinstance(error, NNAdapterError):
         return error
     if "terminate flag" in str(error):
         return CancelledError(f"{problem}: it was stopped by its run options, {TERMINATED}")
-    if type(error).__name__ == "ModelLoadCanceled":  # older versions have no such class
+    if type(error).__name__ == "ModelLoadCanceled":  # missing in older versions
         return CancelledError(f"{problem}: the load cancellation flag of its session options is set; clear it")
     kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
     if kind in (InvalidModelError, ExecutionError) and advice == "check the inputs" and _OF_INPUTS.search(str(error)):
@@ -118,43 +112,42 @@ _OF_INPUTS = re.compile(
     "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
     "|Split|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
-"""Words of ONNX Runtime about indices, lengths, counts and sizes in the inputs, whatever the kind of its error.
-
-An operator in a branch of If is left out: the branch may contradict itself.
+"""Messages about indices, lengths, counts and sizes in inputs. Operators inside If are excluded: the branch may be at
+fault.
 """
 
 
 _POSITION = re.compile(r"\S*\.(?:cc|h):\d+ (?:[\w:*&<>~, ]+\([^()]*\)|\w+) ")
-"""A file and line of ONNX Runtime's source, and the function there."""
+"""Source position and function in messages."""
 
 
 def brief(error: BaseException) -> str:
-    """Return ONNX Runtime's message on one line, without its source positions."""
+    """Return ONNX Runtime's message on one line, without source positions."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     if "[ONNXRuntimeError]" in text:
-        # A provider's error stands inside ONNX Runtime's own; the innermost says what happened.
+        # Provider errors are nested; the innermost has the cause.
         text = text.rpartition("[ONNXRuntimeError]")[2].split(" : ", 3)[-1]
     return _POSITION.sub("", text) or type(error).__name__
 
 
 _Result = TypeVar("_Result")
 FEWER_OPTIMIZATIONS = "fewer optimizations"
-"""The beginning of notes that give the optimization level that runs, and the reason."""
+"""Start of notes about a lower optimization level."""
 DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
 EXTENDED = "extended optimizations"
-"""Stands among disabled optimizers for all above the level ORT_ENABLE_BASIC, some of which have no name."""
+"""Marker among disabled optimizers: everything above ORT_ENABLE_BASIC, including unnamed ones."""
 _MOST_ATTEMPTS = 3
-"""Failed runs of one program that are repeated without optimizations; feeds may be at fault as well."""
+"""Limit on repeated runs per program, since inputs may be at fault instead."""
 
 
 def disabled_optimizers(
     options: onnxruntime.SessionOptions | None, wrong: Iterable[str], caller_disabled: Iterable[str] = ()
 ) -> list[str]:
-    """Return the optimizers to disable: wrong ones and the caller's, which a session's argument would replace.
+    """Return the optimizers to disable, including the caller's, which the session argument would override.
 
     Args:
         options: the caller's session options.
-        wrong: optimizers that compute something else than the model.
+        wrong: defective optimizers.
         caller_disabled: the caller's `disabled_optimizers`.
     """
     names = dict.fromkeys(wrong)
@@ -162,7 +155,7 @@ def disabled_optimizers(
         return list(caller_disabled)
     try:
         entry = options.get_session_config_entry(DISABLED_OPTIMIZERS) if options is not None else ""
-    except RuntimeError:  # it has none
+    except RuntimeError:  # no such entry
         entry = ""
     return list(names | dict.fromkeys(caller_disabled) | dict.fromkeys(filter(None, entry.split(";"))))
 
@@ -170,13 +163,13 @@ def disabled_optimizers(
 def with_fewer_optimizations(
     options: onnxruntime.SessionOptions, attempt: Callable[[], _Result], problem: str, error: Exception
 ) -> tuple[_Result, str]:
-    """Return what succeeds at the highest lower optimization level, and a note of the level, which is a warning, too.
+    """Retry at the highest lower optimization level that works; return the result and a note, which is also a warning.
 
     Args:
-        options: session options; their level is another one during the attempts.
-        attempt: loads a model with these options, and perhaps runs it.
-        problem: what failed, the beginning of a sentence.
-        error: what failed with the level of the options. It is raised if the unoptimized model fails as well.
+        options: session options, whose level is changed temporarily.
+        attempt: loads and perhaps runs the model.
+        problem: what failed, for the note.
+        error: the original error, raised again if the unoptimized model fails too.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -188,7 +181,7 @@ def with_fewer_optimizations(
     try:
         with _at_level(options, unoptimized):
             result = attempt()
-    except Exception:  # noqa: BLE001  the model or its inputs are at fault, and the first error says how
+    except Exception:  # the first error has the cause  # noqa: BLE001
         raise error from None
     chosen = unoptimized
     for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_BASIC):
@@ -197,7 +190,7 @@ def with_fewer_optimizations(
         try:
             with _at_level(options, level):
                 result = attempt()
-        except Exception:  # noqa: BLE001  it fails for the same reason, or another one
+        except Exception:  # try the next level  # noqa: BLE001
             continue
         chosen = level
         break
@@ -219,13 +212,13 @@ def unoptimized() -> onnxruntime.SessionOptions:
 
 
 class UnoptimizedRuns:
-    """Repeats failed runs of one program without optimizations, until one of them succeeds."""
+    """Counter of repeated runs of one program."""
 
     def __init__(self) -> None:
         self._attempts = 0
 
     def allows(self, error: Exception) -> bool:
-        """Return whether a failed run is repeated. The answer counts as an attempt."""
+        """Return whether to repeat a failed run, and count the attempt."""
         if self._attempts >= _MOST_ATTEMPTS or not _may_come_of_optimizers(error):
             return False
         self._attempts += 1
@@ -233,7 +226,7 @@ class UnoptimizedRuns:
 
 
 def _may_come_of_optimizers(error: Exception) -> bool:
-    """Return whether an error of ONNX Runtime may come of its optimizers."""
+    """Return whether optimizers may have caused an error."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     kinds = (native.InvalidArgument, native.Fail, native.RuntimeException, native.NotImplemented)
@@ -242,7 +235,7 @@ def _may_come_of_optimizers(error: Exception) -> bool:
 
 @contextmanager
 def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> Iterator[None]:
-    """Lower the optimization level of session options for a while if extended optimizations are disabled."""
+    """Lower the optimization level temporarily if EXTENDED is disabled."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     level, basic = options.graph_optimization_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -260,7 +253,7 @@ def _at_level(options: onnxruntime.SessionOptions, level: Any) -> Iterator[None]
 
 
 def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the optimizers that may end the process when they load a model.
+    """Return optimizers that may crash while loading a model.
 
     Source: ONNX Runtime 1.31, core/optimizer/constant_folding.cc.
     """
@@ -282,30 +275,30 @@ def _holds_choice(node: onnx.NodeProto) -> bool:
 
 
 _UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
-"""Operators that ONNX Runtime removes before a fusion when they change nothing."""
+"""Operators that ONNX Runtime removes before fusions if they have no effect."""
 _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
-"""The operand with which an operator changes nothing."""
+"""Neutral operands."""
 _INTEGERS = (UINT8, INT8, UINT16, INT16)
-"""Data types that ReluQuantRewrite knows."""
+"""Data types supported by ReluQuantRewrite."""
 _LONGEST_CHAIN = 100
 _MATRIX_RANK = 2
 _MOVED_BATCH = (b"permB", *(b"perm@" + bytes((first,)) for first in range(1, 6)))
-"""Byte patterns of an attribute `perm`: packed, or unpacked with a first number other than 0."""
+"""Encodings of an attribute `perm` that moves the batch dimension: packed, or unpacked with a nonzero first number."""
 
 
 class Flaw(NamedTuple):
-    """A form of graph that some optimizers compute wrongly, or end the process for."""
+    """Graph pattern that some optimizers compute wrongly or crash on."""
 
     optimizers: tuple[str, ...]
     words: tuple[bytes, ...]
-    """Words that a model of the form mentions."""
+    """Words that all such models contain."""
     occurs_in: Callable[[WireGraph], bool]
     any_word: tuple[bytes, ...] = ()
-    """Words of which a model of the form mentions one."""
+    """Words of which such models contain at least one."""
 
 
 class _Norm(NamedTuple):
-    """A division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`, or a product with its reciprocal."""
+    """Division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`, or product with its reciprocal."""
 
     power: WireNode
     mean: WireNode
@@ -315,7 +308,7 @@ class _Norm(NamedTuple):
 
 
 def _layer_norm(graph: WireGraph) -> bool:
-    """Check for a norm of a difference with another exponent or operand order than a layer norm's."""
+    """Return whether a norm of a difference differs from layer norm in exponent or operand order."""
     for norm in _norms(graph):
         base, exponent = (_producer(graph, name) for name in norm.power.inputs)
         if all(node is None or node.op_type != "Sub" for node in (base, exponent)):
@@ -330,7 +323,7 @@ def _layer_norm(graph: WireGraph) -> bool:
 
 
 def _rms_norm(graph: WireGraph) -> bool:
-    """Check for an RMS norm of another shape than its input: a mean without keepdims, or constants of a higher rank."""
+    """Return whether an RMS norm changes the shape: mean without keepdims, or constants of a higher rank."""
     for norm in _norms(graph):
         exponent = _constant(graph, norm.power.inputs[1])
         is_square = exponent is None or not exponent.has_static_type or exponent.number == 2
@@ -350,7 +343,7 @@ def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
 
 
 def _is_reversed(graph: WireGraph, node: WireNode) -> bool:
-    """Check whether a Sub is not `x - mean` with retained dimensions."""
+    """Return whether a Sub is not `x - mean` with keepdims."""
     first, second = (_producer(graph, name) for name in node.inputs)
     if second is None or second.op_type != "ReduceMean":
         return first is not None and first.op_type == "ReduceMean"
@@ -377,7 +370,7 @@ def _norms(graph: WireGraph) -> Iterator[_Norm]:
 
 
 def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
-    """Yield the numerator and each operand of a division, or the factor and the divisor of a reciprocal."""
+    """Yield (numerator, operand) of divisions, and (factor, divisor) of products with a reciprocal."""
     for node in graph.nodes:
         if len(node.inputs) != 2:
             continue
@@ -391,7 +384,7 @@ def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
 
 
 def _reciprocal(graph: WireGraph) -> bool:
-    """Check for `1 / x * w` of integers, or with a 1 that has more dimensions than x."""
+    """Return whether there is `1 / x * w` with integers, or with a 1 of higher rank than x."""
     for node in graph.nodes:
         numerator = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
         if numerator is None or (numerator.has_static_type and numerator.number != 1):
@@ -406,7 +399,7 @@ def _reciprocal(graph: WireGraph) -> bool:
 
 
 def _nearly_neutral(graph: WireGraph) -> bool:
-    """Check for a float64 operand that changes something, and would not in float32."""
+    """Return whether a float64 operand has an effect that float32 would lose."""
     for node in graph.nodes:
         neutral = _NEUTRAL.get(node.op_type)
         for name in node.inputs if neutral is not None else ():
@@ -425,13 +418,13 @@ def _in_float32(number: float) -> float:
 
 
 def _expand_to_nothing(graph: WireGraph) -> bool:
-    """Check for an Expand to a constant shape with a 0 in it."""
+    """Return whether an Expand has a constant shape that contains 0."""
     targets = (_constant(graph, node.inputs[1]) for node in graph.nodes if node.op_type == "Expand")
     return any(target is not None and 0 in (target.values or ()) for target in targets)
 
 
 def _quantized_relu(graph: WireGraph) -> bool:
-    """Check for a Relu that is quantized with a zero point of another type than integers of 8 or 16 bits."""
+    """Return whether a quantized Relu has a zero point that is not a constant 8- or 16-bit integer."""
     for node in graph.nodes:
         if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
             continue
@@ -443,17 +436,17 @@ def _quantized_relu(graph: WireGraph) -> bool:
 
 
 def _requantized(graph: WireGraph) -> bool:
-    """Check for a pair of QuantizeLinear and DequantizeLinear after a pair with other parameters."""
+    """Return whether consecutive QDQ pairs differ in parameters."""
     return any(_parameters(graph, first) != _parameters(graph, second) for first, second in _requantizations(graph))
 
 
 def _requantized_along(graph: WireGraph) -> bool:
-    """Check for a pair of QuantizeLinear and DequantizeLinear after a pair along another axis."""
+    """Return whether consecutive QDQ pairs differ in axis or block size."""
     return any(_layout(graph, first) != _layout(graph, second) for first, second in _requantizations(graph))
 
 
 def _requantizations(graph: WireGraph) -> Iterator[tuple[WireNode, WireNode]]:
-    """Yield the QuantizeLinear of each pair that comes directly after another one, after that of the other."""
+    """Yield the QuantizeLinear nodes of two consecutive QDQ pairs."""
     for second in graph.nodes:
         between = _producer(graph, second.inputs[0]) if second.op_type == "QuantizeLinear" else None
         first = _producer(graph, between.inputs[0]) if between and between.op_type == "DequantizeLinear" else None
@@ -462,22 +455,22 @@ def _requantizations(graph: WireGraph) -> Iterator[tuple[WireNode, WireNode]]:
 
 
 def _parameters(graph: WireGraph, node: WireNode) -> tuple[object, ...]:
-    """Return the scale and the zero point, and what they are per axis or block of."""
+    """Return scale, zero point and layout."""
     return (*(_constant(graph, name) for name in node.inputs[1:]), _layout(graph, node))
 
 
 def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
-    """Return the axis and the block size of a quantization, nothing if it has one scale."""
+    """Return axis and block size; empty for a single scale."""
     scale = _constant(graph, node.inputs[1])
     is_single = scale is not None and not scale.shape
     return () if is_single else (graph.integer(node, "axis", 1), graph.integer(node, "block_size", 0))
 
 
 def _half_batch(graph: WireGraph) -> bool:
-    """Check for a float16 product of constants, and a Transpose that makes a later dimension the first.
+    """Return whether there are a float16 product of constants and a Transpose that moves the first dimension.
 
-    If they are fused, `FuseFp16InitializerToFp32NodeTransformer` ends the process. Other optimizers remove or move what
-    stands between them, so every such Transpose counts.
+    If fused, `FuseFp16InitializerToFp32NodeTransformer` crashes. Other optimizers may bring them together, so any such
+    Transpose counts.
     """
     permutations = (graph.integers(node, "perm") for node in graph.nodes if node.op_type == "Transpose")
     return any(len(permutation) > _MATRIX_RANK and permutation[0] != 0 for permutation in permutations) and any(
@@ -486,7 +479,7 @@ def _half_batch(graph: WireGraph) -> bool:
 
 
 def _is_half(graph: WireGraph, name: str) -> bool:
-    """Check whether a value follows from constants of which one is float16."""
+    """Return whether a value derives from constants, one of them float16."""
     pending, visited, has_half = [name], set[str](), False
     while pending:
         name = pending.pop()
@@ -518,11 +511,7 @@ FLAWS = {
 
 
 def wrong_fusions(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
-    """Return the optimizers that compute something else than a model; none if the source is not a serialized model.
-
-    Args:
-        source: its path, or its contents.
-    """
+    """Return the optimizers that compute a model (path or contents) wrongly; none if it is no serialized model."""
     try:
         with mapped(source) as contents:
             return _wrong_fusions(contents)
@@ -552,7 +541,7 @@ def _constant(graph: WireGraph, name: str) -> WireConstant | None:
 
 
 def _root(graph: WireGraph, name: str) -> str:
-    """Return the value that a value equals after the removal of operators that change nothing."""
+    """Return the value that remains after removal of operators without effect."""
     for _ in range(_LONGEST_CHAIN):
         node = graph.producers.get(name)
         if node is None or not node.inputs:
@@ -568,7 +557,7 @@ def _root(graph: WireGraph, name: str) -> str:
 
 
 def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
-    """Return the operand that an operator passes on, if its other operand is the neutral one."""
+    """Return the operand that an operator passes on, if the other one is neutral."""
     neutral = _NEUTRAL.get(node.op_type)
     if neutral is None or len(node.inputs) != 2:
         return None

@@ -1,14 +1,10 @@
-"""CPU segments as programs: one session each, its thread pool and footprint, compiled or loaded.
+"""CPU segments as programs: one session each, thread pool permits and memory estimates.
 
-Pools of threads that sessions of ONNX Runtime have for themselves: so many at once in the process.
+The number of thread pools per process is limited. Programs compiled for timing only do not count, so that measured and
+later times agree.
 
-What is compiled to be timed beside others has as many as it would have without them: it is to take as long as it does
-when it is used.
-
-What a session of ONNX Runtime holds: ONNX Runtime does not say, so by a rule that was measured.
-
-Source: growth of the process by malloc's own count, models of 30 to 460 nodes and 1 to 70 MB of weights, ONNX Runtime
-1.31. What runs need comes from an arena that all sessions share and no session owns.
+ONNX Runtime does not report the memory of a session; the estimate was fitted to malloc statistics (ONNX Runtime 1.31,
+models of 30 to 460 nodes, 1 to 70 MB of weights). Memory of runs comes from a shared arena.
 """
 
 from __future__ import annotations
@@ -37,52 +33,47 @@ if TYPE_CHECKING:
 
 
 _MOST_THREADS = 256
-"""In the pools of the process; each has as many as there are processors."""
+"""Limit on threads in all pools; each pool has one per processor."""
 _FEWEST_POOLS = 8
-"""Pools that there may be, however many threads these have."""
+"""Number of pools allowed regardless of threads."""
 _uncounted: ContextVar[int] = ContextVar("uncounted", default=0)
-"""How many do not count for what is compiled now."""
+"""Number of permits to ignore in the current context."""
 
 
 class _Pools:
-    """What permits refer to."""
+    """Target of the permits' weak references."""
 
 
 _POOLS = _Pools()
 
 
 class PoolPermit(weakref.ref[_Pools]):
-    """Leave to have a pool of threads, for as long as it lives; a session without one runs in the caller's thread.
+    """Permission for a thread pool, valid while referenced; sessions without one run in the caller's thread.
 
-    Python counts the references to an object: the living ones. So nothing is given back, and no interrupt between two
-    steps loses a permit; and where a session is dropped and collected, no finalizer waits for a lock.
+    Counting weak references needs no release: an interrupt cannot lose a permit, and no finalizer takes a lock.
     """
 
 
 def pool_permit() -> PoolPermit | None:
-    """A permit, unless there are as many as there may be."""
+    """Return a permit, or None at the limit."""
     permit = PoolPermit(_POOLS)
     return permit if pools_held() <= most_pools() + _uncounted.get() else None
 
 
 def most_pools() -> int:
-    """How many permits there may be."""
+    """Return the maximum number of permits."""
     return max(_FEWEST_POOLS, _MOST_THREADS // usable())
 
 
 def pools_held() -> int:
-    """How many permits there are."""
+    """Return the number of permits in use."""
     return weakref.getweakrefcount(_POOLS)
 
 
 @contextmanager
 def not_counting(pools: int) -> Iterator[None]:
-    """Have what is compiled in the block get permits as if so many of those that there are were none.
-
-    Args:
-        pools: of programs that are timed beside it, and will not stay with it.
-    """
-    token = _uncounted.set(max(pools, 0))  # some may have gone since they were counted
+    """Ignore `pools` of the existing permits, held by programs that are only timed, for compilations in the block."""
+    token = _uncounted.set(max(pools, 0))  # some may be gone since they were counted
     try:
         yield
     finally:
@@ -90,24 +81,19 @@ def not_counting(pools: int) -> Iterator[None]:
 
 
 _PYTHON_COPIES = 1
-"""ONNX Runtime's Python session keeps the serialized model, to be made again with other providers."""
+"""The Python session keeps the serialized model for use with other providers."""
 _BYTES_PER_NODE = 7 << 10
-"""A kernel, its definition and its place in the order."""
+"""Kernel, definition and schedule."""
 _BYTES_PER_SESSION = 96 << 10
 
 
 def session_bytes(model: Loadable, nodes: int) -> int:
-    """Return the bytes that a session holds, beside what runs need.
-
-    Args:
-        model: as ONNX Runtime was given it; the session has its weights in the form that its kernels want.
-        nodes: how many it has; 0 if nobody counted them.
-    """
+    """Estimate the bytes of a session without its runs. Weights count once, in the kernels' layout."""
     return _BYTES_PER_SESSION + _PYTHON_COPIES * len(model.contents) + model.nbytes + _BYTES_PER_NODE * nodes
 
 
 class CpuProgram(Program):
-    """One session."""
+    """Program of one session."""
 
     def __init__(
         self,
@@ -122,9 +108,9 @@ class CpuProgram(Program):
         notes: Sequence[str] = (),
     ) -> None:
         self.wants_pool = wants_pool
-        """It gains from threads of its own, whether there was a permit or not."""
+        """True if it gains from a thread pool, with or without a permit."""
         self.notes = list(notes)
-        """Which optimization level runs, and why, if it is a lower one."""
+        """Notes about a lower optimization level."""
         self._reopen, self._unoptimized_runs = reopen, UnoptimizedRuns()
         self._session = session
         self._held_bytes, self._weights = session_bytes(model, nodes), model.weights
@@ -134,17 +120,15 @@ class CpuProgram(Program):
             register_after_fork(self)
 
     def after_fork(self) -> None:
-        """In a process that was forked, where its threads are not: it stays, since its end would wait for them."""
+        """Keep the session in a forked child: its destructor would wait for threads that exist only in the parent."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`, and `session_bytes`."""
         return self._held_bytes
 
     @property
     def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`: the session computes for all."""
         return 0
 
     def create_execution(self) -> Execution:
@@ -153,7 +137,7 @@ class CpuProgram(Program):
     def _repeat(
         self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception
     ) -> tuple[onnxruntime.InferenceSession, list[Array]] | None:
-        """Repeat a failed run with fewer optimizations. Further runs use them if it succeeds."""
+        """Repeat a failed run with fewer optimizations; on success, use them from then on."""
         if not self._unoptimized_runs.allows(error):
             return None
         results: list[Array] = []
@@ -163,7 +147,7 @@ class CpuProgram(Program):
 
         try:
             self._session = self._reopen(notes=self.notes, accept=accept, failed=error)
-        except Exception:  # noqa: BLE001  the first error says what is wrong
+        except Exception:  # the first error has the cause  # noqa: BLE001
             return None
         return self._session, results
 
@@ -182,18 +166,18 @@ def load_program(
     border: tuple[int, int],
     without: Sequence[str] = (),
 ) -> CpuProgram:
-    """Return the program of a model at an opset that ONNX Runtime knows.
+    """Return the program of a model in a supported opset.
 
     Args:
-        model: the model; with session options, all of it in one.
-        session_options: ONNX Runtime's own.
-        spins: its threads may spin: nothing else of the plan runs beside.
-        single_threaded: threads gain it nothing, see `threads_gain`; of one that spins that is not asked.
-        border: how many inputs and outputs it has to have.
+        model: the model; with session options, self-contained.
+        session_options: ONNX Runtime's.
+        spins: threads may spin, because the segment is the entire plan.
+        single_threaded: result of `threads_gain`, negated; ignored if it spins.
+        border: expected numbers of inputs and outputs.
         without: see `open_session`.
 
     Raises:
-        CompilationError: ONNX Runtime does not load it.
+        CompilationError: ONNX Runtime does not load the model.
     """
     wants_pool = spins or not single_threaded
     permit = pool_permit() if wants_pool else None
@@ -222,4 +206,4 @@ def load_program(
             device="cpu",
         ) from error
     finally:
-        del permit  # somebody may keep the error, and this frame with it
+        del permit  # a stored error would keep this frame and the permit alive

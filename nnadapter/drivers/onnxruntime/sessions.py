@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime: options, threads, the shared arena, executions, and their profiles as events of a trace."""
+"""ONNX Runtime sessions: options, threads, the shared arena, executions, and profiles as trace events."""
 
 from __future__ import annotations
 
@@ -38,46 +38,46 @@ if TYPE_CHECKING:
 
 
 _CLOCKS = (time.time_ns, time.monotonic_ns)
-"""One of them is ONNX Runtime's, depending on the platform; they are decades apart."""
+"""Candidates for ONNX Runtime's clock, which depends on the platform; their values differ by decades."""
 _READINGS = 20
-"""Pairs of readings of two clocks, to tell how far they are apart."""
+"""Number of reading pairs for comparing clocks."""
 _LEFT_OUT = frozenset(("thread_scheduling_stats",))
-"""What is long and says little."""
+"""Long facts of little use."""
 _AROUND_NODES = 2
-"""Events of a run beside those of its nodes."""
+"""Events per run in addition to its nodes."""
 _numbers = count()
 
 
 class SessionProfile:
-    """What one session of ONNX Runtime notes of itself, from `begin` to `end`.
+    """Profile of one session, from `begin` to `end`.
 
     Args:
-        recorder: where its events go.
-        lane: of the device that the session is a program of.
-        nodes: of its model; who learns it later says so then.
+        recorder: receives the events.
+        lane: lane of the session's device.
+        nodes: number of nodes; may be set later.
     """
 
     def __init__(self, recorder: Recorder, lane: str, nodes: int = 0) -> None:
         self.prefix = str(Path(recorder.folder()) / str(next(_numbers)))
-        """Of its file."""
+        """File prefix."""
         self._recorder, self._lane, self.nodes = recorder, lane, nodes
         self._sessions: list[onnxruntime.InferenceSession] = []
         self._files: list[str] = []
         self._start = 0
 
     def begin(self, session: onnxruntime.InferenceSession) -> None:
-        """Take the session that was made with `prefix`."""
+        """Attach the session created with `prefix`."""
         self._start = _by_our_clock(int(session.get_profiling_start_time_ns()))
         self._sessions.append(session)
         self._recorder.add_source(self._read)
 
     def ran(self) -> None:
-        """Say that the session ran once; where it notes nothing any more, its events are lost, and count as such."""
+        """Count a run; end the profile if the recorder has no space, so that lost events are counted."""
         if not self._recorder.reserve_events(self.nodes + _AROUND_NODES):
             self.end()
 
     def end(self) -> None:
-        """Have the session write what it noted. May be called again."""
+        """Write the profile file; may be repeated."""
         with suppress(IndexError):
             self._files.append(self._sessions.pop().end_profiling())
 
@@ -96,49 +96,48 @@ class SessionProfile:
 
 
 def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None:
-    """Return what takes a session's own events, None where nobody keeps them, or there are enough."""
+    """Return a profile; None if the trace does not record or is full."""
     if isinstance(trace, Recorder) and trace.reserve_events(_AROUND_NODES):
         return SessionProfile(trace, lane, nodes)
     return None
 
 
 def _by_our_clock(started: int) -> int:
-    """What the trace's clock showed when ONNX Runtime's showed `started`, or would have shown."""
+    """Convert a time of ONNX Runtime's clock to the trace's clock."""
     clock = min(_CLOCKS, key=lambda read_clock: abs(read_clock() - started))
     readings = []
     for _ in range(_READINGS):
         start_ns, theirs, end_ns = time.perf_counter_ns(), clock(), time.perf_counter_ns()
         readings.append((end_ns - start_ns, (start_ns + end_ns) // 2 - theirs))
-    return started + min(readings)[1]  # the pair between whose readings nothing came
+    return started + min(readings)[1]  # the pair with the shortest gap is the most accurate
 
 
 def _entries(file: Path) -> list[Mapping[str, Any]]:
     try:
         entries: list[Mapping[str, Any]] = json.loads(file.read_bytes())
-    except (OSError, ValueError):  # the disk is full, say: the rest of the trace is as good without
+    except (OSError, ValueError):  # disk full, for example; keep the rest of the trace
         return []
     return entries
 
 
 _NUMBERS = "fiub"
-"""Kinds of arrays that ONNX Runtime's Python interface takes the address of."""
+"""Kinds of arrays that can be passed by address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """A model that the installed ONNX Runtime loads."""
+    """Model in a form that the installed ONNX Runtime loads."""
 
     contents: bytes
     weights: Mapping[str, Array] = field(default_factory=dict)
-    """What initializers hold that `contents` has no contents of; a session of it reads them as long as it lives."""
+    """Weights missing from `contents`; the session reads them as long as it lives."""
 
     @property
     def nbytes(self) -> int:
-        """What it takes together."""
         return len(self.contents) + sum(array.nbytes for array in self.weights.values())
 
     def add_to(self, options: onnxruntime.SessionOptions) -> None:
-        """Let the next session that is made with these options have the weights."""
+        """Register the weights for the next session created with these options."""
         if self.weights:
             from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -147,15 +146,14 @@ class Loadable:
 
 
 def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
-    """Return a model at a version that ONNX Runtime loads.
+    """Convert a model to a version that ONNX Runtime loads.
 
     Args:
         model: the model.
-        by_address: large weights may be handed over beside it. Session options keep them for good, so a caller's own
-            options are not for that.
+        by_address: pass large weights separately. Not with a caller's session options, which would keep them forever.
 
     Raises:
-        InvalidModelError: a node has no such meaning in any opset that ONNX Runtime knows.
+        InvalidModelError: no supported opset can express a node.
     """
     from nnadapter.onnx.construction import copied
     from nnadapter.onnx.onnxruntime_limits import loadable
@@ -175,7 +173,7 @@ def loadable_of(model: onnx.ModelProto, *, by_address: bool) -> Loadable:
 
 
 USES_SHARED_ARENA = "session.use_env_allocators"
-"""The entry of session options that says that a session uses the allocator of the environment."""
+"""Session option entry for the environment's shared allocator."""
 _SHRINKS = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 _DOUBLING = 0
 _FIRST_BYTES = 1 << 20
@@ -183,12 +181,12 @@ SMALLEST_MODEL = bytes.fromhex(
     "080a3a3e0a100a017812017922084964656e746974791208736d616c6c6573745a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a001011"
 )
-"""An ONNX model, y = Identity(x) of one float, of opset 17: who runs a compiled model may have no onnx to make it."""
+"""y = Identity(x) for one float, opset 17; serialized, because onnx may not be installed at run time."""
 
 
 @memoize(1)
 def register_arena() -> None:
-    """Make the arena that sessions with `USES_SHARED_ARENA` share; once in the process."""
+    """Create the shared arena, once per process."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     memory = onnxruntime.OrtMemoryInfo(
@@ -203,10 +201,10 @@ def register_arena() -> None:
 
 
 def shrink_arena() -> None:
-    """Give the pieces of the arena back in which nothing lies now.
+    """Release unused memory of the shared arena.
 
-    ONNX Runtime does so at the end of a run that asks for it: here of a session that does next to nothing, into memory
-    of ours, so that nothing of its own stands in the way.
+    ONNX Runtime does so after a run that requests it. The run here is tiny and writes into our memory, so it does not
+    itself occupy the arena.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -231,9 +229,9 @@ def _smallest_session() -> Any:
 
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
-"""The caller's run options for the run that is under way in this thread."""
+"""The caller's run options for the current run of this thread."""
 options_lock = new_lock()
-"""Held while session options are changed for a session that is made."""
+"""Guards temporary changes of session options."""
 _RUN_FIELDS = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches", "terminate")
 _RUN_ENTRIES = (
     "memory.enable_memory_arena_shrinkage",
@@ -244,9 +242,9 @@ _RUN_ENTRIES = (
     "qnn.rpc_control_latency",
     "qnn.lora_config",
 )
-"""Source: onnxruntime_run_options_config_keys.h; ONNX Runtime does not list those of an object."""
+"""Known entries, since ONNX Runtime cannot list them. Source: onnxruntime_run_options_config_keys.h."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
-"""Where ONNX Runtime looks for files that a model names; else in the current folder, if the model is in memory."""
+"""Folder of external data for models in memory; by default the current folder."""
 _OF_WHOLE_MODELS = {
     "ep.context_enable": "",
     "ep.context_file_path": "",
@@ -265,8 +263,9 @@ _OF_WHOLE_MODELS = {
     "session.save_model_format": "",
     "session.strict_shape_type_inference": "",
 }
-"""Entries of session options that need a session of the whole model, and their default; others concern the nodes of a
-CPU segment. Source: onnxruntime_session_options_config_keys.h."""
+"""Entries that concern the entire model, not a CPU segment, and their defaults. Source:
+onnxruntime_session_options_config_keys.h.
+"""
 _ignored: WeakKeyDictionary[onnxruntime.SessionOptions, Mapping[str, str]] = WeakKeyDictionary()
 _CONFIG_FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
 _AFFINITIES = "session.intra_op_thread_affinities"
@@ -274,33 +273,33 @@ _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning
 
 
 def new_session_options() -> onnxruntime.SessionOptions:
-    """ONNX Runtime's options as they come."""
+    """Return default session options."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     return onnxruntime.SessionOptions()
 
 
 def without_files(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
-    """Let sessions of these options open no file that a model names; never a caller's, who cannot take it back.
+    """Prevent sessions from opening files named by a model. Not for a caller's options, since it cannot be undone.
 
-    Weights in files are read before. A model that still names some comes from a compiled file that somebody forged.
+    External weights are read in advance. A model that still names files comes from a forged compiled file.
     """
     options.add_session_config_entry(_FOLDER, os.devnull)
     return options
 
 
 def new_run_options() -> onnxruntime.RunOptions:
-    """ONNX Runtime's options of one run as they come."""
+    """Return default run options."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     return onnxruntime.RunOptions()
 
 
 def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOptions:
-    """Return a copy of run options, without their active adapters.
+    """Copy run options, without active adapters.
 
-    ONNX Runtime does not list the entries of run options: those of `nnadapter.ort.RunOptions` are all copied, of others
-    those that ONNX Runtime and its providers know.
+    All entries of `nnadapter.ort.RunOptions` are copied; of other run options only known ones, because ONNX Runtime
+    cannot list them.
     """
     copied = new_run_options()
     for name in _RUN_FIELDS:
@@ -311,7 +310,7 @@ def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOption
 
 
 def entries_of(options: onnxruntime.RunOptions) -> Mapping[str, str]:
-    """Return the configuration entries of run options, as far as they can be read."""
+    """Return the readable entries of run options."""
     recorded: Mapping[str, str] | None = getattr(options, "entries", None)  # of `nnadapter.ort.RunOptions`
     if recorded is not None:
         return recorded
@@ -322,18 +321,18 @@ def entries_of(options: onnxruntime.RunOptions) -> Mapping[str, str]:
 def _run_entry(options: onnxruntime.RunOptions, key: str) -> str | None:
     try:
         return str(options.get_run_config_entry(key))
-    except RuntimeError:  # there is no such entry
+    except RuntimeError:  # no such entry
         return None
 
 
 Repeat = Callable[
     [Sequence[str], Mapping[str, Any], Exception], "tuple[onnxruntime.InferenceSession, list[Array]] | None"
 ]
-"""Repeats a failed run with fewer optimizations: another session and its results, or None if that fails as well."""
+"""Repeats a failed run with fewer optimizations: new session and results, or None if that fails, too."""
 
 
 class SessionExecution(Execution):
-    """Runs a session; it holds nothing of its own."""
+    """Stateless execution of a session."""
 
     def __init__(self, session: onnxruntime.InferenceSession, where: str, repeat: Repeat | None = None) -> None:
         self._repeat = repeat
@@ -347,11 +346,11 @@ class SessionExecution(Execution):
         self._run_into: RunInto | None = run_into_of(session)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
-        """See `Execution.compute`. Sequences and optionals pass as ONNX Runtime's Python objects."""
+        """Run the session. Sequences and optionals are ONNX Runtime's Python objects."""
         return self.run(self.output_names, dict(zip(self.input_names, inputs, strict=True)))
 
     def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute_into`: ONNX Runtime writes there, where it takes the types of inputs and outputs."""
+        """Run into `outputs` if all types are supported."""
         if self._run_into is None:
             return self.compute(inputs)
         try:
@@ -360,20 +359,20 @@ class SessionExecution(Execution):
                 zip(self.output_names, outputs, strict=True),
                 run_options.get(),
             )
-        except Exception as error:  # noqa: BLE001  it is raised if the run fails again
+        except Exception as error:  # raised if the repetition fails  # noqa: BLE001
             return self._repeated(self.output_names, dict(zip(self.input_names, inputs, strict=True)), error)
         return outputs
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
-        """Return the outputs of these names from the inputs by name: `compute`, for those who have them so."""
+        """Run with feeds by name."""
         try:
             results: list[Array] = self._run(names, feeds, run_options.get())
-        except Exception as error:  # noqa: BLE001  it is raised if the run fails again
+        except Exception as error:  # raised if the repetition fails  # noqa: BLE001
             return self._repeated(names, feeds, error)
         return results
 
     def _repeated(self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception) -> list[Array]:
-        """Return the results of a failed run with fewer optimizations, or raise its error."""
+        """Repeat a failed run with fewer optimizations, or raise its error."""
         repeated = self._repeat(names, feeds, error) if self._repeat is not None else None
         if repeated is None:
             with translated(self._failure, "check the inputs"):
@@ -389,19 +388,19 @@ def session_execution(
     profile: SessionProfile | None,
     repeat: Repeat | None = None,
 ) -> SessionExecution:
-    """Return what runs a session, and says so to what takes its own events, if somebody does."""
+    """Return the execution of a session, counting runs if it has a profile."""
     if profile is None:
         return SessionExecution(session, where, repeat)
     return _ProfiledExecution(session, where, profile)
 
 
 class _ProfiledExecution(SessionExecution):
-    """Runs a session that notes what it does."""
+    """Execution that counts runs for a profile."""
 
     def __init__(self, session: onnxruntime.InferenceSession, where: str, profile: SessionProfile) -> None:
         super().__init__(session, where)
         self._profile = profile
-        self._run_into = None  # every run goes by `run`
+        self._run_into = None  # so that every run uses `run`
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
         try:
@@ -424,21 +423,20 @@ def open_session(
     accept: Callable[[onnxruntime.InferenceSession], object] = lambda session: None,
     failed: Exception | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Return a session for a serialized model. Optimizers that compute it wrongly are disabled.
+    """Return a session with defective optimizers disabled.
 
     Args:
-        model: the model; whoever has the session keeps its weights.
-        session_options: the session options; quiet ones if None.
-        has_pool: there is a permit for it.
-        spins: its threads may spin while they wait for work.
-        shares_arena: what it needs for a run comes from the arena that all such sessions share, unless the options say
-            something else of arenas.
-        providers: who computes; empty for those that `session_options` names. Nobody else is tried then, if they fail.
-        without: further optimizers to disable, see `wrong_optimizers`.
-        profile: what takes the session's own events. Options that ask for a profile have their wish there alone.
-        notes: takes a note if fewer optimizations run; if None, one level is tried.
-        accept: raises if a session with fewer optimizations does not do.
-        failed: the error of a session with all optimizations, if there was one.
+        model: the model; the caller keeps its weights alive.
+        session_options: the caller's; quiet defaults if None.
+        has_pool: there is a permit for a thread pool.
+        spins: threads may spin while waiting.
+        shares_arena: allocate from the shared arena, unless the options configure arenas.
+        providers: execution providers; empty for those in `session_options`, without fallback to others.
+        without: further optimizers to disable.
+        profile: receives the session's events, replacing profiling by the options.
+        notes: receives a note about a lower optimization level; if None, lower levels are not tried.
+        accept: raises if a session with fewer optimizations is not good enough.
+        failed: error of the fully optimized session, if any.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -450,8 +448,8 @@ def open_session(
         model.add_to(options)
     else:
         options = session_options
-    # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
-    # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something.
+    # SessionOptions cannot be copied, so the caller's are changed temporarily under a lock. Entries cannot be removed:
+    # spinning stays off unless the caller had set it.
     with options_lock:
         for key in () if spins else _SPINNING:
             if not _has_entry(options, key):
@@ -462,7 +460,7 @@ def open_session(
         threads = options.intra_op_num_threads
         options.intra_op_num_threads = threads or (0 if has_pool else 1)
         written = options.optimized_model_filepath
-        options.optimized_model_filepath = ""  # it is for the whole model, and this may be a segment
+        options.optimized_model_filepath = ""  # intended for the entire model, not a segment
 
         def attempt() -> onnxruntime.InferenceSession:
             with without_extended(options, wrong):
@@ -492,7 +490,7 @@ def _optimized(
     failed: Exception | None,
     notes: list[str] | None,
 ) -> onnxruntime.InferenceSession:
-    """Return a session with all optimizations, or with fewer if that failed."""
+    """Return a session with all optimizations, or with fewer if that fails."""
     summary = "ONNX Runtime failed to run a CPU segment"
     if failed is None:
         try:
@@ -509,7 +507,7 @@ def _optimized(
 
 @contextmanager
 def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | None) -> Iterator[None]:
-    """Have sessions that are made in the block write the profile, or none; the options are put back behind it."""
+    """Set the profile of sessions created in the block, or disable profiling; restore the options afterwards."""
     saved_settings = options.enable_profiling, options.profile_file_prefix
     options.enable_profiling = profile is not None
     if profile is not None:
@@ -522,9 +520,9 @@ def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | Non
 
 @contextmanager
 def _options_as_given() -> Iterator[None]:
-    """Make sessions that are opened in the block use their options, not those in the model; `options_lock` is held.
+    """Make sessions in the block ignore options stored in the model; needs `options_lock`.
 
-    ONNX Runtime reads this variable at each opening, and refuses a session whose argument says something else.
+    ONNX Runtime reads the variable for every session, and would reject other arguments.
     """
     if os.environ.get(_CONFIG_FROM_MODEL) != "1":
         yield
@@ -537,13 +535,13 @@ def _options_as_given() -> Iterator[None]:
 
 
 def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
-    """Return where session options say that the external data of a model in memory lie; None where they do not."""
+    """Return the folder of external data for models in memory, if the options set it."""
     key = "session.model_external_initializers_file_folder_path"
     return None if options is None else session_entry(options, key) or None
 
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
-    """Return the entries of session options that need a session of the whole model, without effect on its segments."""
+    """Return the entries that concern the entire model, and remember to hide them from segments."""
     raw_entries = {key: session_entry(options, key) for key in _OF_WHOLE_MODELS}
     entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries
@@ -552,7 +550,7 @@ def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str
 
 @contextmanager
 def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
-    """Make sessions that are opened in the block ignore `whole_model_entries`; `options_lock` is held."""
+    """Hide `whole_model_entries` from sessions created in the block; needs `options_lock`."""
     entries = _ignored.get(options, {})
     for key in entries:
         options.add_session_config_entry(key, _OF_WHOLE_MODELS[key])
@@ -564,10 +562,10 @@ def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
 
 
 def check_session_options(options: onnxruntime.SessionOptions) -> None:
-    """Check that ONNX Runtime opens a session with these options, whatever the model.
+    """Check that session options work for some model.
 
     Raises:
-        InvalidOptionError: it opens none; the cause is its error.
+        InvalidOptionError: ONNX Runtime rejects them.
         CancelledError: the load cancellation flag is set.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -578,8 +576,8 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
     )
     with options_lock, profiling(options, None), _options_as_given(), _without_ignored(options):
         saved_settings = options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads
-        if not _has_entry(options, _AFFINITIES):  # which have to be as many as threads
-            options.intra_op_num_threads = options.inter_op_num_threads = 1  # making threads takes milliseconds
+        if not _has_entry(options, _AFFINITIES):  # affinities must match the number of threads
+            options.intra_op_num_threads = options.inter_op_num_threads = 1  # creating threads is slow
         options.optimized_model_filepath = ""
         try:
             with translated(summary, advice, InvalidOptionError):
@@ -591,7 +589,7 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
 
 
 def session_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
-    """Return a configuration entry of session options; None if there is none."""
+    """Return a configuration entry; None if absent."""
     try:
         return str(options.get_session_config_entry(key))
     except RuntimeError:

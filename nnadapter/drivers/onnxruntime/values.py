@@ -1,9 +1,7 @@
-"""ONNX Runtime values of types that its Python interface lacks, and one-node models to compute them.
+"""ONNX Runtime values of types that its Python interface lacks (bfloat16, float8, 4 and 2 bits), and one-node models.
 
-Values that ONNX Runtime computes with and its Python interface does not take: bfloat16, float8, 4 and 2 bits.
-
-They go in and come out by the memory of an OrtValue. Types narrower than a byte are packed there, the first element in
-the lowest bits (ONNX IR specification, "Packed data types"); numpy has a byte for each.
+Such values are copied through the memory of an OrtValue. Types below a byte are packed there, first element in the
+lowest bits (ONNX IR specification, "Packed data types"); numpy uses a byte each.
 """
 
 from __future__ import annotations
@@ -27,19 +25,19 @@ if TYPE_CHECKING:
 
 
 FLOAT, HALF = 1, 10
-"""Numbers of data types in `TensorProto.DataType`."""
+"""Numbers in `TensorProto.DataType`."""
 _IR_VERSION, _OPSET = 8, 13
 _INPUTS, _OUTPUT = (b"a", b"b"), b"c"
 
 
 def model_of_one(op_type: bytes, inputs: int, element_type: int, shape: Sequence[int] | None = None) -> bytes:
-    """Return a serialized model whose node makes `c` of `a`, and of `b` if it takes two, all of one type.
+    """Serialize a model with one node from `a`, and `b` if `inputs` is 2, to `c`.
 
     Args:
         op_type: of the node.
-        inputs: how many it takes.
-        element_type: number of the data type.
-        shape: of all values; None leaves it open.
+        inputs: number of inputs.
+        element_type: data type of all values.
+        shape: of all values; None for dynamic.
     """
     tensor = [(1, element_type)]
     if shape is not None:
@@ -53,7 +51,7 @@ def model_of_one(op_type: bytes, inputs: int, element_type: int, shape: Sequence
 
 
 def _message(*fields: tuple[int, int | bytes]) -> bytes:
-    """Return a message with these fields: their numbers, and what they hold."""
+    """Encode a protobuf message from (field number, value) pairs."""
     return b"".join(
         varint_bytes(number << 3) + varint_bytes(value)
         if isinstance(value, int)
@@ -63,11 +61,11 @@ def _message(*fields: tuple[int, int | bytes]) -> bytes:
 
 
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
-"""Output names, inputs by name, run options -> results."""
+"""Output names, feeds, run options -> results."""
 RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Any]], Any], None]
-"""Inputs by name, arrays to write into by output name, run options."""
+"""Feeds, output arrays by name, run options."""
 RunInPlace = Callable[[Iterable[tuple[str, Any]], Sequence[str], Any], list[Any]]
-"""Inputs by name as OrtValues, output names, run options -> results as OrtValues."""
+"""OrtValues by input name, output names, run options -> OrtValues."""
 
 _PLAIN = frozenset(
     f"tensor({name})"
@@ -76,16 +74,16 @@ _PLAIN = frozenset(
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     )
 )
-"""Types of tensors that pass as they are, in ONNX Runtime's words."""
+"""Tensor types supported by the Python interface."""
 _PACKED_BYTES = "tensor(float4e2m1)"
 _GIVEN_AS_BYTES = MappingProxyType({"tensor(float8e4m3fn)": "float8_e4m3fn", _PACKED_BYTES: "float4_e2m1fn"})
-"""Types of tensors that ONNX Runtime's Python interface gives as uint8, and the names of their data types."""
+"""Tensor types that the interface returns as uint8 -> data type names."""
 
 
 def run_of(session: onnxruntime.InferenceSession) -> Run:
-    """A session's run(names, feeds, options), which takes and gives numpy arrays of every data type.
+    """Return a session's run(names, feeds, options) for numpy arrays of every data type.
 
-    ONNX Runtime's own without its Python checks, which ours replace, where all types are ones that it passes.
+    If the interface supports all types, it is the native function without Python checks, which ours replace.
     """
     if goes_by_memory(session):
         return run_by_memory(session)
@@ -99,21 +97,18 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
 
 def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Whether all inputs and outputs are tensors, and not all of them of types that ONNX Runtime passes."""
+    """Return whether all values are tensors, some of an unsupported type."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
 
 
 def gives_foreign_memory(session: onnxruntime.InferenceSession) -> bool:
-    """Return whether ONNX Runtime's Python interface reads beyond an output: it counts no two elements in a byte."""
+    """Return whether the interface would read beyond an output, because it ignores that two elements share a byte."""
     return any(value.type == _PACKED_BYTES for value in session.get_outputs()) and goes_by_memory(session)
 
 
 def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
-    """A session's run into arrays that are given, numeric and contiguous; None where it does not pass all types.
-
-    A binding is made for each run, so that any number of threads may run at once. Inputs are read where they lie.
-    """
+    """Return a run into existing contiguous numeric arrays; None for unsupported types. Thread-safe."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     inner = getattr(session, "_sess", None)
@@ -133,10 +128,7 @@ def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
 
 
 def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInPlace:
-    """A session's run on OrtValues, which leaves the outputs in new memory of a kind of device, its first.
-
-    A binding is made for each run, so that any number of threads may run at once. Its Python layer is left out.
-    """
+    """Return a run on OrtValues that leaves outputs in new memory of device 0 of the kind `place`. Thread-safe."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -156,9 +148,9 @@ def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInP
 
 
 def declared(result: Any, type_: str) -> Any:
-    """Return a result of ONNX Runtime's Python interface in its own data type.
+    """Return a result in its declared data type.
 
-    The interface gives float8e4m3fn as uint8. Of float4e2m1 it gives the packed bytes, then foreign ones.
+    The interface returns float8e4m3fn as uint8, and for float4e2m1 the packed bytes followed by foreign memory.
     """
     name = _GIVEN_AS_BYTES.get(type_)
     if name is None or not isinstance(result, np.ndarray) or result.dtype != np.uint8:
@@ -167,7 +159,7 @@ def declared(result: Any, type_: str) -> Any:
 
 
 def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
-    """The same for a session of tensors, whatever their types."""
+    """Return a run for tensors of any type."""
 
     def run(names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
         ort_values = {name: _handed_over(array) for name, array in feeds.items()}
@@ -177,23 +169,23 @@ def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
 
 
 def is_foreign(array: Any) -> bool:
-    """Whether an array is of a type that ONNX Runtime's Python interface does not take."""
+    """Return whether the interface does not support the type of an array."""
     return isinstance(array, np.ndarray) and array.dtype != object and is_foreign_type(array.dtype)
 
 
 def is_foreign_type(dtype: np.dtype[Any]) -> bool:
-    """Whether a data type of numbers is one that it does not take."""
+    """Return whether the interface does not support a numeric data type."""
     return f"tensor({_words(dtype.name)})" not in _PLAIN
 
 
 def inner_run(session: onnxruntime.InferenceSession) -> Any:
-    """A session's run(names, feeds, options) without its Python checks; faster when small."""
+    """Return a session's run(names, feeds, options) without Python checks, which is faster for small models."""
     inner = getattr(session, "_sess", None)
     return inner.run if inner is not None else session.run
 
 
 def output_binder(binding: onnxruntime.IOBinding) -> Callable[[str], object]:
-    """What binds an output to new memory of the host: a binding's own way without its Python layer, where known."""
+    """Return a function that binds an output to new host memory, without the Python layer if possible."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     inner = getattr(binding, "_iobinding", None)
@@ -207,18 +199,15 @@ def _bound_to(bind: Callable[[str, Any], object], device: Any, name: str) -> Non
 
 
 def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
-    """The outputs of a binding's last run, which stay what they are whatever becomes of the binding.
+    """Return the outputs of a binding's last run, independent of the binding.
 
-    Up to ONNX Runtime 1.27 `get_outputs` refers to what the binding holds, which the next run replaces.
+    Up to ONNX Runtime 1.27, `get_outputs` refers to storage that the next run replaces.
     """
     return _held_by_themselves(binding._iobinding.get_outputs())
 
 
 def _held_by_themselves(values: Any) -> list[onnxruntime.OrtValue]:
-    """The OrtValues of a vector of ONNX Runtime's inner layer, which may refer to a binding, as others that do not.
-
-    They are taken by their positions, since to begin to iterate over such a vector takes 30 us.
-    """
+    """Copy the handles of a native vector; indexed access, because iterating over it is slow."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -230,20 +219,18 @@ def _held_by_themselves(values: Any) -> list[onnxruntime.OrtValue]:
 
 
 def native_value(array: Array) -> Any:
-    """An array as ONNX Runtime's own sessions take it; it shares the array's memory."""
+    """Return a native OrtValue that shares the array's memory."""
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)._ortvalue
 
 
 def ort_value_of(result: Any, type_: str = "") -> Any:
-    """Return a result of a run as ONNX Runtime's OrtValue, which shares the memory of an array of plain numbers.
-
-    What ONNX Runtime's Python interface makes no OrtValue of, such as a list of dictionaries, is returned as it is.
+    """Return a result as an OrtValue, sharing memory for plain numbers; unsupported kinds are returned unchanged.
 
     Args:
-        result: an array, a sparse tensor or a list.
-        type_: in ONNX Runtime's words, for an empty list.
+        result: array, sparse tensor or list.
+        type_: ONNX Runtime's type name, for an empty list.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -258,7 +245,7 @@ def ort_value_of(result: Any, type_: str = "") -> Any:
 
 
 def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
-    """Return a sequence of tensors as an OrtValue: only a run makes one."""
+    """Build a sequence by running a model; there is no other way."""
     from onnx import helper
 
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -294,7 +281,7 @@ def _handed_over(array: Array) -> onnxruntime.OrtValue:
 
 
 def array_of(value: onnxruntime.OrtValue) -> Array:
-    """What an OrtValue in the host's memory holds, whatever its data type."""
+    """Return the contents of an OrtValue in host memory."""
     name = DTYPE_OF_ELEMENT_TYPE[value.element_type()]
     if f"tensor({_words(name)})" in _PLAIN:
         return np.asarray(value.numpy())
@@ -309,7 +296,7 @@ def _words(name: str) -> str:
 
 
 def _packed(array: Array) -> Array:
-    """The bytes of an array as ONNX lays them out."""
+    """Return the bytes in ONNX's layout."""
     raw_bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     each = _elements_in_a_byte(array.dtype.name)
     if each == 1:
@@ -321,7 +308,7 @@ def _packed(array: Array) -> Array:
 
 
 def _unpacked(contents: Array, name: str, shape: tuple[int, ...]) -> Array:
-    """The other way round."""
+    """Invert `_packed`."""
     dtype, each = np.dtype(name), _elements_in_a_byte(name)
     if each == 1:
         return contents.view(dtype).reshape(shape).copy()
