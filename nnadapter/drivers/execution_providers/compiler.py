@@ -269,7 +269,7 @@ def _are_readers_quantized(name: str, facts: _ModelValueIndex) -> bool:
 
 
 def _is_quantized(node: onnx.NodeProto, facts: _ModelValueIndex) -> bool:
-    """Return whether a node is surrounded by QDQ: reads only dequantized values and constants, and is only quantized."""
+    """Return whether a node reads only dequantized values and constants, and its results are only quantized."""
     makers = [facts.makers.get(name) for name in node.input if name and name not in facts.constants]
     results = [name for name in node.output if name]
     readers = [reader for name in results for reader in facts.readers.get(name, ())]
